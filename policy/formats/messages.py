@@ -241,6 +241,10 @@ MESSAGES: dict[int, MessageEntry] = {
         "Enough GPUs are free, but not together on as few nodes as the job needs.",
         "Nothing, or ask for fewer GPUs on each node, or for more nodes.",
     ),
+    517: MessageEntry(
+        "The job could start, and lets others go first for a bounded time, so that all jobs together end sooner.",
+        "Nothing; an admin can turn it off with `look_ahead = false`.",
+    ),
     # berthd's log
     600: MessageEntry("A line of berthd's log without an id of its own.", _REASON),
     601: MessageEntry(

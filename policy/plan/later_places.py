@@ -54,6 +54,12 @@ class PlannedBefore:
     blamed: frozenset[str] = frozenset()
     """Partitions, of several, that did not start it on a free place; not used for it until `blamed_until`."""
     blamed_until: float = 0.0
+    lets_since: float | None = None
+    """Time at which it first let other jobs go first (policy.plan.queue_ahead)."""
+    lets_until: float = FAR
+    """Time after which it lets no others go first any more."""
+    goes_to: tuple[int, ...] = ()
+    """Nodes on which it was to start at once when they were free; it is not called back from them."""
 
 
 class LaterPlace(NamedTuple):
@@ -188,6 +194,24 @@ class Outlook:
         if self._end(demand, place.start, place.berth.cost) < self._end(demand, start, cost):
             return "it is expected to end sooner there"
         return f"nearer nodes come free soon enough, and {self.crowd} jobs wait for room"
+
+    def later(self, demand: Demand) -> LaterPlace | None:
+        """Returns the first place that is not free yet, on nodes without free GPUs if there are enough of them.
+
+        Slurm keeps later jobs off the nodes of a waiting pinned job, which costs least where nothing is free.
+        """
+        free = np.bitwise_count(self._book.cluster.gpus_now)
+        for busy in (free == 0, free < demand.k):
+            here = demand.within(busy)
+            if not here.could_be_held:
+                continue
+            try:
+                place = LaterPlace(*self._book.soonest(here, self._policy))
+            except NotNow:
+                continue
+            if place.start > self._book.cluster.at:
+                return place
+        return None
 
     def refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
         """Tells whether a job should wait rather than start now on slow GPUs, to end sooner.

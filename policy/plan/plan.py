@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.formats.arrays import FAR
+from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
@@ -30,6 +30,7 @@ from policy.plan.guests.choosing import Chooser
 from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
 from policy.plan.isolation import Isolation
 from policy.plan.later_places import PlannedBefore
+from policy.plan.queue_ahead import QueueAhead
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import HOLDING, Picture
 from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, pinned_by_layout_before, without_gpus
@@ -53,6 +54,7 @@ class Plan:
         self._settings = settings
         self._chooser, self._classes = chooser, classes
         self.isolation = Isolation(tell)
+        self._ahead = QueueAhead() if settings.look_ahead and settings.repin and settings.pin_ahead else None
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
@@ -103,7 +105,7 @@ class Plan:
         self._memories = {
             entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
         }
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories)
+        walk = self._walk(book, everybody, queue, changes, starting | self.first)
         isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]
         line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
@@ -123,6 +125,24 @@ class Plan:
         self._reread(isolation.clear(changes))
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
+
+    def _walk(
+        self,
+        book: Book,
+        jobs: Iterable[JobFacts],
+        queue: list[Waiting],
+        changes: list[Change],
+        spared: AbstractSet[int],
+        only: Bools | None = None,
+    ) -> Walk:
+        """Begins a walk; jobs in `spared` never let others go first."""
+        ahead = self._ahead
+        if ahead is not None and not self.isolation.group(
+            book.cluster.at, ahead.begin, book, jobs, queue, self._memories, spared
+        ):
+            ahead = None
+        rules = self._policy, self._settings, self._free_since, changes, self._memories
+        return Walk(book, *rules, only=only, queue_ahead=ahead)
 
     def _ride(
         self,
@@ -181,7 +201,7 @@ class Plan:
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         changes: list[Change] = []
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories, only=here)
+        walk = self._walk(book, jobs, queue, changes, self.first, here)
         isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]
         for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:

@@ -1,6 +1,6 @@
 """The queue walk: each waiting job in order claims its place, and gets another one if it has to."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
+from policy.plan.queue_ahead import QueueAhead
 from policy.plan.splitting import free_now, on_nodes
 from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
 from policy.request.demand import ELSEWHERE, Demand
@@ -59,6 +60,7 @@ class Walk:
         memories: dict[int, PlannedBefore],
         *,
         only: "Bools | None" = None,
+        queue_ahead: QueueAhead | None = None,
     ) -> None:
         """`free_since` and `memories` outlive the walk; `only` marks the nodes that the walk may use."""
         self._book = book
@@ -75,11 +77,16 @@ class Walk:
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._memories = memories
         self._outlook = Outlook(book, policy, memories)
+        self._queue_ahead = queue_ahead
+        """None: no job lets others go first."""
+        self._queue: Sequence[Waiting] = ()
+        self._settled: set[int] = set()
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """Nodes of each heterogeneous job, by component: Slurm gives no node to two components."""
 
-    def know(self, queue: Iterable[Waiting]) -> None:
+    def know(self, queue: Sequence[Waiting]) -> None:
         """Counts the jobs that wait for room and notes where components are pinned, before any job moves."""
+        self._queue = queue
         at, whole = self._book.at, self._only is None
         waits = 0
         for entry in queue:
@@ -100,6 +107,8 @@ class Walk:
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
         entry.start, entry.place, entry.refuses_until, entry.waits_for_fewer = None, (), 0.0, False
+        entry.lets = None
+        self._settled.add(entry.job.id)
         job, book, at = entry.job, self._book, self._book.at
         if _impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
@@ -118,6 +127,8 @@ class Walk:
         if start == 0.0:
             since = self._free_since.setdefault(job.id, at)
             stuck = self._is_stuck(entry, at - since)
+            if not stuck and self._call_back(entry, demand):
+                return
             if not stuck:
                 company = "" if entry.packed else book.company(demand, entry.nodes, entry.mask)
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
@@ -258,7 +269,11 @@ class Walk:
         """Moves a job to nodes of this pass if it can start there now; its old claim stays until a whole pass."""
         demand, shape = self._demand(entry)
         berth = self._now(demand, shape)
-        if berth is not None and not self._refuses(entry, demand, berth, entry.start):
+        if (
+            berth is not None
+            and not self._refuses(entry, demand, berth, entry.start)
+            and not self._lets_others_first(entry, demand.on(len(berth.nodes)), berth)
+        ):
             self._move(entry, demand, Move(entry.job, berth, 0.0, _starts_now(entry, berth), adopted=entry.adopted))
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
@@ -270,12 +285,17 @@ class Walk:
         self._changes.insert(0 if entry.packed else len(self._changes), move)
         self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
         entry.nodes, entry.mask = tuple(move.berth.nodes), move.berth.mask
+        if move.start == 0.0 and self._queue_ahead is not None:
+            self._memories.setdefault(entry.job.id, PlannedBefore()).goes_to = entry.nodes
+            self._settled.add(entry.job.id)
         entry.packed = demand.share is not None and move.start == 0.0
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         relaxed = _relaxed(entry, self._book.at)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, start):
+            if self._lets_others_first(entry, demand.on(len(berth.nodes)), berth):
+                return None if start is not None else self._to_later(entry, demand)
             return Move(entry.job, berth, 0.0, relaxed or _starts_now(entry, berth), adopted=entry.adopted)
         if self._only is not None or not self._ahead(entry):
             return None
@@ -297,6 +317,50 @@ class Walk:
         entry.waits_for_fewer = bool(entry.nodes) and self._outlook.waits_for_fewer(entry, demand, berth, start)
         laid = demand.on(len(berth.nodes))
         return entry.waits_for_fewer or self._outlook.refuses(entry, laid, berth, start)
+
+    def _call_back(self, entry: Waiting, demand: Demand) -> bool:
+        """Pins a job whose place has just come free to a later one, if it lets others go first."""
+        memory = self._memories.get(entry.job.id)
+        if self._queue_ahead is None or not self._may_change() or (memory and memory.goes_to == entry.nodes):
+            return False
+        view = self._book.cluster.now(demand.limit)
+        berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "")
+        move = self._to_later(entry, demand) if self._lets_others_first(entry, demand, berth) else None
+        if move is None:
+            entry.lets = None
+            self._queue_ahead.starts(entry)
+            self._memories.setdefault(entry.job.id, PlannedBefore()).goes_to = entry.nodes
+            return False
+        self._free_since.pop(entry.job.id, None)
+        self._move(entry, demand, move)
+        return True
+
+    def _lets_others_first(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
+        """Tells whether a job that could start now lets others go first, and notes until when it does at most."""
+        if self._queue_ahead is None or not self._ahead(entry):
+            return False
+        entry.lets = self._queue_ahead.holds(entry, demand, berth, filter(self._begins, self._queue))
+        if entry.lets is None:
+            return False
+        memory = self._memories.setdefault(entry.job.id, PlannedBefore())
+        memory.lets_until, memory.goes_to = entry.lets.until, ()
+        if memory.lets_since is None:
+            memory.lets_since = self._book.cluster.at
+        return True
+
+    def _begins(self, entry: Waiting) -> bool:
+        """Tells whether a job has a place in this pass on which it starts now."""
+        if entry.start != 0.0 or not entry.place:
+            return False
+        if entry.job.id in self._settled:
+            return True
+        return self._only is not None and not bool(self._only[list(entry.place)].any())
+
+    def _to_later(self, entry: Waiting, demand: Demand) -> Move | None:
+        place = self._outlook.later(demand)
+        if place is None:
+            return None
+        return Move(entry.job, place.berth, place.start, "it lets others go first", adopted=entry.adopted)
 
     def _ahead(self, entry: Waiting) -> bool:
         """Tells whether a job may be pinned to a place that is not free yet."""

@@ -7,7 +7,8 @@ completion times is less then, and if that delays it by no more than its own exp
 each job starts as soon as it fits, in the order of the queue, on fast and near nodes; one that does not fit is passed.
 
 Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
-free now or then; where more nodes are free, room is not scarce and nothing is held back.
+free now or then; where more nodes are free, room is not scarce and nothing is held back. A caller may also bound the
+`Looks` at nodes; without any left nothing is held back either.
 
     >>> gang = QueuedJob(1, nodes=2, gpus=4, seconds=100.0, scores=(1.0, 1.0), reach={})
     >>> small = QueuedJob(2, nodes=1, gpus=1, seconds=500.0, scores=(1.0, 1.0), reach={})
@@ -18,7 +19,7 @@ free now or then; where more nodes are free, room is not scarce and nothing is h
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -64,6 +65,22 @@ class End(NamedTuple):
     gpus: int
 
 
+@dataclass(slots=True)
+class Looks:
+    """Counts the looks at nodes that list schedules may still take."""
+
+    left: float
+
+
+class Held(NamedTuple):
+    """The decision that a job lets others go first."""
+
+    gain: float
+    """Seconds by which all waiting jobs together are expected to end sooner."""
+    until: float
+    """Time after which it is not held back again."""
+
+
 class _Ends(NamedTuple):
     """Completion times: the sum over all jobs, and that of the job in question."""
 
@@ -92,6 +109,7 @@ class RoomAhead:
     ends: "Sequence[End | tuple[float, Sequence[int], int]]"
     groups: Mapping[str, Sequence[int]] | None = None
     """For the levels at which some nodes are near each other, from near to far, the group of each node."""
+    looks: Looks = field(default_factory=lambda: Looks(_FAR))
 
     def gain_of_waiting(
         self,
@@ -115,7 +133,8 @@ class RoomAhead:
             free[node] -= job.gpus
         started = self._play(free, [*self._soonest, End(end, tuple(nodes), job.gpus)], others, held)
         waited = self._play(list(self.free), list(self._soonest), queue, held | {job.number}, job.number)
-        return 0.0 if waited.own > end + job.patience else end + started.total - waited.total
+        late = waited.own > end + job.patience
+        return 0.0 if late or self.looks.left <= 0 else end + started.total - waited.total
 
     @cached_property
     def _soonest(self) -> list[End]:
@@ -134,6 +153,7 @@ class RoomAhead:
         heapify(ends)
         now, total, own_end, left, waits = self.at, 0.0, _FAR, list(queue), held
         while True:
+            self.looks.left -= len(self._known) + len(left)
             room, failed, rest = sum(free[node] for node in self._known), set[tuple[int, int]](), list[QueuedJob]()
             for place, job in enumerate(left):
                 if room == 0:
@@ -158,7 +178,7 @@ class RoomAhead:
                 for node in nodes:
                     free[node] -= job.gpus
             left, waits = rest, frozenset()
-            if not left or not ends:
+            if not left or not ends or self.looks.left <= 0:
                 break
             now = ends[0].at
             while ends and ends[0].at <= now:
@@ -170,6 +190,7 @@ class RoomAhead:
     def _place(self, job: QueuedJob, free: list[int]) -> tuple[Sequence[int], float] | None:
         """Returns the nodes that a job would take, and its cost there: near and fast nodes, among these full ones."""
         scores, gpus = job.scores, job.gpus
+        self.looks.left -= len(self._known)
         able = [node for node in self._known if free[node] >= gpus and scores[node] < _FAR]
         if len(able) < job.nodes:
             return None

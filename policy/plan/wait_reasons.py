@@ -12,6 +12,7 @@ from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.guests import seats
+from policy.plan.roll_out import Held
 from policy.plan.splitting import free_now
 from policy.plan.waiting_jobs import Waiting
 from policy.request.demand import Demand
@@ -56,6 +57,8 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
         return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}", 508)
     if entry.start == 0.0:
         return None
+    if entry.lets is not None:
+        return _lets_others_first(entry.lets, at)
     demand, _ = entry.demand_at(at)
     if nodes := _of_its_nodes(entry, demand, running):
         return nodes
@@ -74,6 +77,14 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if free < demand.gpus:
         return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}", 515)
     return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}", 516)
+
+
+def _lets_others_first(lets: Held, at: float) -> Reason:
+    left = max(0, round(lets.until - at))
+    sooner = f"all waiting jobs together are expected to end {lets.gain:.0f} s sooner so"
+    return Reason(
+        "fair_share", f"GPUs that fit are free; it lets others go first for {left} s more at most: {sooner}", 517
+    )
 
 
 def _no_nodes(demand: Demand) -> str:

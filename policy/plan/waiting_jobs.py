@@ -18,6 +18,7 @@ from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts
+from policy.plan.roll_out import Held
 from policy.request import splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
@@ -63,6 +64,8 @@ class Waiting:
     """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
     refuses_until: float = 0.0
     """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
+    lets: Held | None = None
+    """The decision that it lets other jobs go first though it could start."""
     packed: bool = False
     """True if its pin asks only for a part of its GPUs."""
     given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)

@@ -42,6 +42,7 @@ _BERTHD = {
     "locality_cap": str,
     "repin": bool,
     "pin_ahead": bool,
+    "look_ahead": bool,
     "exclude_others": int,
     "node_weight": bool,
     "gateway": str,
@@ -311,6 +312,7 @@ def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
         locality_cap=cap,
         repin=berthd.get("repin", True),
         pin_ahead=berthd.get("pin_ahead", True),
+        look_ahead=berthd.get("look_ahead", defaults.look_ahead),
         node_weight=berthd.get("node_weight", defaults.node_weight),
         exclude_others=_at_least(path, berthd, "exclude_others", 0, defaults.exclude_others),
     )

@@ -508,8 +508,8 @@ def _middle(took: Sequence[float]) -> str:
 
 
 def _places(move: Move) -> tuple[str, ...]:
-    """The nodes that a move concerns: also those that a packed job must not start on any more."""
-    return (*move.berth.names, *(move.job.required if move.job.share else ()))
+    """The nodes that a move concerns: also those that a job must not start on any more."""
+    return (*move.berth.names, *(move.job.required if move.job.share or move.start else ()))
 
 
 def _key(change: Change) -> tuple[int, str | int | None]:

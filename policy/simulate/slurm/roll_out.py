@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.plan.queue_ahead import groups_of, reach_of, slowest_by_node
 from policy.plan.roll_out import End, QueuedJob, RoomAhead, still_to_run
 from policy.request.demand import ANY_SPREAD
 
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from policy.simulate.slurm.jobs import Task
     from policy.simulate.slurm.ledger import Ledger
     from policy.simulate.slurm.running import RunningJobs
-    from topology.fabric import FabricLevel
-
-_LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
 
 
 class RolledQueue:
@@ -33,10 +29,7 @@ class RolledQueue:
         self._at = -1.0
         self.held: frozenset[int] = frozenset()
         """Jobs that let others go first at this moment."""
-        fabric = ledger.fleet.fabric
-        self._groups: dict[str, list[int]] = {
-            level: groups.of.tolist() for level in _LEVELS if (groups := fabric.at(level)).any
-        }
+        self._groups = groups_of(ledger.fleet)
 
     def learn(self, task: "Task", seconds: float) -> None:
         """Notes that a job has ended."""
@@ -71,30 +64,16 @@ class RolledQueue:
             demand.k,
             self._times.predict(_known(task)).median,
             self._scores_of(task),
-            self._reach(task),
+            reach_of(self._ledger.fleet, demand, self._groups),
             now - self._since.get(task.index, now),
         )
-
-    def _reach(self, task: "Task") -> dict[str, float]:
-        demand, costs = task.demand, self._ledger.fleet.costs
-        if demand.n == 1:
-            return {}
-        levels = (*self._groups, "any")
-        return {one: costs.locality(demand.model, demand.app_class, one, demand.gpus) for one in levels}
 
     def _scores_of(self, task: "Task") -> list[float]:
         """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
         demand = task.demand
         key = (id(demand.candidates), demand.app_class, demand.k)
         if key not in self._scores:
-            fleet = self._ledger.fleet
-            able = demand.candidates & (fleet.size >= demand.k)
-            table = fleet.scores_of(demand.app_class)
-            slowest = np.ones(able.size)
-            if table is not None:
-                exists = np.arange(table.shape[1]) < fleet.size[:, None]
-                slowest = np.sort(np.where(exists, table, np.inf), axis=1)[:, min(demand.k, table.shape[1]) - 1]
-            self._scores[key] = np.where(able, slowest, np.inf).tolist()
+            self._scores[key] = slowest_by_node(self._ledger.fleet, demand)
         return self._scores[key]
 
     def _ends(self, now: float) -> "Iterable[End]":

@@ -1,0 +1,222 @@
+"""Lets waiting jobs of berthd's plan go first where the roll-out of the queue says so (policy/plan/roll_out.py).
+
+Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). A job is held back
+by a pass at most until it has waited for others as long as it was expected to run when it first did; this bound is
+kept in the plan's memory of the job.
+
+Bounded work: it asks nothing where more than `MOST_RUNNING` jobs run, and stops after `MOST_LOOKS` looks at nodes in a
+pass; then jobs start as if there were no roll-out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.plan.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
+from policy.plan.tracker import HOLDING
+from policy.request.demand import ANY_SPREAD, Demand
+
+if TYPE_CHECKING:
+    from policy.cluster.fleet import Fleet
+    from policy.formats.slurm_facts import JobFacts
+    from policy.placement.base import Berth
+    from policy.plan.book import Book
+    from policy.plan.later_places import PlannedBefore
+    from policy.plan.waiting_jobs import Waiting
+    from topology.fabric import FabricLevel
+
+MOST_RUNNING = 256
+"""Running jobs; where more run, GPUs come free all the time, and the predictions would take too long."""
+
+MOST_LOOKS = 40_000
+"""Looks at nodes in one pass, some 10 ms."""
+
+_LEARNED_FROM = 1.0
+"""Seconds below which a run tells nothing of the next one."""
+
+_LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
+
+
+def groups_of(fleet: "Fleet") -> dict[str, list[int]]:
+    """Returns the group of each node at the levels that the fleet has."""
+    return {level: groups.of.tolist() for level in _LEVELS if (groups := fleet.fabric.at(level)).any}
+
+
+def slowest_by_node(fleet: "Fleet", demand: Demand) -> list[float]:
+    """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
+    able = demand.candidates & (fleet.size >= demand.k)
+    table = fleet.scores_of(demand.app_class)
+    slowest = np.ones(able.size)
+    if table is not None:
+        exists = np.arange(table.shape[1]) < fleet.size[:, None]
+        slowest = np.sort(np.where(exists, table, np.inf), axis=1)[:, min(demand.k, table.shape[1]) - 1]
+    found: list[float] = np.where(able, slowest, np.inf).tolist()
+    return found
+
+
+def reach_of(fleet: "Fleet", demand: Demand, levels: Iterable[str]) -> dict[str, float]:
+    """Returns the factor on the job's run time where its nodes meet at each level; empty on one node."""
+    if demand.n == 1:
+        return {}
+    costs = fleet.costs
+    return {one: costs.locality(demand.model, demand.app_class, one, demand.gpus) for one in (*levels, "any")}
+
+
+class QueueAhead:
+    """Decides which jobs let others go first; learns run times from pass to pass."""
+
+    def __init__(self) -> None:
+        self._times = RunTimes()
+        self._medians: dict[KnownAtSubmission, float] = {}
+        self._running: dict[int, JobFacts] = {}
+        self._few = False
+        """Tells whether few enough jobs run."""
+        self._fleet: Fleet | None = None
+        self._groups: dict[str, list[int]] = {}
+        self._scores: dict[tuple[object, ...], list[float]] = {}
+        self._book: Book | None = None
+        self._queue: Sequence[Waiting] = ()
+        self._memories: Mapping[int, PlannedBefore] = {}
+        self._spared: AbstractSet[int] = frozenset()
+        self._looks = Looks(0)
+        self._held: set[int] = set()
+        self._jobs: dict[int, QueuedJob] | None = None
+        self._ends: list[End] = []
+        self._free_before = np.zeros(0, np.int64)
+
+    def begin(
+        self,
+        book: "Book",
+        jobs: Iterable["JobFacts"],
+        queue: "Sequence[Waiting]",
+        memories: "Mapping[int, PlannedBefore]",
+        spared: AbstractSet[int],
+    ) -> bool:
+        """Begins a pass: learns from the jobs that have ended, and notes what runs before any place is claimed.
+
+        Jobs in `spared` are never held back.
+        """
+        at = book.cluster.at
+        found = (job for job in jobs if job.state in HOLDING and job.wants_gpus and job.start is not None)
+        running = {job.id: job for job in islice(found, MOST_RUNNING + 1)}
+        self._few = len(running) <= MOST_RUNNING
+        if not self._few:
+            running = {}
+        for job_id, job in self._running.items() if self._few else ():
+            if job_id not in running and job.start is not None and at - job.start >= _LEARNED_FROM:
+                self._times.learn(_known(job, _gpus(job)), at - job.start)
+                self._medians.clear()
+        self._running = running
+        self._book, self._queue, self._memories, self._spared = book, queue, memories, spared
+        self._looks, self._held, self._jobs = Looks(MOST_LOOKS), set(), None
+        if self._fleet is not book.fleet:
+            self._fleet, self._groups = book.fleet, groups_of(book.fleet)
+            self._scores.clear()
+        self._free_before = book.cluster.gpus_now.copy()
+        return True
+
+    def holds(self, entry: "Waiting", demand: Demand, berth: "Berth", begun: Iterable["Waiting"]) -> Held | None:
+        """Returns the decision to hold back a job that could start on this berth now; None if it starts.
+
+        `begun` are the jobs that start in this pass already.
+        """
+        if self._book is None or not self._few or not self._running or not _plain(entry, demand):
+            return None
+        at, memory = self._book.cluster.at, self._memories.get(entry.job.id)
+        until = inf if memory is None else memory.lets_until
+        if at >= until or entry.job.id in self._spared:
+            return None
+        free = np.where(self._book.cluster.up, np.bitwise_count(self._book.cluster.gpus_now), 0)
+        if np.count_nonzero(free) > MOST_NODES:
+            return None
+        if self._jobs is None:
+            self._prepare()
+        started = {one.job.id: one for one in begun}
+        own = (self._jobs or {}).get(entry.job.id)
+        queue = [job for number, job in (self._jobs or {}).items() if number not in started]
+        if own is None or len(queue) < 2:
+            return None
+        ends = [
+            *self._ends,
+            *(
+                End(at + self._median(one.job, one.demand.gpus), one.place, one.demand.k)
+                for one in started.values()
+                if one.job.wants_gpus
+            ),
+        ]
+        room = RoomAhead(at, free.tolist(), ends, self._groups, self._looks)
+        gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, self._held)
+        if gain <= 0.0:
+            return None
+        self._held.add(entry.job.id)
+        return Held(gain, min(until, at + own.seconds))
+
+    def starts(self, entry: "Waiting") -> None:
+        """Notes that a job starts in this pass after all."""
+        self._held.discard(entry.job.id)
+
+    def _prepare(self) -> None:
+        """Lists the first jobs of the queue, and the expected ends of the running ones."""
+        assert self._book is not None, "a pass has begun"  # noqa: S101 - narrows the type
+        at, fleet = self._book.cluster.at, self._book.fleet
+        waiting = (one for one in self._queue if one.job.wants_gpus and not one.only_guest and one.may_start_at(at))
+        self._jobs = {one.job.id: self._queued(one, at) for one in islice(waiting, MOST_JOBS)}
+        self._ends = []
+        for job in self._running.values():
+            if job.share or job.guest or job.start is None or len(job.holds) != len(job.nodes):
+                continue
+            limit = inf if job.limit is None else job.limit
+            left = still_to_run(self._median(job, _gpus(job)), at - job.start, limit)
+            for name, mask in zip(job.nodes, job.holds, strict=True):
+                node = fleet.index.get(name)
+                # GPUs that are free already belong to a job that has just ended.
+                if node is not None and mask and not int(self._free_before[node]) & mask:
+                    self._ends.append(End(at + max(1.0, left), (node,), mask.bit_count()))
+
+    def _queued(self, entry: "Waiting", at: float) -> QueuedJob:
+        demand, _ = entry.demand_at(at)
+        key = (demand.candidates.tobytes(), demand.app_class, demand.k)
+        fleet = self._fleet
+        assert fleet is not None, "a pass has begun"  # noqa: S101 - narrows the type
+        if key not in self._scores:
+            if len(self._scores) > 4 * MOST_JOBS:
+                self._scores.clear()
+            self._scores[key] = slowest_by_node(fleet, demand)
+        memory = self._memories.get(entry.job.id)
+        since = at if memory is None or memory.lets_since is None else memory.lets_since
+        seconds, reach = self._median(entry.job, demand.gpus), reach_of(fleet, demand, self._groups)
+        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, at - since)
+
+    def _median(self, job: "JobFacts", gpus: int) -> float:
+        known = _known(job, gpus)
+        if known not in self._medians:
+            self._medians[known] = self._times.predict(known).median
+        return self._medians[known]
+
+
+def _plain(entry: "Waiting", demand: Demand) -> bool:
+    """Tells whether a job is of the kind that may be held back: whole GPUs of its own, on nodes that are pinned."""
+    job = entry.job
+    return not (
+        demand.n == ANY_SPREAD
+        or demand.share is not None
+        or entry.only_guest
+        or entry.must_leave
+        or job.het
+        or job.tasks
+        or demand.may_go_elsewhere
+    )
+
+
+def _gpus(job: "JobFacts") -> int:
+    return sum(mask.bit_count() for mask in job.holds)
+
+
+def _known(job: "JobFacts", gpus: int) -> KnownAtSubmission:
+    limit = inf if job.limit is None else float(job.limit)
+    return KnownAtSubmission(str(job.user), job.name, job.account, gpus, limit)

@@ -1,0 +1,195 @@
+"""Jobs of berthd's plan that let others go first: which, for how long at most, and where nobody does."""
+
+from dataclasses import replace
+
+import pytest
+
+from policy.formats.slurm_facts import JobFacts
+from policy.placement.berth import BerthPolicy
+from policy.plan import queue_ahead
+from policy.plan.changes import Change, Move
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.plan.wait_reasons import why
+from policy.request.settings import Settings
+from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
+
+FULL = 0xFF
+HOUR = 3_600
+RAN = 12 * HOUR - 360
+"""Seconds that the job on n2 has run; without any history it is expected to run for 0.3 of its limit."""
+SMALL, GANG = 5, 4
+EXPECTED = 0.3 * 20 * HOUR
+
+
+class World:
+    """n1 is free, and n2 is expected to be in six minutes, by its job's limit in 28 hours.
+
+    A short job waits for both nodes; behind it a long one on one GPU could start on n1, and be gone in 20 hours.
+    """
+
+    def __init__(self, settings: Settings | None = None, pinned: str = "n2", limit: int = 20 * HOUR) -> None:
+        gang = waiting(
+            GANG, "n1", FULL, limit=60, priority=10, count=2, required=("n1", "n2"),
+            segment={"n": "2", "nodes": "n1,n2"},
+        )  # fmt: skip
+        self.jobs = [
+            running(1, "n2", FULL, 40 * HOUR - RAN, limit=40 * HOUR, start=int(NOW) - RAN, holds=(FULL,)),
+            waiting(SMALL, pinned, 1, limit=limit, priority=9),
+            gang,
+        ]
+        self.nodes = [node("n1"), node("n2", used=FULL)]
+        self.plan = Plan(BerthPolicy(), settings or Settings())
+        self.fleet = fleet(reading(self.nodes))
+        self.picture = Picture(self.fleet)
+
+    def replan(self, at: float = NOW) -> list[Change]:
+        look = reading(self.nodes, self.jobs, at=at)
+        self.picture.update(look)
+        return self.plan.replan(self.picture.book(), look.jobs)
+
+    def start_of_small(self) -> float | None:
+        return next(entry.start for entry in self.plan.queue if entry.job.id == SMALL)
+
+
+def moves_of(changes: list[Change], job: int = SMALL) -> list[Move]:
+    return [change for change in changes if isinstance(change, Move) and change.job.id == job]
+
+
+def test_a_long_small_job_keeps_its_later_place_for_a_short_gang() -> None:
+    world = World()
+    assert moves_of(world.replan()) == []
+    assert world.start_of_small() != 0.0
+
+
+def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
+    [move] = moves_of((world := World(pinned="n1")).replan())
+    assert move.berth.names == ("n2",)
+    assert move.start > NOW
+    assert move.reason == "it lets others go first"
+    assert world.start_of_small() == move.start
+
+
+@pytest.mark.parametrize("pinned", ["n1", "n2"])
+def test_the_site_may_turn_it_off(pinned: str) -> None:
+    world = World(Settings(look_ahead=False), pinned)
+    moves = moves_of(world.replan())
+    assert [move.berth.names for move in moves] == ([] if pinned == "n1" else [("n1",)])
+    assert world.start_of_small() == 0.0
+
+
+@pytest.mark.parametrize("other", [Settings(pin_ahead=False), Settings(repin=False)])
+def test_it_needs_pins_to_later_places(other: Settings) -> None:
+    assert (world := World(other, "n1")).replan() is not None
+    assert world.start_of_small() == 0.0
+
+
+def test_a_short_job_starts() -> None:
+    world = World(limit=60)
+    [move] = moves_of(world.replan())
+    assert move.start == 0.0
+
+
+def test_it_ends_when_the_job_has_waited_for_as_long_as_it_is_expected_to_run() -> None:
+    world = World()
+    world.replan()
+    memory = world.plan._memories.get(SMALL)
+    assert memory is not None
+    assert memory.lets_until == NOW + EXPECTED
+    for at, starts in ((NOW + EXPECTED - 1_000, []), (NOW + EXPECTED, [0.0])):
+        # By its expectation the job on n2 is always as near to its end as it was at first.
+        world.jobs[0] = replace(world.jobs[0], start=int(at) - RAN, end=int(at) + 40 * HOUR - RAN)
+        assert [move.start for move in moves_of(world.replan(at))] == starts
+
+
+def test_a_job_that_was_let_go_is_not_called_back() -> None:
+    world = World(limit=60)
+    [move] = moves_of(world.replan())
+    small = world.jobs[1]
+    segment = {**(small.segment or {}), "nodes": "n1", "gpus": "0"}
+    world.jobs[1] = replace(small, required=("n1",), gpus=move.berth.mask, limit=20 * HOUR, segment=segment)
+    assert moves_of(world.replan(NOW + 1)) == []
+    assert world.start_of_small() == 0.0
+
+
+def test_a_job_for_which_room_was_made_starts() -> None:
+    world = World()
+    world.plan.first = frozenset({SMALL})
+    [move] = moves_of(world.replan())
+    assert move.start == 0.0
+
+
+@pytest.mark.parametrize("bound", ["MOST_RUNNING", "MOST_LOOKS", "MOST_NODES"])
+def test_beyond_its_bounds_nobody_waits(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(queue_ahead, bound, 0)
+    [move] = moves_of(World().replan())
+    assert move.start == 0.0
+
+
+def test_what_ended_jobs_ran_for_counts_more_than_the_limit() -> None:
+    """Jobs like the small one have run a few seconds each, so it starts."""
+    world = World()
+    for at in range(0, 30, 10):
+        short = [running(20 + gpu, "n1", 1 << gpu, HOUR, limit=20 * HOUR, holds=(1 << gpu,)) for gpu in range(1, 8)]
+        begun = [replace(job, id=job.id + 10 * at, start=int(NOW) + at) for job in short]
+        world.nodes[0] = node("n1", used=FULL - 1)
+        world.jobs = [*world.jobs[:3], *begun]
+        world.replan(NOW + at)
+        world.nodes[0] = node("n1")
+        world.jobs = [world.jobs[0], replace(world.jobs[1]), world.jobs[2]]
+        moves = moves_of(world.replan(NOW + at + 5))
+    assert [move.start for move in moves] == [0.0]
+
+
+def test_when_a_node_is_freed_the_rest_of_the_plan_holds() -> None:
+    world = World()
+    world.replan()
+    changes = world.plan.freed(world.picture, {0}, world.jobs)
+    assert changes is not None
+    assert moves_of(changes) == []
+
+
+@pytest.mark.parametrize("job", [{"het": 3}, {"array": 9, "tasks": "1-3"}])
+def test_jobs_of_other_kinds_never_wait_for_it(job: dict[str, object]) -> None:
+    world = World()
+    world.jobs[1] = replace(world.jobs[1], **job)  # type: ignore[arg-type]
+    world.replan()
+    [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
+    assert entry.lets is None
+
+
+def test_berth_why_says_for_how_long_at_most() -> None:
+    world = World()
+    world.replan()
+    [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
+    assert world.plan.book is not None
+    reason = why(entry, world.plan.book, world.picture.book(), BerthPolicy())
+    assert reason is not None
+    assert (reason.kind, reason.number) == ("fair_share", 517)
+    assert "lets others go first for 21600 s more at most" in reason.text
+
+
+def test_the_looks_of_a_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that would take more looks starts as if there were no roll-out."""
+    monkeypatch.setattr(queue_ahead, "MOST_LOOKS", 3)
+    [move] = moves_of(World().replan())
+    assert move.start == 0.0
+
+
+def others(number: int) -> list[JobFacts]:
+    """Returns jobs that wait for both nodes."""
+    return [
+        waiting(
+            100 + place, "n1", FULL, limit=60, priority=11, count=2, required=("n1", "n2"),
+            segment={"n": "2", "nodes": "n1,n2"},
+        )
+        for place in range(number)
+    ]  # fmt: skip
+
+
+def test_no_job_is_let_wait_for_more_than_its_own_run_time() -> None:
+    """Behind so many gangs the small job would end later than it accepts."""
+    world = World(limit=HOUR)
+    world.jobs += others(60)
+    [move] = moves_of(world.replan())
+    assert move.start == 0.0
