@@ -243,7 +243,7 @@ MESSAGES: dict[int, MessageEntry] = {
     ),
     517: MessageEntry(
         "The job could start, and lets others go first for a bounded time, so that all jobs together end sooner.",
-        "Nothing; an admin can turn it off with `look_ahead = false`.",
+        "Nothing; an admin can turn it off (`look_ahead` in berth.conf).",
     ),
     # berthd's log
     600: MessageEntry("A line of berthd's log without an id of its own.", _REASON),

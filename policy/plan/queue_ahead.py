@@ -19,7 +19,7 @@ import numpy as np
 from policy.history.runtime import KnownAtSubmission, RunTimes
 from policy.plan.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
 from policy.plan.tracker import HOLDING
-from policy.request.demand import ANY_SPREAD, Demand
+from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
@@ -200,10 +200,14 @@ class QueueAhead:
 
 
 def _plain(entry: "Waiting", demand: Demand) -> bool:
-    """Tells whether a job is of the kind that may be held back: whole GPUs of its own, on nodes that are pinned."""
+    """Tells whether a job is of the kind that may be held back: whole GPUs of its own, on nodes that are pinned.
+
+    It needs a time limit: a job without one would keep its later place from all jobs behind it.
+    """
     job = entry.job
     return not (
         demand.n == ANY_SPREAD
+        or demand.limit >= A_YEAR
         or demand.share is not None
         or entry.only_guest
         or entry.must_leave
@@ -218,5 +222,5 @@ def _gpus(job: "JobFacts") -> int:
 
 
 def _known(job: "JobFacts", gpus: int) -> KnownAtSubmission:
-    limit = inf if job.limit is None else float(job.limit)
+    limit = inf if job.limit is None or job.limit >= A_YEAR else float(job.limit)
     return KnownAtSubmission(str(job.user), job.name, job.account, gpus, limit)

@@ -9,7 +9,7 @@ policies. One run says little: a gang that starts a minute later may get other n
 traces have no time limits: `no limits` leaves them so, and backfill can plan nothing; else each job's limit is three
 times its run time. `bound` is Berth's policy where every GPU is as good as the best of its class. It bounds what any
 choice of GPUs can gain, but its packing is Berth's, so it is no bound on that. Where a name ends in `roll-out`, jobs
-may let others go first; it is no part of berthd, and PAL gets it too.
+may let others go first, as berthd does with `look_ahead`; PAL gets it too.
 """
 
 from __future__ import annotations

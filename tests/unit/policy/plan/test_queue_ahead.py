@@ -19,6 +19,7 @@ HOUR = 3_600
 RAN = 12 * HOUR - 360
 """Seconds that the job on n2 has run; without any history it is expected to run for 0.3 of its limit."""
 SMALL, GANG = 5, 4
+ON = Settings(look_ahead=True)
 EXPECTED = 0.3 * 20 * HOUR
 
 
@@ -39,7 +40,7 @@ class World:
             gang,
         ]
         self.nodes = [node("n1"), node("n2", used=FULL)]
-        self.plan = Plan(BerthPolicy(), settings or Settings())
+        self.plan = Plan(BerthPolicy(), settings or ON)
         self.fleet = fleet(reading(self.nodes))
         self.picture = Picture(self.fleet)
 
@@ -71,14 +72,14 @@ def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
 
 
 @pytest.mark.parametrize("pinned", ["n1", "n2"])
-def test_the_site_may_turn_it_off(pinned: str) -> None:
-    world = World(Settings(look_ahead=False), pinned)
+def test_nobody_waits_unless_the_site_turns_it_on(pinned: str) -> None:
+    world = World(Settings(), pinned)
     moves = moves_of(world.replan())
     assert [move.berth.names for move in moves] == ([] if pinned == "n1" else [("n1",)])
     assert world.start_of_small() == 0.0
 
 
-@pytest.mark.parametrize("other", [Settings(pin_ahead=False), Settings(repin=False)])
+@pytest.mark.parametrize("other", [replace(ON, pin_ahead=False), replace(ON, repin=False)])
 def test_it_needs_pins_to_later_places(other: Settings) -> None:
     assert (world := World(other, "n1")).replan() is not None
     assert world.start_of_small() == 0.0
