@@ -101,7 +101,7 @@ class QueueAhead:
 
         Jobs in `spared` are never held back.
         """
-        at = book.cluster.at
+        at = book.at
         found = (job for job in jobs if job.state in HOLDING and job.wants_gpus and job.start is not None)
         running = {job.id: job for job in islice(found, MOST_RUNNING + 1)}
         self._few = len(running) <= MOST_RUNNING
@@ -127,7 +127,7 @@ class QueueAhead:
         """
         if self._book is None or not self._few or not self._running or not _plain(entry, demand):
             return None
-        at, memory = self._book.cluster.at, self._memories.get(entry.job.id)
+        at, memory = self._book.at, self._memories.get(entry.job.id)
         until = inf if memory is None else memory.lets_until
         if at >= until or entry.job.id in self._spared:
             return None
@@ -163,7 +163,7 @@ class QueueAhead:
     def _prepare(self) -> None:
         """Lists the first jobs of the queue, and the expected ends of the running ones."""
         assert self._book is not None, "a pass has begun"  # noqa: S101 - narrows the type
-        at, fleet = self._book.cluster.at, self._book.fleet
+        at, fleet = self._book.at, self._book.fleet
         waiting = (one for one in self._queue if one.job.wants_gpus and not one.only_guest and one.may_start_at(at))
         self._jobs = {one.job.id: self._queued(one, at) for one in islice(waiting, MOST_JOBS)}
         self._ends = []

@@ -345,7 +345,7 @@ class Walk:
         memory = self._memories.setdefault(entry.job.id, PlannedBefore())
         memory.lets_until, memory.goes_to = entry.lets.until, ()
         if memory.lets_since is None:
-            memory.lets_since = self._book.cluster.at
+            memory.lets_since = self._book.at
         return True
 
     def _begins(self, entry: Waiting) -> bool:
