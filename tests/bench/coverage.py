@@ -16,6 +16,7 @@ import datetime as dt
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -129,4 +130,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Else what starts coverage.py in every process would stay in the environment.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())
