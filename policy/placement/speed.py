@@ -35,7 +35,8 @@ def alike(view: "View") -> float:
 def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, float] | None:
     """Returns the free GPUs that a job on one node should be offered, as masks, and the best score it can have.
 
-    The answer is None where the fleet has no scores for the job's class, so that all GPUs are equal.
+    The answer is None where the fleet has no scores for the job's class, so that all GPUs are equal, and where no node
+    has such GPUs free.
     """
     fleet = view.fleet
     table = fleet.scores_of(demand.app_class)
@@ -43,15 +44,18 @@ def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, fl
         return None
     scores = _free_scores(view, table, fits)
     if demand.k > scores.shape[1]:
-        return view.free, 1.0
+        return None
     least = float(np.partition(scores, demand.k - 1, axis=1)[:, demand.k - 1].min(initial=np.inf))
     if not np.isfinite(least):
-        return view.free, 1.0
-    chosen = min(
+        return None
+    costs = [
         (threshold * fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus), place, threshold)
         for place, level in enumerate(_levels(demand))
         if (threshold := _threshold(demand, view, scores, least, level)) is not None
-    )[2]
+    ]
+    if not costs:
+        return None
+    chosen = min(costs)[2]
     return view.free & _as_masks(scores <= chosen * (1 + alike(view))), chosen
 
 
