@@ -235,8 +235,8 @@ def test_on_the_plain_layout_nothing_is_asked_that_shares_need(world: World) -> 
 
     found = examined(world, untouched, '[hook]\nlayout = "plain"\n')
 
-    # The simulated machine has no device files.
-    assert {name for name, (ok, _) in found.items() if not ok} <= {"driver"}
+    # The simulated machine has no device files, and other tests run MPS daemons beside this one.
+    assert {name for name, (ok, _) in found.items() if not ok} <= {"driver", "leftovers"}
     assert found["rollout"][1].startswith("advise: no job shares a GPU")
     assert not {"MPS", "berth-guard", "KillWait", "PrologFlags", "Prolog"} & found.keys()
 
