@@ -2,10 +2,10 @@
 
 import copy
 import functools
-import gc
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, ValuesView
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,9 +75,11 @@ def plain_tests() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def kept_results() -> "list[functools._lru_cache_wrapper[Any]]":
-    """Returns the caches of all functions; a look at all objects costs ten times what the pass does that follows."""
-    caches = [one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper)]
-    return [one for one in caches if one.__module__.startswith("policy.")]
+    """Returns the caches of all functions and methods of `policy`."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("policy.")]
+    found = [one for module in modules for one in vars(module).values()]
+    found += [one for group in found if inspect.isclass(group) for one in vars(group).values()]
+    return [one for one in found if isinstance(one, functools._lru_cache_wrapper)]
 
 
 def reached(make_pass: Callable[[], object]) -> dict[CodeType, int | None]:
