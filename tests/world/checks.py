@@ -257,7 +257,7 @@ def all_started(world: DeterministicWorld) -> None:
     for job in cluster.jobs.values():
         if job.holds and job.state == "RUNNING" and job.end > cluster.now:
             continue
-        if not job.waits or job.touched or _may_wait(job) or not _fits(cluster, job):
+        if not job.waits or job.touched or _may_wait(job) or _takes_turns(cluster, job) or not _fits(cluster, job):
             continue
         raise ViolationError(
             f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"
@@ -277,6 +277,12 @@ def _may_wait(job: ModelJob) -> bool:
     values = _values(job)
     # A node that is suspected of having failed it is avoided for hours, and a guest waits for a host.
     return "avoids" in values or (job.kind == "guest" and "parked" in values)
+
+
+def _takes_turns(cluster: ModelCluster, job: ModelJob) -> bool:
+    """Tells whether a task waits for another one of its array that runs: an array may take longer than the calm."""
+    tasks = [one for one in cluster.jobs.values() if job.array and one.array == job.array]
+    return bool(job.at_once) and sum(one.holds and one.end > cluster.now for one in tasks) >= job.at_once
 
 
 def sizes(thing: object, seen: set[int], depth: int = 0) -> Iterator[tuple[str, int]]:

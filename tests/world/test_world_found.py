@@ -123,3 +123,18 @@ def test_a_job_whose_node_has_left_costs_no_pass_where_models_are_counted() -> N
         ("pass", 50),
         ("write", 2),
     ])  # fmt: skip
+
+
+def test_a_long_array_whose_tasks_run_one_by_one_is_no_job_that_does_not_start() -> None:
+    # The world's own fault: the array took longer than the calm at the end.
+    play([
+        ("site", 280, 2, 1, 3, 14),
+        ("submit", "array", 2, 5, "FAILED", 0),
+        ("submit", "array", 6, 200, "OUT_OF_MEMORY", 0),
+        ("sched", 1),
+        ("submit", "array", 2, 200, "COMPLETED", 1),
+        ("submit", "array", 10, 60, "COMPLETED", 1),
+        ("submit", "array", 10, 200, "FAILED", 1),
+        ("submit", "array", 11, 5, "COMPLETED", 0),
+        ("config-read",),
+    ])  # fmt: skip
