@@ -156,8 +156,11 @@ def _log_is_clean(world: DeterministicWorld) -> None:
         del world.logged[:200]
 
 
-def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes | None) -> None:
-    """No whole GPU is given, as free at once, to two jobs before a picture shows the first of them."""
+def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes | None, *, kept: bool) -> None:
+    """No whole GPU is given, as free at once, to two jobs before a picture shows the first of them.
+
+    But for one that is not `kept`: its user's former jobs never came into Slurm's queue.
+    """
     if reply is None:
         return
     message = wire.decode(reply)
@@ -170,7 +173,8 @@ def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes 
     for nonce, (_, before) in world.given.items():
         if both := before & now:
             raise ViolationError(f"GPUs {sorted(both)} were given to job {nonce} and to job {request['nonce']}")
-    world.given[request["nonce"]] = world.clock.time(), now
+    if kept:
+        world.given[request["nonce"]] = world.clock.time(), now
 
 
 def sees_all(planner: Planner, there: list[ModelJob]) -> None:

@@ -257,10 +257,10 @@ class DeterministicWorld:
             self.given.clear()
 
     def _forget_given(self) -> None:
-        """Drops what a snapshot shows, and what was given too long ago."""
+        """Drops what a snapshot shows, what was given too long ago, and what a job had that has ended."""
         until = self.clock.time() - self.processes.config.reserve_seconds
-        seen = self.processes.seen
-        self.given = {nonce: one for nonce, one in self.given.items() if nonce not in seen and one[0] > until}
+        gone = self.processes.seen | {f"{job.id:016x}" for job in self.cluster.jobs.values() if job.over}
+        self.given = {nonce: one for nonce, one in self.given.items() if nonce not in gone and one[0] > until}
 
     def _notice(self, job: int, node: str, *, degraded: bool, word: NodeWord | GuardWord | None = None) -> Notice:
         life = self.processes.life
@@ -331,9 +331,10 @@ class DeterministicWorld:
         reply = None
         answerer = self.processes.answerer
         if fields and answerer is not None:
+            kept = answerer._held.keeps(fields["uid"], self.clock.time())
             reply = answerer.answer(wire.encode("submit", fields), self.clock.time())
             answerer.settle()
-            checks.given_once(self, fields, reply)
+            checks.given_once(self, fields, reply, kept=kept)
             if trouble == 1:
                 reply = None
         if not apply(job, fields, reply):
