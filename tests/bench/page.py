@@ -321,9 +321,10 @@ berthd and the victim share two cores.
 gave no answer to. `flood_open` are those of the flood that were left to Slurm without asking berthd. `wait` is from
 submission to start, in whole seconds as Slurm tells them.
 
-The same with 26.05.5 on the same day (`FLOOD="--slurm 26.05"`): 1,001 requests a second reached, hook p50 0.5 ms over
-calm and p99 3.7 ms below it, none of 300 `open` or unanswered, wait p99 26 s beside plain Slurm's 27. berthd grew by
-10.6 MiB, which misses the bound by 0.6; it had grown by 7.9 in the minute of calm before.
+The same with 26.05.5 on the same day (`FLOOD="--slurm 26.05"`): 1,000 requests a second reached, hook p50 0.1 ms over
+calm and p99 2.3 ms, which misses the bound by 0.3; none of 300 `open` or unanswered, wait p99 27 s beside plain
+Slurm's 27. berthd grew by 12.1 MiB, which misses the bound by 2.1. The third worst of 300 is the p99, and it swings: an
+earlier run here on 24.11, with a type checker beside it, had 3.0 ms over calm.
 """,
     "hook": """
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a

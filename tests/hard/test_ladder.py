@@ -20,13 +20,10 @@ from statistics import median
 
 import pytest
 
-from containers.cluster import Cluster
-from tests.slurm.conftest import cluster
 from tests.slurm.harness import until
 
-from .test_migrate import LIMITS, PLAIN, Site
+from .test_migrate import Site, plain_site
 from .test_models_counted import RESTART
-from .untouched import lay_out
 
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 JOBS = int(os.environ.get("BERTH_LADDER_JOBS", "500"))
@@ -221,16 +218,7 @@ class Probes:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    one = Cluster(request.param, berth=True)
-    words = ("--slurm", request.param, "--profile", "accounting")
-    try:
-        cluster("up", *words)
-        made = Site(one.project, lay_out(one, PLAIN))
-        made.root(LIMITS)
-        yield made
-    finally:
-        if not os.environ.get("BERTH_TEST_KEEP"):
-            cluster("down", "--slurm", request.param)
+    yield from plain_site(request.param)
 
 
 def test_a_mixed_cluster_runs_what_a_plain_one_runs_and_steps_delay_as_restarts_do(

@@ -142,10 +142,10 @@ class Site:
         return "inval" not in self.root("scontrol show node | grep State=").lower()
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    one = Cluster(request.param, berth=True)
-    words = ("--slurm", request.param, "--profile", "accounting")
+def plain_site(version: str) -> Iterator[Site]:
+    """Yields a site as it is before Berth comes, on a cluster of its own."""
+    one = Cluster(version, berth=True)
+    words = ("--slurm", version, "--profile", "accounting")
     try:
         cluster("up", *words)
         made = Site(one.project, lay_out(one, PLAIN))
@@ -153,7 +153,12 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield made
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
-            cluster("down", "--slurm", request.param)
+            cluster("down", "--slurm", version)
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    yield from plain_site(request.param)
 
 
 def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:

@@ -65,8 +65,6 @@ HAND_OVER_EVERY = 0.2
 class Planner:
     """One pass after another, and in between what an ended job frees."""
 
-    _unreadable: frozenset[int] = frozenset()
-
     def __init__(
         self, gateway: Gateway, config: Config, sender: Sender, overviews: OverviewWriter | None = None
     ) -> None:
@@ -114,7 +112,7 @@ class Planner:
         )
         self._picture: Picture | None = None
         self._used = LimitsUsed()
-        self._problem = ""
+        self._problem, self._unreadable = "", frozenset[int]()
         self._blind = False
         """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
         self._reading: Reading | None = None

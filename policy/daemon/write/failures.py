@@ -180,9 +180,15 @@ class Failures:
             if self._over[job_id].found is None and not _is_worth_a_look(state):
                 self._left.pop(job_id, None)
                 self._drop(job_id, at)
-        for job_id in list(self._over)[: max(0, len(self._over) - MOST_OVER)]:
-            log.error(f"JobId={job_id} has ended, and its end was not looked into: too many others have too", 618)
-            self._drop(job_id, at)
+        if len(self._over) > MOST_OVER:
+            dropped = list(self._over)[: len(self._over) - MOST_OVER]
+            log.error(
+                f"{len(dropped)} jobs have ended, and their ends were not looked into, JobId={dropped[0]} the first:"
+                f" more than {MOST_OVER} wait for that",
+                618,
+            )
+            for job_id in dropped:
+                self._drop(job_id, at)
 
     def _settle(self, over: _Over, reading: Reading, at: float) -> bool:
         """Look at one job; whether that was all."""

@@ -138,7 +138,7 @@ def forgotten_in(log: Sequence[str]) -> set[int]:
     """Returns the jobs that slurmctld forgot, or their start.
 
     Of those that still ran it says so. Of one that came to its end before the kill it says nothing: its number is given
-    out, or its start told, before and after the start of slurmctld.
+    out, or its start told, before and after the start of slurmctld. A job put back in between looks alike.
     """
     forgotten, before, here = set[int](), set[tuple[str, int]](), set[tuple[str, int]]()
     for line in log:

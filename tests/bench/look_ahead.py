@@ -1,0 +1,77 @@
+"""Berth's daemon with `look_ahead` beside the same without it, in the simulated Slurm: how much sooner jobs end.
+
+A pair is one of the eight traces of `make bench-placement` and one draw of its arrivals. The daemon's own code plans;
+nothing takes time.
+
+usage: python -m tests.bench.look_ahead [--limits {tripled,drawn,alike}] [--traces 0,1,...] [--draws 42,43]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from math import log
+
+import numpy as np
+
+from policy.request.settings import Settings
+from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
+from policy.simulate.slurm.settings import SlurmSettings
+from tests.bench import placement_slurm as slurm
+from tests.bench.placement_pairs import METRICS, Comparison, Pair
+
+FAMILY = slurm.SlurmFamily("slurm, flat, limits x 3", limit_factor=slurm.LIMIT_FACTOR)
+FOUR_DAYS = 4 * 86_400.0
+WITH, WITHOUT = "look_ahead", "without"
+
+
+def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[TraceJob]:
+    """Returns the jobs with time limits that overstate: each by three, each by a drawn factor, or four days for all."""
+    if limits == "drawn":
+        factors = np.exp(np.random.default_rng(1_000 * trace + draw).uniform(log(1.2), log(10.0), len(jobs)))
+        return [replace(job, limit=job.work * float(factor)) for job, factor in zip(jobs, factors, strict=True)]
+    if limits == "alike":
+        return [replace(job, limit=max(FOUR_DAYS, 1.5 * job.work)) for job in jobs]
+    return jobs
+
+
+def one_pair(limits: str, trace: int, draw: int) -> Pair:
+    """Plays one trace and draw, without and with it."""
+    jobs = limited(slurm.jobs_of(FAMILY, trace, draw), limits, trace, draw)
+    found = {}
+    for name in (WITHOUT, WITH):
+        site = Settings(look_ahead=name == WITH)
+        settings = SlurmSettings(order="fifo", berthd=True, site=site)
+        outcome = run(jobs, slurm.fleet_of(FAMILY), slurm.policy_of("berth", draw), settings).figures()
+        found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
+    return Pair(FAMILY.name, "fifo", trace, draw, found)
+
+
+def main(arguments: list[str]) -> int:
+    """Plays the pairs, and prints with over without."""
+    if lacks := slurm.missing():
+        print(lacks, file=sys.stderr)
+        return 1
+    parser = argparse.ArgumentParser(prog="look_ahead", description="berthd with look_ahead over the same without it.")
+    parser.add_argument("--limits", choices=("tripled", "drawn", "alike"), default="tripled")
+    parser.add_argument("--traces", default=",".join(map(str, range(len(slurm.TRACES)))))
+    parser.add_argument("--draws", default="42,43")
+    options = parser.parse_args(arguments)
+    pairs = []
+    for draw in map(int, options.draws.split(",")):
+        for trace in map(int, options.traces.split(",")):
+            pairs.append(one_pair(options.limits, trace, draw))
+            figures = pairs[-1].figures
+            ratios = ", ".join(f"{one} {figures[WITH][one] / figures[WITHOUT][one]:.3f}" for one in METRICS)
+            print(f"trace {trace}, draw {draw}: {ratios}", flush=True)
+    together = Comparison(pairs)
+    for one in METRICS:
+        ratio = together.ratio(WITH, one, WITHOUT)
+        print(f"{one}: {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), {len(pairs)} pairs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
