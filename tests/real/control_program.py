@@ -15,6 +15,8 @@ from tests.real.packages import unpacked
 STUB = Path(__file__).parent / "nvidia-cuda-mps-server"
 OWNER, OTHER = 1000, 65534
 """The user of the server, and one who has nothing to do with it."""
+NOBODY = 1 << 22
+"""A number that no process can have: Linux gives smaller ones. The stub server cannot end a process that lives."""
 UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")
 
 COMMANDS: tuple[tuple[int | None, str], ...] = (
@@ -27,9 +29,9 @@ COMMANDS: tuple[tuple[int | None, str], ...] = (
     (None, "get_default_device_pinned_mem_limit 0"),
     *((None, f"set_default_device_pinned_mem_limit {word}") for word in ("0 5000M", "1 500M", "7 3G", "0")),
     *((None, f"get_default_device_pinned_mem_limit {ordinal}") for ordinal in (0, 1, 7, 99)),
-    (None, "get_server_status 4711"),
-    (None, "set_active_thread_percentage 4711 30"),
-    (None, "terminate_client 4711 1"),
+    (None, f"get_server_status {NOBODY}"),
+    (None, f"set_active_thread_percentage {NOBODY} 30"),
+    (None, f"terminate_client {NOBODY} 1"),
     *((None, text) for text in ("ps", "lspart", "sm_partition add 0 1", "device_query", "help")),
     (OTHER, "set_default_active_thread_percentage 40"),
     (OTHER, "set_default_device_pinned_mem_limit 0 80G"),
@@ -44,14 +46,14 @@ COMMANDS: tuple[tuple[int | None, str], ...] = (
     (None, "set_device_pinned_mem_limit SERVER 0 2000M"),
     (None, "get_device_pinned_mem_limit SERVER 0"),
     (None, "get_default_device_pinned_mem_limit 0"),
-    (None, "terminate_client SERVER 4711"),
+    (None, f"terminate_client SERVER {NOBODY}"),
     (OTHER, "set_active_thread_percentage SERVER 100"),
-    (OTHER, "terminate_client SERVER 4711"),
+    (OTHER, f"terminate_client SERVER {NOBODY}"),
     (OTHER, "get_active_thread_percentage SERVER"),
     (OWNER, "set_active_thread_percentage SERVER 90"),
     (OWNER, "set_device_pinned_mem_limit SERVER 0 80G"),
     (OWNER, "get_device_pinned_mem_limit SERVER 0"),
-    (OWNER, "terminate_client SERVER 4711"),
+    (OWNER, f"terminate_client SERVER {NOBODY}"),
 )
 
 

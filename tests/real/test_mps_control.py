@@ -20,7 +20,7 @@ from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
 from tests.fakes.mps import TRANSCRIPTS
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
-from tests.real.control_program import OTHER, OWNER, install, running, tell, transcript
+from tests.real.control_program import NOBODY, OTHER, OWNER, install, running, tell, transcript
 from tests.real.packages import SUITES, unpacked
 
 pytestmark = [
@@ -118,12 +118,12 @@ def test_a_fault_is_seen_where_the_driver_tells_it(driver: str, node: Node, cont
 
 
 def test_a_sentence_with_a_number_is_no_client(control: Control) -> None:
-    with pytest.raises(Refused, match="Server 4711 not found"):
-        control.tell("get_client_list 4711")
+    with pytest.raises(Refused, match=f"Server {NOBODY} not found"):
+        control.tell(f"get_client_list {NOBODY}")
     assert Ceiling().clients(control) == ()
     control.tell(f"start_server -uid {OWNER}")
     await_true(lambda: Ceiling().status(control) == "ACTIVE")
-    assert not Ceiling().terminate(control, 4711)
+    assert not Ceiling().terminate(control, NOBODY)
 
 
 def test_clients_are_counted(node: Node, control: Control) -> None:
