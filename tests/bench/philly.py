@@ -39,8 +39,8 @@ from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.philly import LOCALITIES, quotas, with_limits, with_models
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import LocalityRule, Quotas, SlurmSettings
-from policy.simulate.slurm.waits import REASONS
 from policy.simulate.world import Layout, build
 from tests.bench import philly_data
 from tests.bench.table import FOLDER, Figure, report

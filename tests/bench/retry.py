@@ -32,8 +32,8 @@ from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run as play
 from policy.simulate.result import SimulationOutcome, Stretch
+from policy.simulate.slurm.queue.waits import REASONS, SIZES
 from policy.simulate.slurm.settings import SlurmSettings
-from policy.simulate.slurm.waits import REASONS, SIZES
 from tests.bench import philly, philly_data
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,

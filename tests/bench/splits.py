@@ -19,8 +19,8 @@ from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
-from policy.simulate.slurm.waits import REASONS
 from policy.simulate.world import Layout, build
 from topology.fabric import LEVELS
 

@@ -10,7 +10,7 @@ from policy.simulate.slurm.clock import Loop
 
 if TYPE_CHECKING:
     from policy.placement.base import Policy
-    from policy.simulate.slurm.jobs import Task
+    from policy.simulate.slurm.queue.jobs import Task
     from policy.simulate.slurm.world import SlurmWorld
 
 QUIET_TICK = 120.0

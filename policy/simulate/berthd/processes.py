@@ -30,7 +30,7 @@ from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
-    from policy.simulate.slurm.jobs import Task
+    from policy.simulate.slurm.queue.jobs import Task
 
 
 CHEAP = 0.01

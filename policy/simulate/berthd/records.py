@@ -9,8 +9,8 @@ from policy.request.demand import A_YEAR
 from policy.simulate.result import EPOCH
 
 if TYPE_CHECKING:
-    from policy.simulate.slurm.jobs import Task
-    from policy.simulate.slurm.ledger import Ledger
+    from policy.simulate.slurm.nodes.ledger import Ledger
+    from policy.simulate.slurm.queue.jobs import Task
     from policy.simulate.slurm.world import SlurmWorld
 
 

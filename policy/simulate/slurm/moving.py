@@ -14,12 +14,12 @@ from policy.plan.book import Book
 from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR, ANY_SPREAD
 from policy.request.settings import RelocationRules
-from policy.simulate.slurm.backfill import BackfillProfile
+from policy.simulate.slurm.backfill.profile import BackfillProfile
 
 if TYPE_CHECKING:
     from policy.request.demand import Demand
-    from policy.simulate.slurm.jobs import Task
-    from policy.simulate.slurm.ledger import Ledger
+    from policy.simulate.slurm.nodes.ledger import Ledger
+    from policy.simulate.slurm.queue.jobs import Task
 
 LOOK_EVERY = 60.0
 """Seconds between two searches; berthd's own are ten apart, which makes no difference to jobs of hours."""

@@ -21,17 +21,17 @@ from policy.placement.base import Berth, Policy
 from policy.plan.roll_out import MOST_JOBS
 from policy.plan.splitting import ends_sooner, free_now
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.simulate.slurm.ahead import pin_fits
-from policy.simulate.slurm.backfill import BackfillProfile
-from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.ledger import NEVER
-from policy.simulate.slurm.priority import Queue
+from policy.simulate.slurm.backfill.ahead import pin_fits
+from policy.simulate.slurm.backfill.profile import BackfillProfile
+from policy.simulate.slurm.backfill.stepped import SteppedBackfill
+from policy.simulate.slurm.nodes.ledger import NEVER
+from policy.simulate.slurm.nodes.tree_choice import TreeChoice, berth_of
+from policy.simulate.slurm.queue.jobs import Task
+from policy.simulate.slurm.queue.priority import Queue
+from policy.simulate.slurm.queue.running import RunningJobs
+from policy.simulate.slurm.queue.waits import WaitClocks, WaitKind
 from policy.simulate.slurm.roll_out import RolledQueue
-from policy.simulate.slurm.running import RunningJobs
 from policy.simulate.slurm.settings import SlurmSettings
-from policy.simulate.slurm.stepped_backfill import SteppedBackfill
-from policy.simulate.slurm.tree_choice import TreeChoice, berth_of
-from policy.simulate.slurm.waits import WaitClocks, WaitKind
 from topology.fabric import LEVELS
 from topology.groups import LevelGroups
 

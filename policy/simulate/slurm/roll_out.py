@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policy.placement.base import Berth
-    from policy.simulate.slurm.jobs import Task
-    from policy.simulate.slurm.ledger import Ledger
-    from policy.simulate.slurm.running import RunningJobs
+    from policy.simulate.slurm.nodes.ledger import Ledger
+    from policy.simulate.slurm.queue.jobs import Task
+    from policy.simulate.slurm.queue.running import RunningJobs
 
 
 class RolledQueue:

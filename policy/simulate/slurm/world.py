@@ -22,14 +22,14 @@ from policy.placement.base import Berth, Policy
 from policy.simulate.pal_rounds.rooms import empty_nodes
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm.clock import Clock, Loop
-from policy.simulate.slurm.jobs import Task, Tasks
-from policy.simulate.slurm.ledger import Ledger
 from policy.simulate.slurm.moving import LOOK_EVERY, Relocator
+from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.passes import QueuePasses
-from policy.simulate.slurm.priority import Queue
-from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.queue.jobs import Task, Tasks
+from policy.simulate.slurm.queue.priority import Queue
+from policy.simulate.slurm.queue.running import RunningJobs
+from policy.simulate.slurm.queue.waits import SIZES, WaitClocks, size_class, totals
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
-from policy.simulate.slurm.waits import SIZES, WaitClocks, size_class, totals
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet

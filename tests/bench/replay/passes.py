@@ -15,14 +15,14 @@ from policy.formats import hostlist
 from policy.placement.base import Berth
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
-from policy.simulate.slurm.jobs import Task, Tasks
-from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.nodes.tree_choice import berth_of
 from policy.simulate.slurm.passes import QueuePasses
-from policy.simulate.slurm.priority import Queue
-from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.queue.jobs import Task, Tasks
+from policy.simulate.slurm.queue.priority import Queue
+from policy.simulate.slurm.queue.running import RunningJobs
+from policy.simulate.slurm.queue.waits import WaitClocks
 from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
-from policy.simulate.slurm.tree_choice import berth_of
-from policy.simulate.slurm.waits import WaitClocks
 
 from ..table import Figure
 from .figures import PLAIN

@@ -7,7 +7,7 @@ import pytest
 from policy.simulate.jobs import TraceJob
 from tests.bench.replay.outcome import Outcome, Run
 from tests.bench.replay.passes import Agreement, agreement
-from tests.unit.policy.simulate.test_simulate_pinned import FLEET
+from tests.unit.policy.simulate.slurm.test_simulate_pinned import FLEET
 
 START = "sched/backfill: _start_job: Started JobId={} in gpu on {}"
 HEAD = """\

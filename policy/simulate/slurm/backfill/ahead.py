@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.formats.arrays import Bools
-from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.ledger import Ledger
-from policy.simulate.slurm.tree_choice import TreeChoice
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.nodes.tree_choice import TreeChoice
+from policy.simulate.slurm.queue.jobs import Task
 from topology.tables import Ints
 
 FIRST_WINDOW = 30

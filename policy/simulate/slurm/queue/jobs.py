@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from policy.formats.errors import UsageError, nearest
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.request.splits import at, joined, more_nodes
-from policy.simulate.slurm.waits import WaitKind
+from policy.simulate.slurm.queue.waits import WaitKind
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, FabricLevel
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from policy.formats.slurm_facts import JobFacts
     from policy.placement.base import Berth, Policy
     from policy.simulate.jobs import TraceJob
-    from policy.simulate.slurm.cores import Cores
+    from policy.simulate.slurm.nodes.cores import Cores
     from policy.simulate.slurm.settings import LocalityRule, SlurmSettings
 
 

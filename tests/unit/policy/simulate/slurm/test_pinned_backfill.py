@@ -9,14 +9,14 @@ import pytest
 from policy.cluster.view import View
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.play import run
-from policy.simulate.slurm.ahead import Ahead
-from policy.simulate.slurm.jobs import Task, Tasks
-from policy.simulate.slurm.ledger import Ledger
-from policy.simulate.slurm.reserved import Reserved
+from policy.simulate.slurm.backfill.ahead import Ahead
+from policy.simulate.slurm.backfill.reserved import Reserved
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.nodes.tree_choice import TreeChoice, berth_of
+from policy.simulate.slurm.queue.jobs import Task, Tasks
 from policy.simulate.slurm.settings import Delays
-from policy.simulate.slurm.tree_choice import TreeChoice, berth_of
 from policy.simulate.world import Layout, build
-from tests.unit.policy.simulate.test_simulate_pinned import PLAIN, Bench, chosen, job
+from tests.unit.policy.simulate.slurm.test_simulate_pinned import PLAIN, Bench, chosen, job
 from topology.blocks import Blocks
 
 ALL = 0b111

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from policy.placement.base import Berth, positions
 from policy.simulate.result import Stretch
-from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.queue.jobs import Task
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Floats

@@ -14,7 +14,7 @@ from policy.simulate.inputs.others import completed, read_events, read_quotas
 from policy.simulate.inputs.traces import Unit
 from policy.simulate.jobs import TraceJob
 
-DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[5] / "shared" / "data"))
+DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[6] / "shared" / "data"))
 
 PAL = "job_id,num_gpus,submit_time,duration,model\n"
 SACCT = "JobID|User|Account|JobName|Submit|Eligible|Start|End|ElapsedRaw|State|AllocTRES|Timelimit|NNodes\n"

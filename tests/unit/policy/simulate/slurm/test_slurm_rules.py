@@ -18,11 +18,11 @@ from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.philly import USUAL_LIMITS, quotas, with_limits, with_models
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm.backfill import BackfillProfile
-from policy.simulate.slurm.ledger import Ledger
-from policy.simulate.slurm.priority import Usage
+from policy.simulate.slurm.backfill.profile import BackfillProfile
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.queue.priority import Usage
+from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import LocalityRule, Multifactor, Quotas, SlurmSettings
-from policy.simulate.slurm.waits import REASONS
 from policy.simulate.world import Layout, all_to_all, build, demand_of, view
 from topology.model import Link, Machine
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.placement.base import positions
-from policy.simulate.slurm.cores import Cores, pick_cores, sockets_of, split
+from policy.simulate.slurm.nodes.cores import Cores, pick_cores, sockets_of, split
 from topology.tables import Ints
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def test_equal_nodes_are_a_special_case() -> None:
     assert np.array_equal(one.fabric.leaf, other.fabric.leaf)
 
 
-RECORDED = Path(__file__).parents[2] / "data"
+RECORDED = Path(__file__).parents[3] / "data"
 """Four nodes of 8 GPUs, two users, jobs of all fates: `sacct` of the test cluster as docs/simulate.md asks for it."""
 
 

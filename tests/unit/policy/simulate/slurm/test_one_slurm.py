@@ -17,7 +17,7 @@ from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import Delays, Multifactor, Quotas, SlurmSettings
 from policy.simulate.world import Layout, build
 

@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Iterator
 from math import exp, log
 
-from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import Multifactor, SlurmSettings
 
 

@@ -23,14 +23,14 @@ from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
 from policy.simulate.result import EPOCH, SimulationOutcome
 from policy.simulate.slurm.clock import Clock, Loop
-from policy.simulate.slurm.jobs import Task, Tasks
-from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.nodes.tree_choice import TreeChoice
 from policy.simulate.slurm.passes import QueuePasses
-from policy.simulate.slurm.priority import Queue
-from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.queue.jobs import Task, Tasks
+from policy.simulate.slurm.queue.priority import Queue
+from policy.simulate.slurm.queue.running import RunningJobs
+from policy.simulate.slurm.queue.waits import WaitClocks
 from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
-from policy.simulate.slurm.tree_choice import TreeChoice
-from policy.simulate.slurm.waits import WaitClocks
 from policy.simulate.world import Layout, build
 from tests.bench.replay import simulated
 from tests.bench.replay.limits import limit_figures

@@ -10,8 +10,8 @@ from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.request.demand import Demand
-from policy.simulate.slurm.cores import pick_cores, pick_gpus
-from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.nodes.cores import pick_cores, pick_gpus
+from policy.simulate.slurm.nodes.ledger import Ledger
 from topology.blocks import IN_NO_BLOCK
 from topology.fabric import NOBODY
 from topology.tables import Ints

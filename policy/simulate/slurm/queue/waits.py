@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from policy.request.demand import ANY_SPREAD
-from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.nodes.ledger import Ledger
 
 REASONS = ("fair_share", "fragmentation", "capacity", "priority")
 """The reasons of a wait.

@@ -10,10 +10,10 @@ from math import floor
 
 import numpy as np
 
-from policy.simulate.slurm.ahead import Ahead
-from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.reserved import Reserved, bits
-from policy.simulate.slurm.tree_choice import TreeChoice
+from policy.simulate.slurm.backfill.ahead import Ahead
+from policy.simulate.slurm.backfill.reserved import Reserved, bits
+from policy.simulate.slurm.nodes.tree_choice import TreeChoice
+from policy.simulate.slurm.queue.jobs import Task
 
 ENDS_BY_NODES = "25.05"
 """From the second release of this version on, a job on other nodes does not delay a start that backfill plans."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from policy.formats.arrays import Bools, Floats
 from policy.request.demand import ANY_SPREAD, Demand
-from policy.simulate.slurm.ledger import NEVER, Ledger
+from policy.simulate.slurm.nodes.ledger import NEVER, Ledger
 from topology.tables import Ints
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Backfill: which later jobs may start now without delaying the planned ones."""

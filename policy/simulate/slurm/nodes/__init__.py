@@ -1,0 +1,1 @@
+"""The nodes of the simulated cluster: what is held on them, and where Slurm puts a job."""

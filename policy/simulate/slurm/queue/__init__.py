@@ -1,0 +1,1 @@
+"""The simulated jobs: in which order they wait, why, and how they run."""
