@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,15 +21,8 @@ from topology import atomic, files
 from topology.blocks import IN_NO_BLOCK, Blocks
 from topology.errors import TopologyError, TopologyFileError
 from topology.fabric import NOBODY, Fabric
-from topology.islands import islands
-from topology.model import Gpu, Machine, MachineShape
-from topology.nodesets import NodeSets
+from topology.model import Gpu, Machine
 from topology.providers import slurm_fabric
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from topology.fabric import Ints
 
 __all__ = ["FILE_NAME", "FORMAT", "CompiledCluster", "load", "save", "sources", "stamp"]
 
@@ -54,23 +47,11 @@ class CompiledCluster:
         sizes = tuple(data["block_sizes"])
         blocks = Blocks(sizes, np.array(data["block"], np.int64)) if sizes else None
         self.fabric = Fabric(tuple(data["names"]), domain, leaf, pod, *lists, blocks=blocks)
-        kind = np.array(data["kind"], np.int64)
-        places: dict[MachineShape, int] = {}
-        of_kind = np.array([places.setdefault(one.shape, len(places)) for one in self._kinds], np.int64)
-        self.shapes: tuple[MachineShape, ...] = tuple(places)
-        """Each shape of machine once."""
-        self.shape_of: Ints = of_kind[kind]
-        """Place in `shapes` of each node."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The nodes, in the order of all arrays."""
         return self.fabric.names
-
-    @property
-    def size(self) -> int:
-        """Number of GPUs."""
-        return int(np.array([shape.size for shape in self.shapes], np.int64)[self.shape_of].sum())
 
     def machine(self, name: str) -> Machine:
         """Returns a node's machine, made now; a TopologyFileError where there is no such node."""
@@ -88,25 +69,6 @@ class CompiledCluster:
     def machines(self) -> Iterator[Machine]:
         """Yields all machines, one at a time."""
         return map(self.machine, self.names)
-
-    def uuids(self, name: str) -> tuple[str, ...]:
-        """Returns UUIDs of a node's GPUs, by position."""
-        return tuple(self._data["uuids"][self._at(name)])
-
-    def bandwidth(self, name: str) -> npt.NDArray[np.float64]:
-        """Returns NVLink bandwidth of each pair of a node's GPUs in GB/s, one direction; 0 where none."""
-        return np.array(self._shape(name).gbps)
-
-    def islands(self, name: str) -> tuple[int, ...]:
-        """Returns masks of a node's NVLink islands, the widest first."""
-        return islands(self._shape(name))
-
-    def node_sets(self) -> NodeSets:
-        """Returns the node sets of this cluster, without making its machines."""
-        return NodeSets(self.shapes, self.shape_of, self.fabric)
-
-    def _shape(self, name: str) -> MachineShape:
-        return self.shapes[int(self.shape_of[self._at(name)])]
 
     def _at(self, name: str) -> int:
         if name not in self._place:

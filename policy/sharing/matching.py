@@ -19,14 +19,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.sharing.predictor import Speeds
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-LEAST_CHANCE = 0.7
-"""Pairs are left to trials where the owner keeps its speed with less than this probability."""
 
 ANYBODY = -1
 """The party of a seat that takes every user's guests, and of a guest that shares with every user's owner."""
@@ -140,20 +135,6 @@ class Matching:
     value: float
 
 
-def bearable(speeds: Speeds, least: float = 0.95) -> Bools:
-    """Marks the pairs whose owner is promised to keep `least` of its speed."""
-    return np.asarray(speeds.host_least >= least)
-
-
-def likely(guest: Floats, keeps: Floats, least: float = LEAST_CHANCE) -> Tables:
-    """Builds tables of expected work: a guest's speed times the probability (`keeps`) that its owner keeps its speed.
-
-    They are for owners that a guard watches. A guest that harms its owner is taken away and its work is lost, so a
-    doubtful pair is worth what it yields on average. `bearable` is for owners without a guard.
-    """
-    return Tables(guest * keeps, np.asarray(keeps >= least))
-
-
 def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Matching:
     """Returns the best seats for all guests at once, running ones included; a move must gain more than `stay`."""
     weights = weights or Weights()
@@ -167,35 +148,6 @@ def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None 
     amounts, price = _transport(value, many, kinds.count)
     seat = _hand_out(amounts, group.ravel(), kinds, guests, home)
     return Matching(seat, kinds, price, float((amounts * np.maximum(value, 0)).sum()))
-
-
-def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Ints:
-    """Gives free seats to guests without one, the highest weight first, at the last full matching's prices.
-
-    No guest moves. `seats` are those of the last matching, of which some may be closed since; `guests` may have
-    changed.
-    """
-    weights = weights or Weights()
-    kinds = last.kinds
-    free = seats.open.copy()
-    free[guests.at[guests.at >= 0]] = False
-    left = np.bincount(kinds.of[free], minlength=len(kinds.count))
-    seat = guests.at.copy()
-    waiting = np.flatnonzero(seat < 0)
-    value = values(kinds, _chosen(guests, waiting), tables, weights, np.full(len(waiting), -1))
-    gain = np.where(value > 0, value - last.price, -np.inf)
-    spare: dict[int, list[int]] = {}
-    for place in np.argsort(-weight_of(guests, weights)[waiting], kind="stable"):
-        # A seat stays idle if nobody takes it, so it is given away even at a loss against its price.
-        offers = np.where(left > 0, gain[place], -np.inf)
-        kind = int(offers.argmax())
-        if offers[kind] == -np.inf:
-            continue
-        if kind not in spare:
-            spare[kind] = np.flatnonzero(free & (kinds.of == kind)).tolist()
-        seat[waiting[place]] = spare[kind].pop()
-        left[kind] -= 1
-    return seat
 
 
 def trials(
@@ -234,40 +186,6 @@ def trials(
             touched[seat[guest]] = True
             tried.add(pair)
         if len(tried) >= most:
-            break
-    return seat
-
-
-def match_rounds(seats: Seats, guests: Guests, speeds: Speeds, among: Floats, rounds: int, host: float = 0.95) -> Ints:
-    """Returns seats for up to `rounds` guests on each GPU, by full matchings one after the other.
-
-    `among[a, b]` is the speed of guest profile a beside guest profile b. Slowdowns multiply: the product of the owner's
-    least speeds stays at `host` or above. The value of a new guest is its speed minus what the guests before it lose.
-    """
-    seat = np.full(len(guests.profile), -1)
-    memory, open_, base = seats.memory.copy(), seats.open.copy(), seats.profile.copy()
-    host_left, guest_speed = np.ones(len(base)), np.ones((len(base), among.shape[0]))
-    lost = np.zeros((len(base), among.shape[0]))
-    for _ in range(rounds):
-        waiting = np.flatnonzero(seat < 0)
-        # Each combination of owner and earlier guests becomes a row of the tables; equal ones share a row.
-        past = np.column_stack([base, host_left.round(3), guest_speed.round(3), lost.round(3)])
-        _, first, row = np.unique(past, axis=0, return_index=True, return_inverse=True)
-        kept = host_left[first][:, None] * np.minimum(speeds.host_least[base[first]], 1)
-        value = speeds.guest[base[first]] * guest_speed[first] - lost[first]
-        tables = Tables(value, (kept >= host) & (value > 0))
-        now = Seats(row.ravel(), memory, seats.party, open_)
-        found = match(now, replace(_chosen(guests, waiting), at=np.full(len(waiting), -1)), tables).seat
-        taken = found >= 0
-        seat[waiting[taken]] = found[taken]
-        for who, where in zip(waiting[taken], found[taken], strict=True):
-            kind = guests.profile[who]
-            host_left[where] *= min(float(speeds.host_least[base[where], kind]), 1.0)
-            own = speeds.guest[base[where], kind] * guest_speed[where, kind]
-            lost[where] += own * (1 - np.minimum(among[kind], 1))
-            guest_speed[where] *= among[:, kind]
-            memory[where] -= guests.memory[who]
-        if not taken.any():
             break
     return seat
 

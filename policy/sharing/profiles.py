@@ -69,11 +69,6 @@ class Measured:
     slow_gpus: float | None = None
     """Slowdown of a step in percent on a GPU that is 1 % slower."""
 
-    @property
-    def complete(self) -> bool:
-        """Tells whether the profile has all that the predictor takes."""
-        return None not in (self.busy, self.bandwidth, self.memory)
-
 
 class Verdict(StrEnum):
     """The result of the trials of two jobs on one GPU."""

@@ -21,7 +21,6 @@ import numpy as np
 
 from policy.sharing import training
 from policy.sharing.matching import (
-    LEAST_CHANCE,
     Bools,
     Floats,
     Guests,
@@ -29,15 +28,13 @@ from policy.sharing.matching import (
     Seats,
     Tables,
     Weights,
-    bearable,
-    likely,
     match,
-    match_between,
     trials,
     weight_of,
 )
 from policy.sharing.predictor import Speeds
 from tests.bench.paper import baselines
+from tests.bench.paper.seats import LEAST_CHANCE, bearable, likely, match_between
 from tests.bench.predictor import measured
 from tests.bench.table import Figure, at_least, at_most, report
 

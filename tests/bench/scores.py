@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.paper.fleet import draw
 from tests.bench.scores_clusters import SIDES, Row
 from tests.bench.scores_clusters import rows as cluster_rows
 from tests.bench.scores_fleets import (
@@ -38,7 +39,6 @@ from tests.bench.scores_steps import Weeks, living
 from tests.bench.simulate import data_folder
 from tests.bench.table import FOLDER, Figure, at_least, at_most, report
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.simulated import draw
 from topology.calibrate.statistics import calibrate
 
 FLEETS, QUICK_FLEETS = 20, 4

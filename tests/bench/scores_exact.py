@@ -12,8 +12,8 @@ from itertools import product
 
 import numpy as np
 
+from tests.bench.paper.fleet import FleetPlan, SimulatedFleet
 from topology.calibrate.posterior import Floats
-from topology.calibrate.simulated import FleetPlan, SimulatedFleet
 from topology.tables import Ints
 
 

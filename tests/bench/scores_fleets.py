@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tests.bench.paper.fleet import FleetPlan, SimulatedFleet, SpeedStep, draw
 from tests.bench.scores_exact import exact
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.simulated import FleetPlan, SimulatedFleet, SpeedStep, draw
 from topology.calibrate.statistics import Calibration, Estimate, calibrate
 
 LONGHORN = FleetPlan(waiting=0.015, silent=0.2, throttled=0.01, foreign=0.01)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.bench.paper.fleet import FleetPlan, draw
 from tests.bench.scores_fleets import LONGHORN, Found, centred, found
 from topology.calibrate.living import Living, refresh
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.simulated import FleetPlan, draw
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 from topology.scores import Score

@@ -22,9 +22,10 @@ import numpy as np
 
 from policy.cli.profile import load
 from policy.sharing import predictor
-from policy.sharing.matching import Guests, Matching, Seats, Tables, match, match_between
+from policy.sharing.matching import Guests, Matching, Seats, Tables, match
 from tests.bench.guard import device
 from tests.bench.paper import baselines
+from tests.bench.paper.seats import match_between
 from tests.bench.sharing_world import (
     ACTIVITY,
     BANDWIDTH,

@@ -25,6 +25,7 @@ from topology import compiled, files
 from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
 from topology.islands import islands
 from topology.model import Discovered, Gpu, Link, Machine
+from topology.nodesets import NodeSets
 from topology.providers.slurm_layout import Leaf, SlurmFabric
 from topology.subsets import SubsetTable
 
@@ -185,7 +186,7 @@ def loads(machines: Sequence[Machine], fabric: Fabric) -> list[Figure]:
 
 def node_sets(machines: Sequence[Machine], cluster: compiled.CompiledCluster) -> list[Figure]:
     """All levels for the slowest of several demands; the loops are checked to find the same."""
-    sets = cluster.node_sets()
+    sets = NodeSets.of(machines, cluster.fabric)
     free = np.random.default_rng(7).integers(0, 256, len(machines))
     masks = free.tolist()
     times: Mapping[tuple[int, int | None], float] = {
@@ -200,7 +201,7 @@ def node_sets(machines: Sequence[Machine], cluster: compiled.CompiledCluster) ->
                 raise RuntimeError(f"{number} GPUs at level {level}: the arrays and the loops do not agree")
     return [
         at_most("nodesets_ms", times[slowest], 5.0, "ms", "loops over nodes", plain),
-        Figure("nodesets_make_ms", median_ms(cluster.node_sets, 3), "ms"),
+        Figure("nodesets_make_ms", median_ms(partial(NodeSets.of, machines, cluster.fabric), 3), "ms"),
     ]
 
 

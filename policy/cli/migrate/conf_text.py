@@ -89,11 +89,6 @@ class ConfLine:
         at = self.pairs[-1].end
         return ConfLine(f"{self.raw[:at]} {keys[0]}={value}{self.raw[at:]}")
 
-    @property
-    def has_ending(self) -> bool:
-        """True if the line ends as lines do; the last one of a file may not."""
-        return self.raw.endswith("\n")
-
 
 def _code(line: str) -> int:
     """Returns the length of a line's part before its comment, its continuation or its end."""

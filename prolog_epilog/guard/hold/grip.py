@@ -66,11 +66,6 @@ class Grip:
         self._still_since = 0.0
         self._answered = False
 
-    @property
-    def cooperates(self) -> bool:
-        """Tells whether the guest has a gate at all."""
-        return self._word is not None
-
     def hold(self, now: float, duty: float, *, by_freezer: bool) -> None:
         """Holds the guest at this duty from now on."""
         if duty != self.duty:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bench.paper.fleet import FleetPlan, draw
 from tests.bench.scores import cluster_figures
 from tests.bench.scores_clusters import Row, _published, rows
 from tests.bench.scores_exact import exact
 from tests.bench.scores_fleets import Found, found
-from topology.calibrate.simulated import FleetPlan, draw
 
 PLAN = FleetPlan(nodes=6, gpus=2, visits=2, slow_gpus=0.2, slow_nodes=0.1, waiting=0.2, silent=1.0)
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from policy.cli.main import main
+from tests.bench.paper.fleet import FleetPlan, draw
 from topology.calibrate.runs import append
-from topology.calibrate.simulated import FleetPlan, draw
 from topology.calibrate.steps import JobReport, Rank
 from topology.calibrate.steps import encode as steps_line
 from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load

@@ -12,17 +12,14 @@ from policy.sharing.matching import (
     Seats,
     Tables,
     Weights,
-    bearable,
     kinds_of,
-    likely,
     match,
-    match_between,
-    match_rounds,
     trials,
     values,
 )
 from policy.sharing.predictor import Speeds
 from tests.bench.paper import baselines
+from tests.bench.paper.seats import bearable, likely, match_between
 from tests.examples import examples
 
 DAY = 86_400.0
@@ -178,19 +175,6 @@ def test_trials_take_what_would_help_most_once_a_pair_and_within_their_number() 
     assert (1, 1) in pairs
     assert len(set(many[many >= 0].tolist())) == (many >= 0).sum()
     assert (trials(last, guests, tables, np.zeros((2, 2), dtype=np.bool_), 9) == -1).all()
-
-
-def test_several_guests_share_a_gpu_only_while_the_host_bears_all_of_them() -> None:
-    host = np.array([[0.98, 0.90]])
-    speeds = Speeds(host, np.array([[0.8, 0.7]]), host, np.zeros((1, 2)), np.ones((1, 2), dtype=np.bool_))
-    among = np.array([[0.95, 0.9], [0.9, 0.5]])
-    seats, guests = Seats.of([0, 0], [8.0, 8.0]), Guests.of([0] * 6 + [1], [3.0] * 7, [0.0] * 7)
-
-    seat = match_rounds(seats, guests, speeds, among, rounds=4)
-
-    assert np.bincount(seat[seat >= 0]).tolist() == [2, 2]  # 0.98 x 0.98 holds 0.95, a third would not, nor the memory
-    assert seat[6] == -1
-    assert np.bincount(match_rounds(seats, guests, speeds, among, rounds=1) + 1)[1:].tolist() == [1, 1]
 
 
 def test_nobody_to_place_is_no_trouble() -> None:

@@ -99,4 +99,3 @@ def test_a_prior_fills_only_what_nobody_measured() -> None:
     found = profile_for(store, ANN, "compute", gpu_mem=5_000)
 
     assert (found.busy, found.memory, found.bandwidth) == (0.3, 100, PRIORS["compute"].bandwidth)
-    assert found.complete

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench.paper.fleet import FleetPlan, SpeedStep, draw
 from topology.calibrate.health import Advice, Watched, watch_list
 from topology.calibrate.runs import KernelRun, Verdict, Visit, seconds_of
-from topology.calibrate.simulated import FleetPlan, SpeedStep, draw
 from topology.calibrate.statistics import calibrate
 
 CALM = FleetPlan(nodes=24, waiting=0.0, slow_gpus=0.0, node_run=0.02, node=0.01)

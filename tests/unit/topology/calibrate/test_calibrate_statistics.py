@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.bench.paper.fleet import FleetPlan, SpeedStep, draw
 from tests.bench.scores_exact import exact
 from tests.bench.scores_fleets import LONGHORN, centred, found, measured
 from tests.examples import examples
@@ -14,7 +15,6 @@ from topology.calibrate.health import watch_list
 from topology.calibrate.peers import peers_of, verdicts
 from topology.calibrate.posterior import Disturbance, Floats, Outlier, Variances, fit, locate
 from topology.calibrate.runs import KernelRun, Visit, seconds_of
-from topology.calibrate.simulated import FleetPlan, SpeedStep, draw
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.variances import PUBLISHED, complete_blocks, reml
 
