@@ -15,7 +15,7 @@ __all__ = ["FORMAT", "Campaign", "NodeState", "State", "begin", "decode", "encod
 FORMAT = "berth-campaign/1"
 State = Literal["waiting", "running", "done", "failed"]
 _HOLD_S, _MOST_HOLD_S = 60.0, 1_800.0
-"""How long a node is left alone after it made way: twice as long each time, up to the most."""
+"""Seconds for which a node is left alone after it made way: twice as long each time, up to the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class NodeState:
 
     state: State = "waiting"
     started: float = 0.0
-    """Of the last measurement."""
+    """Start of the last measurement."""
     tries: int = 0
     """Measurements that went wrong."""
     made_way: int = 0
     """Measurements that were broken off for a job."""
     not_before: float = 0.0
     told: str = ""
-    """What the last measurement came to."""
+    """Result of the last measurement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,15 @@ _MOST_GROUPS = 50_000
 """Groups beyond that push out those unused for longest: users and names come and go."""
 
 _KEPT = 0.98
-"""What is left of an opinion's losses after each further job: some fifty jobs count."""
+"""Part of an opinion's losses that is left after each further job: some fifty jobs count."""
 _SHARPNESS = 1.5
-"""How strongly weights follow losses."""
+"""Strength with which weights follow losses."""
 _FIRST_LOSS = 0.3
 _NO_OPINION = 1.0
 _TINY = 0.01
 
 _DOUBT = (-0.5, 0.0, 0.1)
-"""Where opinions differ, low and high move apart by this many of their standard deviations. Low moves more: a job is
+"""Standard deviations by which low and high move apart if opinions differ. Low moves more: a job is
 far more often cut short than it overruns everything seen before."""
 
 _TRUST_AFTER = 4.0

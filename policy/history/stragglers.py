@@ -63,7 +63,7 @@ class Part:
     """One sentence without its end."""
     ranks: tuple[StepRank, ...] = ()
     factor: float = 1.0
-    """How many times as long as the others those ranks needed."""
+    """Time of those ranks over that of the others."""
     during: tuple[float, float] = (0.0, 1.0)
     """From where to where of the job's time that was seen."""
 

@@ -20,9 +20,9 @@ class FailureClass:
     what: str
     """For a person: what went wrong."""
     transient: bool = False
-    """Whether the same job may well succeed elsewhere or later."""
+    """True if the same job may well succeed elsewhere or later."""
     suspect: Suspect = ""
-    """What may be at fault where the job ran."""
+    """The part of the hardware that may be at fault."""
 
 
 NO_SIGNATURE = "no_signature"

@@ -23,9 +23,9 @@ from policy.retry.patterns import REACH, Pattern
 from policy.retry.rules import FailureRule, Rules
 
 TAIL_BYTES = 256 * 1024
-"""How much of a log's end is read."""
+"""Bytes of a log's end that are read."""
 _HITS = 8
-"""How many places of a literal are tried, from the last on."""
+"""Most places of a literal that are tried, from the last on."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _WORDS = re.compile(rb"[a-z]{3,}")
 _LONGEST_WORD = 100
@@ -44,7 +44,7 @@ class Facts:
     state: str = ""
     """As sacct writes it."""
     xids: tuple[int, ...] = ()
-    """Of the job's GPUs, while it ran."""
+    """Xids of the job's GPUs while it ran."""
     node_failed: bool = False
     out_of_memory: bool = False
     """The kernel ended a process of the job for want of memory."""

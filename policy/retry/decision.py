@@ -52,7 +52,7 @@ class Limits:
     requeue: bool = True
     """Slurm may requeue it."""
     requeues_left: int = 5
-    """Of Slurm's own max_batch_requeue."""
+    """Requeues left of Slurm's own max_batch_requeue."""
     spare_nodes: int = 1_000_000
     """Nodes beyond those that it needs: more cannot be excluded."""
 

@@ -19,10 +19,10 @@ KEPT = 6
 """Runs of which the class, the time and the nodes are kept."""
 
 _MOST_NODES = 8
-"""Of each run; where many failed together, none of them is the suspect."""
+"""Most nodes kept of each run; if many failed together, none of them is the suspect."""
 
 _COUNTED = "traceback_from_crash"
-"""What runs count as of which only the number is kept: a class that accuses no node."""
+"""The class of runs of which only the number is kept: it accuses no node."""
 
 
 def trials(values: Mapping[str, str]) -> list[Trial]:

@@ -65,7 +65,7 @@ def _measure(text: str) -> tuple[int, list[str]]:
     ways = 1
     literals, run = [], ""
     alternatives: list[int] = []
-    """Of each group that is open."""
+    """Alternatives of each group that is open."""
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup
         if kind == "times":

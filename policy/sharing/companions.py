@@ -141,7 +141,7 @@ class Companions:
         for pair in store.tried:
             self._note(pair)
         self._errors: dict[tuple[ProfileKey, bool], list[float]] = {}
-        """What owners' speeds missed their predictions by, in the trials of each job as a host (True) or as a guest."""
+        """Errors of the predicted owners' speeds, in the trials of each job as an owner (True) or as a guest."""
         self._own: dict[str, Store] = {}
         for key, one in store.measured.items():
             self._own.setdefault(key.user, Store()).measured[key] = one

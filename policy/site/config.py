@@ -154,10 +154,10 @@ class Config:
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""
     notice_port: int = 0
-    """Where the Epilogs' notices come in, on every interface; 0: nobody is told of them."""
+    """Port for the Epilogs' notices, on every interface; 0: no notices are taken."""
     munge_socket: str = ""
     users_hosts: tuple[str, ...] = ()
-    """Where users' commands find berthd; none: they do without."""
+    """Hosts on which users' commands find berthd; none: they do without."""
     users_port: int = USERS_PORT
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     hook_log: Path | None = None

@@ -21,7 +21,7 @@ class Pin:
     others: str = ""
     """All nodes but these, to be excluded where the user excludes none."""
     licenses: Mapping[str, int] | None = None
-    """What counts its GPUs by model; None where the site counts no model."""
+    """Licences that count its GPUs by model; None where the site counts no model."""
 
     @property
     def guest(self) -> bool:

@@ -11,7 +11,7 @@ from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import JobJson
 
 TRIES = 4
-"""Of `--retry=auto`, the first run among them."""
+"""Most tries of `--retry=auto`, the first run among them."""
 
 
 def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:

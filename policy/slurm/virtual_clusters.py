@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _TIME = re.compile(r"(?:\d{1,3}-)?\d{1,3}:\d{2}:\d{2}")
 _OWN_PRIORITY = 1_000
-"""Of the QOS of groups; that for borrowing has 0, so a job that may use either starts in its own group's first."""
+"""Priority of the QOS of groups. That for borrowing has 0: a job that may use either starts in its own first."""
 
 _HEAD = r"""#!/bin/sh
 # Virtual clusters as accounts and QOS. What was there before is kept in the file that the first line writes.

@@ -28,7 +28,7 @@ class Step:
     text: str
     command: str = ""
     hosts: tuple[str, ...] = ()
-    """Where it runs; empty for the controller on which `berth migrate` runs."""
+    """Hosts on which it runs; empty for the controller on which `berth migrate` runs."""
 
 
 def steps(

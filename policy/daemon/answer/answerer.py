@@ -47,7 +47,7 @@ class _Said:
     reply: bytes
     at: float
     state: int
-    """Of the book, when the reply was made."""
+    """State of the book when the reply was made."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ _MOST_REQUESTS = 64
 """Requests whose kinds are kept: a loop submits the same again, but for the nonce."""
 
 _MOST_BYTES = 4_096
-"""Of a request whose kind is kept: users who submit by the hundred write less."""
+"""Most bytes of a request whose kind is kept: users who submit by the hundred write less."""
 
 _MOST = 4
 """Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""

@@ -53,7 +53,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._users: dict[int, _User] = {}
-        """Who was answered last comes last."""
+        """Users in the order of their turns; the one answered last comes last."""
         self._turn = 0
         self._said = -math.inf
         self.usual = USUAL

@@ -46,7 +46,7 @@ class Together:
     host: int
     seconds: float
     speed: float
-    """Of the host, 1.0 being alone."""
+    """Speed of the owner; 1.0 is its speed alone."""
     duty: float
     """Part of the time that the guest was let use the GPU."""
 
@@ -60,9 +60,9 @@ class GuardWord:
     job: int
     """The guest; 0 for none."""
     state: str
-    """Of the GPU's state machine."""
+    """State of the GPU's state machine."""
     word: str
-    """What becomes of the guest: `evict` and `fault` send it away at once, `leave` after its grace; `state` is none."""
+    """Order about the guest: `evict` and `fault` send it away at once, `leave` after its grace; `state` is none."""
     grace: int = 0
     """Seconds that a guest that has to leave was given to save its work."""
     alone: Alone | None = None

@@ -35,7 +35,7 @@ class LossWord:
     best: int
     """When the loss was best, seconds since 1970."""
     told: int
-    """How many losses the job's programs there have told."""
+    """Number of losses that the job's programs there have told."""
 
 
 def read_word(payload: bytes) -> LossWord | None:

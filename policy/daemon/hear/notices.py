@@ -77,9 +77,9 @@ class Notice:
     node: str
     _reply: Callable[[bytes], None]
     degraded: bool = False
-    """Whether the node could not set up the share of a packed job, which then never began."""
+    """True if the node could not set up the share of a packed job, which then never began."""
     word: Word | None = None
-    """What else a node says; an Epilog's notice has none."""
+    """The message of a node; an Epilog's notice has none."""
 
     def answer(self, *, done: bool = True) -> None:
         """Let the Epilog end. `done=False` where another controller is in charge: it asked that one as well."""
@@ -97,7 +97,7 @@ class Notices:
         self.late = 0
         """Notices that were answered before the planner was through with them."""
         self.in_charge = False
-        """Whether the controller of this host decides, as those are told whom the planner does not answer in time."""
+        """True if the controller of this host decides; told to nodes that the planner does not answer in time."""
         self._within = within
         self._listener = listener
         self._decode = decode

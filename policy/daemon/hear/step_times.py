@@ -20,7 +20,7 @@ _PAYLOAD = re.compile(
     rb" mhz=([0-9]{1,5}) watts=([0-9]{1,5}) seconds=([0-9]{1,6})"
 )
 _TOGETHER_S = 120.0
-"""How long after the first of its ranks a job's line is written: nodes report within a minute."""
+"""Seconds after the first of its ranks until a job's line is written: nodes report within a minute."""
 _MOST_PENDING = 65_536
 """GPUs whose reports wait to be written."""
 

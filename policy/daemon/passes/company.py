@@ -39,7 +39,7 @@ class ProfileKeeper:
             log.error(f"{problem}; guests are seated by rules alone", 647)
         self._matcher = ProcessMatcher()
         self.activity = Activity()
-        """How busy hosts keep the SMs, for the shares of guests beside them."""
+        """Activity of the SMs under owners, for the shares of guests beside them."""
         self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
         self._by_id: Mapping[int, JobFacts] | None = None
         self.classes = Classes(self._profiles.companions if self._profiles is not None else None)

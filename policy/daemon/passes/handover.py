@@ -42,11 +42,11 @@ class Snapshot:
     gateway: str
     problem: str
     leave: str = ""
-    """Why all jobs are left to Slurm; empty where they are not."""
+    """The reason for leaving all jobs to Slurm; empty where they are not."""
     refused: frozenset[str] = frozenset()
     """Nonces of jobs that Slurm refused at their submission."""
     observed: Mapping[str, str] = field(default_factory=dict)
-    """What a watching Berth has seen, for `berth status`."""
+    """Counts of a watching Berth, for `berth status`."""
     notices: int = 0
     notices_late: int = 0
     """Those whose Epilogs went on before their pins were written."""

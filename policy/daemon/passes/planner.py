@@ -114,7 +114,7 @@ class Planner:
         self._used = LimitsUsed()
         self._problem, self._unreadable = "", frozenset[int]()
         self._blind = False
-        """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
+        """True if Slurm answers and its answer cannot be read: no process keeps the pins then."""
         self._reading: Reading | None = None
         self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
         self._changed: frozenset[int] = frozenset()
@@ -124,7 +124,7 @@ class Planner:
         self._looks_took: deque[float] = deque(maxlen=_LAST)
         self._passes_took: deque[float] = deque(maxlen=_LAST)
         self._to_write: dict[tuple[int, str | int | None], Change] = {}
-        """What is planned and not yet written, one change for each job or task; later plans replace earlier ones."""
+        """Planned changes that are not yet written, one for each job or task; later plans replace earlier ones."""
         self._moved: set[int] = set()
         """Jobs that were changed since the last reading: what it shows of them is out of date."""
         self._reasons_left = 0

@@ -46,7 +46,7 @@ _FULL_RUN_S = 600.0
 """As many seconds alone count as one run."""
 
 _MODE = 0o600
-"""What users run is their own affair."""
+"""Other users may not read it: it names what users run."""
 
 
 class Profiles:
@@ -59,7 +59,7 @@ class Profiles:
         self._find_name = name_of or _name_of
         self._mark: tuple[int, int] | None = None
         self._new = Store()
-        """What was measured since the file was read or written: it is not in there."""
+        """Figures measured since the file was read or written, which the file lacks."""
         self._new_pairs: set[tuple[ProfileKey, ProfileKey]] = set()
         self._written = 0.0
         self._urgent = self._writes = False
@@ -68,7 +68,7 @@ class Profiles:
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
         self.neighbours: Neighbours | None = None
-        """What is known of packed jobs: another one whenever something new is."""
+        """The knowledge of packed jobs; replaced whenever something new is known."""
         self._neighbours_at = -KNOWN_EVERY
         self._news = True
         self.store = Store()

@@ -18,7 +18,7 @@ from policy.slurm import disagreement
 from policy.slurm.interface import Gateway
 
 MOST = 3
-"""How often a job is sent elsewhere."""
+"""Most times that a job is sent elsewhere."""
 
 AVOID_FOR = 3_600.0
 """Seconds for which it keeps away from a node that failed it."""

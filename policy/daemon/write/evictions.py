@@ -28,9 +28,9 @@ class _Going:
     """When it is put back if it has not ended before."""
     warned: bool
     asked: bool = False
-    """Whether Slurm was asked to put it back."""
+    """True if Slurm was asked to requeue it."""
     told: bool = False
-    """Whether its taking long was spoken of."""
+    """True if the log already says that it takes long."""
 
 
 class Evictions:

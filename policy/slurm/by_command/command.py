@@ -42,19 +42,19 @@ _KEYS = {
     "node_count": "NumNodes",
     "min_cpus": "NumCPUs",
 }
-"""What scontrol calls the fields of a change."""
+"""Names that scontrol has for the fields of a change."""
 
 _TEXTS = {
     **{key: key for key in ("tres_per_node", "tres_per_job", "admin_comment", "extra", "licenses")},
     "exc_nodes": "excluded",
 }
-"""Of those, what is the base of later changes, and where it stands in a `JobText`."""
+"""Those fields that are the base of later changes, and their names in a `JobText`."""
 
 _TASKS_AT_ONCE = 20
 """Tasks of an array that are changed one by one in one update; the plan comes back to the others in its next pass."""
 
 OVER = re.compile(r"already|not running|Invalid job id|not pending|finished|completing", re.IGNORECASE)
-"""What Slurm says of a job that has ended."""
+"""Slurm's texts for a job that has ended."""
 
 Runner = Callable[..., bytes]
 """Runs one command line, word by word, and returns its output."""

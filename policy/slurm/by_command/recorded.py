@@ -12,7 +12,7 @@ from policy.formats.errors import SlurmError
 from policy.slurm.by_command.command import CommandGateway
 
 MARK = "|~"
-"""What ends each field of a recorded queue; every reading asks for a mark of its own."""
+"""The mark behind each field of a recorded queue; every reading asks for a mark of its own."""
 
 
 class Recording:

@@ -52,7 +52,7 @@ class LibslurmGateway:
         self._in_step = False
         self._facts: dict[tuple[str, int], Fact] = {}
         self._records: dict[int, JobRecord] = {}
-        """Of jobs that are not over: of the others nothing is changed, and Slurm may keep very many."""
+        """Records of jobs that are not over: the others are never changed, and Slurm may keep very many."""
         # The records of tasks that have not split off, by their array.
         self._arrays: dict[int, int] = {}
         self._unreadable: dict[int, str] = {}

@@ -149,7 +149,7 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self.starts = 0
-        """How often it was started: after a start its first reading is a whole one."""
+        """Number of its starts: after a start its first reading is a whole one."""
 
     def ask(self, command: str) -> Sequence[Record]:
         """The records of the answer."""
