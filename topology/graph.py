@@ -1,7 +1,7 @@
-"""A node or a cluster as a networkx graph: every edge has a `kind` and `gbps`, its GB/s in one direction.
+"""A node as a networkx graph: every edge has a `kind` and `gbps`, its GB/s in one direction.
 
-A GPU's vertex is its UUID; all other vertices are `NODE/WHAT`, or the name of a node, so graphs of several nodes can be
-put together. A vertex has a `kind`: gpu, nic, nvswitch, switch, bridge, numa, node, leaf, pod, domain, core.
+A GPU's vertex is its UUID; all other vertices are `NODE/WHAT`. A vertex has a `kind`: gpu, nic, nvswitch, switch,
+bridge, numa.
 
 NVLink bandwidth is what the driver told. The rest is told by nobody and stands on the line rate of the PCIe
 generation that the GPU model was built for; such edges have `guessed=True`:
@@ -22,33 +22,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import combinations
 
 import networkx as nx
-import numpy as np
 
-from topology.errors import QuestionError
-from topology.fabric import NOBODY, Fabric
 from topology.model import Machine
 from topology.pcie import Branch, tree
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats: TypeAlias = npt.NDArray[np.float64]
-
 __all__ = [
-    "Path",
-    "bandwidths",
-    "cluster_graph",
     "generation",
     "nic_steps",
     "node_graph",
-    "widest_path",
     "widest_paths",
 ]
 
@@ -128,126 +112,6 @@ def _add_pcie(graph: nx.Graph, machine: Machine) -> None:
         graph.add_edge(a, b, kind="socket", gbps=_SOCKET[speed], guessed=True)
 
 
-def cluster_graph(machines: Mapping[str, Machine], fabric: Fabric, *, inside: bool = False) -> nx.Graph:
-    """Returns nodes, leaves, pods and NVLink domains.
-
-    A node's edge to its leaf has the rate of all its NICs; with `inside`, the node's own graph stands in its place, and
-    each NIC has an edge to the leaf. Uplinks of leaves and pods are taken as wide as all that is below them (guessed).
-    A node of a domain is joined to it as widely as its GPUs are to their switches.
-    """
-    graph = nx.Graph()
-    below: dict[tuple[str, str], float] = {}
-    for index, name in enumerate(fabric.names):
-        machine = machines.get(name)
-        chain = _groups_above(fabric, index)
-        for group in chain:
-            graph.add_node(group, kind=group.partition(" ")[0])
-        if inside and machine:
-            gateway = _add_inside(graph, machine, chain[0])
-        else:
-            gateway = _add_node(graph, name, machine, chain[0])
-        rate, _ = _network_rate(machine)
-        for lower, upper in pairwise(chain):
-            below[lower, upper] = below.get((lower, upper), 0.0) + rate
-        if fabric.domain[index] != NOBODY and machine and machine.links:
-            domain = f"domain {_name(fabric.domains, int(fabric.domain[index]))}"
-            wide = sum(max(row, default=0.0) for row in machine.gbps)
-            graph.add_node(domain, kind="domain")
-            graph.add_edge(gateway, domain, kind="nvlink", gbps=wide, guessed=False)
-    for (lower, upper), rate in below.items():
-        graph.add_edge(lower, upper, kind="network", gbps=rate, guessed=True)
-    return graph
-
-
-def _add_node(graph: nx.Graph, name: str, machine: Machine | None, above: str) -> str:
-    rate, guessed = _network_rate(machine)
-    graph.add_node(name, kind="node", model=machine.model if machine else "", gpus=machine.size if machine else 0)
-    graph.add_edge(name, above, kind="network", gbps=rate, guessed=guessed)
-    return name
-
-
-def _add_inside(graph: nx.Graph, machine: Machine, above: str) -> str:
-    """Add all of a node; the vertex at which an NVLink domain would join it."""
-    node = node_graph(machine)
-    graph.add_nodes_from(node.nodes(data=True))
-    graph.add_edges_from(node.edges(data=True))
-    default = _NIC[generation(machine)]
-    for nic in machine.nics:
-        name = f"{machine.node}/{nic.name}"
-        graph.add_edge(name, above, kind="network", gbps=nic.gbps or default, guessed=not nic.gbps)
-    return f"{machine.node}/nvswitch"
-
-
-def _groups_above(fabric: Fabric, index: int) -> list[str]:
-    """Returns leaf, pod and core above a node, as far as they are known."""
-    chain = []
-    if fabric.leaf[index] != NOBODY:
-        chain.append(f"leaf {_name(fabric.leaves, int(fabric.leaf[index]))}")
-    if fabric.pod[index] != NOBODY:
-        chain.append(f"pod {_name(fabric.pods, int(fabric.pod[index]))}")
-    return [*chain, "core"]
-
-
-def _name(names: tuple[str, ...], number: int) -> str:
-    return names[number] if number < len(names) else str(number)
-
-
-def _network_rate(machine: Machine | None) -> tuple[float, bool]:
-    """Returns GB/s of a node's NICs, and True if guessed. If some report a rate, the others are no rails."""
-    if machine is None:
-        return _NIC[4], True
-    known = sum(nic.gbps for nic in machine.nics)
-    return (known, False) if known else (_NIC[generation(machine)] * max(1, len(machine.nics)), True)
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A way from one vertex to another."""
-
-    gbps: float
-    """GB/s of its narrowest edge, one direction."""
-    hops: tuple[str, ...]
-    """Its vertices, both ends included."""
-
-
-def widest_path(graph: nx.Graph, start: str, end: str, *, through_gpus: bool = False) -> Path:
-    """Returns the path whose narrowest edge is widest; of equals, the one with the fewest edges.
-
-    GPUs are ends only, because they hand nothing on by themselves; with `through_gpus` they do, as in a ring of a
-    collective. QuestionError where no path exists.
-    """
-    for vertex in (start, end):
-        if vertex not in graph:
-            raise QuestionError(f"there is no {vertex} in this graph")
-    barred = frozenset() if through_gpus else frozenset({"gpu"})
-    # A graph has few different widths; the widest that suffices is found by trying them from the widest down.
-    for gbps in sorted({edge["gbps"] for _, _, edge in graph.edges(data=True)}, reverse=True):
-        hops = _fewest_hops(graph, start, end, gbps, barred)
-        if hops:
-            return Path(gbps if start != end else math.inf, hops)
-    raise QuestionError(f"nothing joins {start} and {end}")
-
-
-def _fewest_hops(graph: nx.Graph, start: str, end: str, gbps: float, barred: frozenset[str]) -> tuple[str, ...]:
-    """Breadth first over edges of at least `gbps`; empty where they do not lead to the end."""
-    came_from = {start: start}
-    queue = deque([start])
-    while queue and end not in came_from:
-        here = queue.popleft()
-        if here != start and graph.nodes[here]["kind"] in barred:
-            continue
-        for other, edge in graph.adj[here].items():
-            if other not in came_from and edge["gbps"] >= gbps:
-                came_from[other] = here
-                queue.append(other)
-    if end not in came_from:
-        return ()
-    hops = [end]
-    while hops[-1] != start:
-        hops.append(came_from[hops[-1]])
-    return tuple(reversed(hops))
-
-
 def widest_paths(graph: nx.Graph, machine: Machine) -> tuple[tuple[float, ...], ...]:
     """Returns GB/s of the widest path of each pair of a node's GPUs, which are ends only; 0 on the diagonal.
 
@@ -283,15 +147,3 @@ def nic_steps(graph: nx.Graph, machine: Machine) -> tuple[int, ...]:
     steps = nx.multi_source_dijkstra_path_length(hubs, nics, weight=lambda *_: 1) if nics else {}
     found = [[steps[hub] + 1 for hub in graph.adj[gpu.uuid] if hub in steps] for gpu in machine.gpus]
     return tuple(min(some, default=0) for some in found)
-
-
-def bandwidths(machine: Machine, gpus: Iterable[int] | None = None) -> Floats:
-    """Returns GB/s of the widest path of each pair of GPUs, NVLink or PCIe, one direction; infinite on the diagonal.
-
-    `np.array(machine.gbps)` is the same of NVLink alone.
-    """
-    chosen = list(range(machine.size) if gpus is None else gpus)
-    matrix = np.array(widest_paths(node_graph(machine), machine)).reshape(machine.size, machine.size)
-    matrix = matrix[np.ix_(chosen, chosen)]
-    np.fill_diagonal(matrix, np.inf)
-    return matrix

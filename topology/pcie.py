@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from topology.model import NEAR, Machine
 
-__all__ = ["Alignment", "Branch", "BranchKind", "align", "rails", "tree"]
+__all__ = ["Branch", "BranchKind", "rails", "tree"]
 
 BranchKind: TypeAlias = Literal["numa", "bridge", "switches", "switch"]
 
@@ -127,37 +127,3 @@ def rails(machine: Machine) -> tuple[tuple[str, ...], ...]:
         best = max((NEAR[word] for word in row), default=0)
         nearest.append(tuple(nic.name for nic, word in zip(machine.nics, row, strict=False) if NEAR[word] == best > 0))
     return tuple(nearest)
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """The NIC that each of some GPUs would use."""
-
-    nics: dict[int, str]
-    """NIC of each GPU (by position); a GPU without a known NIC is left out."""
-    shared: dict[str, tuple[int, ...]]
-    """NICs that several of the GPUs have to share."""
-    gbps: float
-    """GB/s of all these NICs together, one direction; 0 where a rate is unknown."""
-
-
-def align(machine: Machine, gpus: Iterable[int]) -> Alignment:
-    """Give each of the GPUs one of its nearest NICs, so that as few as possible share one."""
-    choices = rails(machine)
-    load: Counter[str] = Counter()
-    chosen: dict[int, str] = {}
-    # Those with the least choice first: nearest NICs nest in one another as the PCIe tree does, so this is enough.
-    for gpu in sorted(set(gpus), key=lambda gpu: (len(choices[gpu]), gpu)):
-        if choices[gpu]:
-            chosen[gpu] = min(choices[gpu], key=lambda name: load[name])
-            load[chosen[gpu]] += 1
-    rates = [nic.gbps for nic in machine.nics if load[nic.name]]
-    return Alignment(
-        nics=dict(sorted(chosen.items())),
-        shared={
-            nic.name: tuple(gpu for gpu in sorted(chosen) if chosen[gpu] == nic.name)
-            for nic in machine.nics
-            if load[nic.name] > 1
-        },
-        gbps=sum(rates) if all(rates) else 0.0,
-    )

@@ -24,8 +24,6 @@ class Complement:
     least: float = 10.0
     """Least share in percent; below it no guest starts."""
     most: float = 90.0
-    change: float = 20.0
-    """A running guest keeps its share until the new one differs by this many percent: a change restarts the guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,6 @@ def share(expected: float | None, sms: int, rules: Complement | None = None) -> 
     cut = min(rules.most, floor(left / rules.step) * rules.step)
     given = floor(cut * sms / 100) * 100 / sms
     return given if cut >= rules.least and given > 0 else 0.0
-
-
-def keep(current: float, new: float, rules: Complement | None = None) -> float:
-    """Returns the share that a running guest goes on with.
-
-    It keeps its current share, unless the new one is 0 or differs by at least `change`.
-    """
-    rules = rules or Complement()
-    return new if new == 0 or abs(new - current) >= rules.change else current
 
 
 def under_share(busy: float, bandwidth: float, percent: float) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ over its price.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -148,46 +148,6 @@ def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None 
     amounts, price = _transport(value, many, kinds.count)
     seat = _hand_out(amounts, group.ravel(), kinds, guests, home)
     return Matching(seat, kinds, price, float((amounts * np.maximum(value, 0)).sum()))
-
-
-def trials(
-    last: Matching, guests: Guests, tables: Tables, unsure: Bools, most: int, weights: Weights | None = None
-) -> Ints:
-    """Returns at most `most` guests' trial seats, where the effect is unsure; a trial is watched for a minute.
-
-    A trial that harms the owner is undone.
-
-    `unsure` marks the pairs that may be tried. The matching's prices tell which of them would improve it if the
-    prediction came true. Each pair is tried once, the greatest gain first. A free seat is taken before one whose guest
-    must pause. The answer has the trial seats alone, and -1 for all other guests.
-    """
-    weights = weights or Weights()
-    kinds = last.kinds
-    nowhere = np.full(len(guests.profile), -1)
-    home = kind_at(kinds, last.seat)
-    worth = values(kinds, guests, tables, weights, nowhere)
-    has = np.where(home >= 0, worth[np.arange(len(home)), home] - last.price[home], 0.0)
-    gain = values(kinds, guests, replace(tables, allowed=unsure), weights, nowhere)
-    gain = np.where(gain > 0, gain - last.price - has[:, None], 0.0)
-    busy = np.zeros(len(kinds.of), dtype=np.bool_)
-    busy[last.seat[last.seat >= 0]] = True
-    touched = np.zeros(len(kinds.of), dtype=np.bool_)
-    seat = nowhere
-    tried: set[tuple[int, int]] = set()
-    rows, columns = np.nonzero(gain > 0)
-    for edge in np.argsort(-gain[rows, columns], kind="stable"):
-        guest, kind = int(rows[edge]), int(columns[edge])
-        pair = int(guests.profile[guest]), int(kinds.profile[kind])
-        if pair in tried or seat[guest] >= 0:
-            continue
-        spare = np.flatnonzero((kinds.of == kind) & ~touched)
-        if len(spare):
-            seat[guest] = spare[busy[spare].argmin()]
-            touched[seat[guest]] = True
-            tried.add(pair)
-        if len(tried) >= most:
-            break
-    return seat
 
 
 _MEMORY_STEP = 0.25

@@ -13,9 +13,8 @@ All functions are pure: they take lines and rows, and return the arguments of `S
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from statistics import fmean, median
 
 from policy.formats.errors import FormatError
 from policy.sharing.profiles import Measured, ProfileKey, Store, describe
@@ -23,11 +22,9 @@ from policy.sharing.profiles import Measured, ProfileKey, Store, describe
 __all__ = [
     "COMMAND",
     "PRIORS",
-    "HostFigures",
     "ProfileKey",
     "Store",
     "describe",
-    "from_beats",
     "from_sacct",
     "profile_for",
 ]
@@ -40,24 +37,6 @@ _FULL_RUN_S = 600.0
 """Seconds; a run of this length counts as one measurement, a shorter one as a part of it."""
 _UNITS = {"": 2.0**-20, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 _AMOUNT = re.compile(r"([\d.]+)([KMGT]?)")
-
-
-@dataclass(frozen=True, slots=True)
-class HostFigures:
-    """The guard's report of an owner over some seconds; None stands for values that were not measured."""
-
-    at: float
-    """Seconds since 1970."""
-    steps: int
-    took: float
-    """Seconds that these steps took together."""
-    shared: bool
-    """Tells whether a guest ran in these seconds."""
-    busy: float | None = None
-    sms: float | None = None
-    bandwidth: float | None = None
-    memory: float | None = None
-    """MiB."""
 
 
 PRIORS = {
@@ -108,34 +87,6 @@ def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[ProfileK
         job = next((row for row in several if "." not in row["JobID"]), None)
         if job is not None and _alone(_tres(job["AllocTRES"]), needed) and (found := _measured(job, several)):
             yield ProfileKey(job["User"], job["Account"], job["JobName"]), found
-
-
-def from_beats(beats: Sequence[HostFigures]) -> Measured | None:
-    """Merges a run of reports into one measurement; None where no step ended without a guest.
-
-    The median step time ignores a stalled step. Sensor values from seconds beside a guest belong to the pair, and are
-    left out.
-    """
-    alone = [beat for beat in beats if not beat.shared and beat.steps]
-    if not alone:
-        return None
-    beside = [beat for beat in beats if beat.shared and beat.steps]
-    memory = [beat.memory for beat in alone if beat.memory is not None]
-    return Measured(
-        at=max(beat.at for beat in beats),
-        runs=min(1.0, sum(beat.took for beat in alone) / _FULL_RUN_S),
-        busy=_mean([beat.busy for beat in alone]),
-        sms=_mean([beat.sms for beat in alone]),
-        bandwidth=_mean([beat.bandwidth for beat in alone]),
-        memory=max(memory, default=None),
-        step=median(beat.took / beat.steps for beat in alone),
-        step_shared=median(beat.took / beat.steps for beat in beside) if beside else None,
-    )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def _rows(lines: Iterable[str], mark: str) -> Iterator[Mapping[str, str]]:

@@ -29,12 +29,11 @@ from policy.sharing.matching import (
     Tables,
     Weights,
     match,
-    trials,
     weight_of,
 )
 from policy.sharing.predictor import Speeds
 from tests.bench.paper import baselines
-from tests.bench.paper.seats import LEAST_CHANCE, bearable, likely, match_between
+from tests.bench.paper.seats import LEAST_CHANCE, bearable, likely, match_between, trials
 from tests.bench.predictor import measured
 from tests.bench.table import Figure, at_least, at_most, report
 

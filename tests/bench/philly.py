@@ -36,7 +36,7 @@ from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
-from policy.simulate.pal_rounds.philly import LOCALITIES, quotas, with_limits, with_models
+from policy.simulate.pal_rounds.philly import LOCALITIES, with_limits, with_models
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.queue.waits import REASONS
@@ -123,7 +123,7 @@ def scenarios(seed: int) -> list[Scenario]:
     """All scenarios with what a seed draws for them."""
     everything = drawn(philly_data.jobs(philly_data.ALL), seed)
     week = drawn(philly_data.jobs(philly_data.WEEK), seed)
-    parts = quotas(philly_data.nodes_of_accounts(), {job.account for job in week}, 640)
+    parts = philly_data.quotas(philly_data.nodes_of_accounts(), {job.account for job in week}, 640)
     # Under hard quotas a job that is wider than its virtual cluster could never run.
     fitting = [job for job in week if job.gpus <= parts[job.account]]
     hard = SlurmSettings(quotas=Quotas(parts))

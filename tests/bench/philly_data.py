@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,3 +39,15 @@ def nodes_of_accounts() -> dict[str, int]:
     """How many nodes of 8 GPUs each virtual cluster had."""
     with (PHILLY / NODES).open() as lines:
         return {row["vc"]: int(row["node num"]) for row in csv.DictReader(lines)}
+
+
+def quotas(nodes: Mapping[str, int], accounts: Iterable[str], gpus: int) -> dict[str, int]:
+    """Returns the GPUs of each account, in proportion to the nodes that each once had, by largest remainder."""
+    named = sorted(set(accounts))
+    whole = sum(nodes[name] for name in named)
+    exact = {name: gpus * nodes[name] / whole for name in named}
+    shares = {name: int(value) for name, value in exact.items()}
+    by_remainder = sorted(named, key=lambda name: (shares[name] - exact[name], name))
+    for name in by_remainder[: gpus - sum(shares.values())]:
+        shares[name] += 1
+    return shares

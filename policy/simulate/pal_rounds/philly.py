@@ -5,7 +5,7 @@ They are drawn as users set them: 1.5 to 5 times the run time, rounded up to a u
 of several GPUs only, so that distance has a cost.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -61,18 +61,6 @@ def with_models(jobs: Sequence[TraceJob], models: Sequence[str] = MODELS, seed: 
     draw = Random(seed)  # noqa: S311 - a workload, not a secret
     drawn = [draw.choice(models) for _ in jobs]
     return [replace(job, model=model) if job.gpus > 1 else job for job, model in zip(jobs, drawn, strict=True)]
-
-
-def quotas(nodes: Mapping[str, int], accounts: Iterable[str], gpus: int) -> dict[str, int]:
-    """Returns the GPUs of each account, in proportion to the nodes that each once had, by largest remainder."""
-    named = sorted(set(accounts))
-    whole = sum(nodes[name] for name in named)
-    exact = {name: gpus * nodes[name] / whole for name in named}
-    shares = {name: int(value) for name, value in exact.items()}
-    by_remainder = sorted(named, key=lambda name: (shares[name] - exact[name], name))
-    for name in by_remainder[: gpus - sum(shares.values())]:
-        shares[name] += 1
-    return shares
 
 
 def _usual(seconds: float) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DeviceSample", "HostBeat", "slowest", "work_beat"]
+__all__ = ["DeviceSample", "HostBeat", "work_beat"]
 
 
 class HostBeat(NamedTuple):
@@ -42,14 +41,6 @@ class DeviceSample:
     """The clock is low because of the power limit, and for no other reason."""
     bandwidth: float | None = None
     """Share of time in which the memory was read or written, 0 to 1."""
-
-
-def slowest(ranks: Sequence[tuple[HostBeat, float]]) -> tuple[HostBeat, float] | None:
-    """Returns the beat of the rank that is slowest against its own baseline: a synchronous job waits for its last rank.
-
-    Each entry is a rank's beat and its baseline (seconds a step); None if no rank was heard.
-    """
-    return max(ranks, key=lambda rank: rank[0].took / (rank[0].steps * rank[1]), default=None)
 
 
 def work_beat(at: float, seconds: float, done: int, unit: int) -> HostBeat | None:

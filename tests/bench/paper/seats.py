@@ -1,6 +1,8 @@
-"""Rules of matching that benchmarks compare: tables by promise and by chance, and seats between two matchings."""
+"""Rules of matching that benchmarks compare: tables by promise and by chance, seats between matchings, and trials."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,4 +54,44 @@ def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, 
             spare[kind] = np.flatnonzero(free & (kinds.of == kind)).tolist()
         seat[waiting[place]] = spare[kind].pop()
         left[kind] -= 1
+    return seat
+
+
+def trials(
+    last: Matching, guests: Guests, tables: Tables, unsure: Bools, most: int, weights: Weights | None = None
+) -> Ints:
+    """Returns at most `most` guests' trial seats, where the effect is unsure; a trial is watched for a minute.
+
+    A trial that harms the owner is undone.
+
+    `unsure` marks the pairs that may be tried. The matching's prices tell which of them would improve it if the
+    prediction came true. Each pair is tried once, the greatest gain first. A free seat is taken before one whose guest
+    must pause. The answer has the trial seats alone, and -1 for all other guests.
+    """
+    weights = weights or Weights()
+    kinds = last.kinds
+    nowhere = np.full(len(guests.profile), -1)
+    home = matching.kind_at(kinds, last.seat)
+    worth = values(kinds, guests, tables, weights, nowhere)
+    has = np.where(home >= 0, worth[np.arange(len(home)), home] - last.price[home], 0.0)
+    gain = values(kinds, guests, replace(tables, allowed=unsure), weights, nowhere)
+    gain = np.where(gain > 0, gain - last.price - has[:, None], 0.0)
+    busy = np.zeros(len(kinds.of), dtype=np.bool_)
+    busy[last.seat[last.seat >= 0]] = True
+    touched = np.zeros(len(kinds.of), dtype=np.bool_)
+    seat = nowhere
+    tried: set[tuple[int, int]] = set()
+    rows, columns = np.nonzero(gain > 0)
+    for edge in np.argsort(-gain[rows, columns], kind="stable"):
+        guest, kind = int(rows[edge]), int(columns[edge])
+        pair = int(guests.profile[guest]), int(kinds.profile[kind])
+        if pair in tried or seat[guest] >= 0:
+            continue
+        spare = np.flatnonzero((kinds.of == kind) & ~touched)
+        if len(spare):
+            seat[guest] = spare[busy[spare].argmin()]
+            touched[seat[guest]] = True
+            tried.add(pair)
+        if len(tried) >= most:
+            break
     return seat

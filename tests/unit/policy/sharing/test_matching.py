@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.sharing.complement import Complement, Sample, forecast, keep, share, under_share
+from policy.sharing.complement import Complement, Sample, forecast, share, under_share
 from policy.sharing.matching import (
     Guests,
     Ints,
@@ -14,12 +14,11 @@ from policy.sharing.matching import (
     Weights,
     kinds_of,
     match,
-    trials,
     values,
 )
 from policy.sharing.predictor import Speeds
 from tests.bench.paper import baselines
-from tests.bench.paper.seats import bearable, likely, match_between
+from tests.bench.paper.seats import bearable, likely, match_between, trials
 from tests.examples import examples
 
 DAY = 86_400.0
@@ -209,9 +208,6 @@ def test_shares_where_little_is_left_or_nothing_is_known() -> None:
     assert share(85.0, 132) == 0
     assert share(35.0, 132) == pytest.approx(66 * 100 / 132)
     assert share(35.0, 132, Complement(margin=20.0)) == pytest.approx(52 * 100 / 132)
-    assert keep(40.0, 50.0) == 40.0
-    assert keep(40.0, 20.0) == 20.0
-    assert keep(40.0, 0.0) == 0.0
 
 
 def test_a_job_held_to_a_share_is_slower_and_presses_less() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from policy.formats.errors import FormatError
 from policy.sharing.profiles import Measured, ProfileKey, Store
-from policy.sharing.sources import PRIORS, HostFigures, from_beats, from_sacct, profile_for
+from policy.sharing.sources import PRIORS, from_sacct, profile_for
 
 HEADER = "JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax"
 ANN = ProfileKey("ann", "lab", "train")
@@ -63,26 +63,6 @@ def test_a_running_job_and_one_without_figures_are_left_out() -> None:
 def test_a_table_that_is_not_sacct_s_is_refused(text: list[str]) -> None:
     with pytest.raises(FormatError, match="accounting"):
         list(from_sacct(text))
-
-
-def test_beats_beside_a_guest_tell_of_steps_alone() -> None:
-    beats = [
-        HostFigures(at=10, steps=10, took=2.0, shared=False, busy=0.4, bandwidth=0.2, memory=3_000),
-        HostFigures(at=20, steps=10, took=2.2, shared=False, busy=0.6, bandwidth=None, memory=3_100),
-        HostFigures(at=30, steps=5, took=9.0, shared=False, busy=0.5),
-        HostFigures(at=40, steps=10, took=2.5, shared=True, busy=1.0, bandwidth=0.9, memory=9_000),
-    ]
-
-    found = from_beats(beats)
-
-    assert found is not None
-    assert (found.at, found.memory) == (40, 3_100)
-    assert [found.step, found.step_shared, found.busy, found.bandwidth] == pytest.approx([0.22, 0.25, 0.5, 0.2])
-
-
-def test_without_a_step_alone_there_is_no_measurement() -> None:
-    assert from_beats([HostFigures(at=1, steps=3, took=1.0, shared=True, busy=0.5)]) is None
-    assert from_beats([HostFigures(at=1, steps=0, took=1.0, shared=False, busy=0.5)]) is None
 
 
 def test_an_unknown_job_is_taken_for_one_of_its_class() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
-from prolog_epilog.guard.measure.signals import HostBeat, slowest, work_beat
+from prolog_epilog.guard.measure.signals import HostBeat, work_beat
 from prolog_epilog.guard.settings import BaselineSettings
 
 
@@ -94,14 +94,6 @@ def test_what_stays_below_the_slack_never_alarms(residuals: list[float]) -> None
 
     assert not any(detector.alarm(residual) for residual in residuals)
     assert detector.quiet
-
-
-def test_the_slowest_rank_speaks_for_the_job() -> None:
-    quick, slow = HostBeat(1.0, 2, 2.0), HostBeat(1.1, 2, 2.6)
-
-    assert slowest([(quick, 1.0), (slow, 1.0)]) == (slow, 1.0)
-    assert slowest([(quick, 0.5), (slow, 1.3)]) == (quick, 0.5)  # against its own baseline
-    assert slowest([]) is None
 
 
 def test_work_counts_as_steps_of_a_unit() -> None:

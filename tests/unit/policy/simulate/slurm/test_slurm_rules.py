@@ -15,7 +15,7 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
-from policy.simulate.pal_rounds.philly import USUAL_LIMITS, quotas, with_limits, with_models
+from policy.simulate.pal_rounds.philly import USUAL_LIMITS, with_limits, with_models
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.backfill.profile import BackfillProfile
@@ -24,6 +24,7 @@ from policy.simulate.slurm.queue.priority import Usage
 from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import LocalityRule, Multifactor, Quotas, SlurmSettings
 from policy.simulate.world import Layout, all_to_all, build, demand_of, view
+from tests.bench.philly_data import quotas
 from topology.model import Link, Machine
 
 
