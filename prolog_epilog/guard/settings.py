@@ -15,14 +15,11 @@ from prolog_epilog.errors import NodeConfigError
 __all__ = [
     "ActionSettings",
     "AimdSettings",
-    "AntmanSettings",
     "BaselineSettings",
     "BoundSettings",
     "GuardSettings",
     "MachineSettings",
     "MuxflowSettings",
-    "PiSettings",
-    "TgsSettings",
     "settings_from",
 ]
 
@@ -88,7 +85,7 @@ class AimdSettings:
     raise_step: float = 0.05
     """Additive increase of the duty."""
     raise_factor: float = 1.5
-    """The increase of slow start (TGS), used if it is the larger one."""
+    """The increase of slow start, used if it is the larger one."""
     raise_every_s: float = 1.0
     """Time between increases, and never less than ..."""
     raise_after: float = 1.5
@@ -131,73 +128,6 @@ class AimdSettings:
     """The part of the bound that the guest may spend however poor the baseline is: it must run to be learned from."""
     reaction_s: float = 0.4
     """The time that the guard adds to the owner's own step and the age of its heartbeat before a cut is felt."""
-
-
-@dataclass(frozen=True, slots=True)
-class TgsSettings:
-    """TGS's law with the constants of its code."""
-
-    window_s: float = 5.0
-    """The time over which the owner's rate of work is taken; one such window is a round."""
-    profile_rounds: int = 5
-    """Rounds with the guest at rest before it may begin."""
-    tolerance: float = 0.03
-    """Relative fall of the owner's rate that counts as none."""
-    full_rate: float = 100_000.0
-    """Blocks in 50 ms that a guest launches at full duty: TGS counts blocks, the gate knows duty."""
-    start_limit: float = 20_000.0
-    """The guest's first limit, in blocks in 50 ms; ..."""
-    smallest_step: float = 1_000.0
-    """... no change of it is smaller than this."""
-    raise_share: float = 0.00025
-    """Additive increase, as a share of the owner's highest rate."""
-    lower_share: float = 0.08
-    """Decrease, as a share of the limit."""
-    slow_start: float = 1.5
-    """Factor of increase in slow start."""
-    collapse: float = 10.0
-    """Divisor of the limit when the owner's rate fell by three tolerances; slow start then begins anew."""
-    lost_tolerance: float = 0.12
-    """If the rate stays this far from the highest ..."""
-    lost_rounds: int = 20
-    """... for this many rounds, the highest is no longer believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class AntmanSettings:
-    """AntMan's duty cycle as a coordinator would set it."""
-
-    every_s: float = 5.0
-    """The length of a period."""
-    harm: float = 0.05
-    """Slowdown above which the duty is halved ..."""
-    calm: float = 0.02
-    """... and below which, for `calm_periods` periods, ..."""
-    calm_periods: int = 3
-    raise_step: float = 0.05
-    """... the duty grows by this."""
-    start: float = 0.10
-    """The guest's first duty."""
-    floor: float = 0.05
-    """Its smallest duty above 0."""
-    bad_periods: int = 3
-    """Number of bad periods at the floor after which the guest is suspended."""
-
-
-@dataclass(frozen=True, slots=True)
-class PiSettings:
-    """A proportional-integral law on the slowdown."""
-
-    every_s: float = 1.0
-    """Time between changes of the duty."""
-    target: float = 0.03
-    """The slowdown that the law keeps."""
-    proportional: float = 2.0
-    """Duty per unit of error."""
-    integral: float = 0.8
-    """Duty per unit of error and second."""
-    smoothing_s: float = 2.0
-    """Time constant of the smoothed slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +213,7 @@ class GuardSettings:
     """All settings of the guard."""
 
     law: str = "aimd"
-    """The control law for owners with a heartbeat: aimd, tgs, antman, pi, or open for none."""
+    """The control law for owners with a heartbeat: aimd, or open for none."""
     slope: float = 0.3
     """Share of its speed that an owner loses at full duty of a guest whose slope was not predicted: 0 to 1."""
     metrics: str = ""
@@ -293,9 +223,6 @@ class GuardSettings:
     bound: BoundSettings = field(default_factory=BoundSettings)
     baseline: BaselineSettings = field(default_factory=BaselineSettings)
     aimd: AimdSettings = field(default_factory=AimdSettings)
-    tgs: TgsSettings = field(default_factory=TgsSettings)
-    antman: AntmanSettings = field(default_factory=AntmanSettings)
-    pi: PiSettings = field(default_factory=PiSettings)
     muxflow: MuxflowSettings = field(default_factory=MuxflowSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
     action: ActionSettings = field(default_factory=ActionSettings)

@@ -6,21 +6,15 @@ from collections.abc import Callable
 
 from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
-from prolog_epilog.guard.decide.antman import Antman
 from prolog_epilog.guard.decide.fixed import Fixed
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.decide.muxflow import Muxflow, complement
-from prolog_epilog.guard.decide.pi import ProportionalIntegral
-from prolog_epilog.guard.decide.tgs import Tgs
 from prolog_epilog.guard.settings import GuardSettings
 
 __all__ = ["LAWS", "blind_law", "chosen_law"]
 
 LAWS: dict[str, Callable[[GuardSettings, float, bool], Law]] = {
     "aimd": lambda settings, slope, service: FeedForwardAimd(settings.bound, settings.aimd, slope, service=service),
-    "tgs": lambda settings, _slope, _service: Tgs(settings.tgs),
-    "antman": lambda settings, _slope, _service: Antman(settings.antman),
-    "pi": lambda settings, _slope, _service: ProportionalIntegral(settings.pi),
     "open": lambda _settings, _slope, _service: Fixed(1.0),
 }
 """Each law by its name in the settings."""

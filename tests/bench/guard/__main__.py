@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from multiprocessing import get_context
 from time import perf_counter
 
@@ -19,6 +18,7 @@ from tests.bench.guard import systems
 from tests.bench.guard.cases import DATA, Case, need, path_of_cases, read
 from tests.bench.guard.device import Linear
 from tests.bench.guard.figures import BOUND, Pair, Summary, summary
+from tests.bench.guard.laws import PEERS
 from tests.bench.guard.systems import Runner, World
 from tests.bench.table import Figure, at_least, at_most, report
 
@@ -96,9 +96,7 @@ def _laws(world: World, cases: Sequence[Case], runs: Runs) -> dict[str, Summary]
         "oracle": systems.oracle(Linear),
         "no guard: time slices only": systems.slices_only(world),
         "no guard: MPS only": systems.mps_only,
-        "TGS": systems.guarded(world, replace(settings, law="tgs")),
-        "AntMan's duty cycle": systems.guarded(world, replace(settings, law="antman")),
-        "PI": systems.guarded(world, replace(settings, law="pi")),
+        **{name: systems.guarded(world, settings, law=law) for name, law in PEERS.items()},
         DEFAULT: systems.guarded(world, settings),
     }
     return _all(runners, cases, runs)

@@ -11,6 +11,7 @@ from scipy.optimize import linear_sum_assignment
 
 from prolog_epilog.guard.decide.choice import blind_law, chosen_law
 from prolog_epilog.guard.decide.decider import Decider
+from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.settings import GuardSettings
 from tests.bench.guard import device
 from tests.bench.guard.cases import Case
@@ -91,13 +92,14 @@ def guarded(
     physics: Callable[[Case], Physics] = Linear,
     alone_s: float = ALONE_S,
     hears: str = "steps",
+    law: Callable[[], Law] | None = None,
 ) -> Runner:
-    """The guard under the law that the settings name, and what it hears of the host."""
+    """The guard under the law that the settings name, or another one, and what it hears of the host."""
 
     def run(case: Case) -> Pair:
         host, guest = world.profile(case.host), world.profile(case.guest)
-        law = chosen_law(settings, case.predicted_slope, service=case.kind == "serving")
-        decider = Decider(settings, law, blind_law(settings, ACTIVITY * host.busy), -alone_s)
+        chosen = law() if law else chosen_law(settings, case.predicted_slope, service=case.kind == "serving")
+        decider = Decider(settings, chosen, blind_law(settings, ACTIVITY * host.busy), -alone_s)
         return numbers(case, controlled(case, physics(case), decider, host, guest, alone_s=alone_s, hears=hears))
 
     return run

@@ -6,22 +6,20 @@ from itertools import pairwise
 import pytest
 
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
-from prolog_epilog.guard.decide.antman import Antman
 from prolog_epilog.guard.decide.choice import LAWS, blind_law, chosen_law
 from prolog_epilog.guard.decide.law import GuardReading, Law
 from prolog_epilog.guard.decide.muxflow import Muxflow, complement
-from prolog_epilog.guard.decide.pi import ProportionalIntegral
-from prolog_epilog.guard.decide.tgs import Tgs
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.settings import (
     AimdSettings,
-    AntmanSettings,
     BoundSettings,
     GuardSettings,
     MuxflowSettings,
-    PiSettings,
-    TgsSettings,
 )
+from tests.bench.guard.laws import PEERS
+from tests.bench.guard.laws.antman import Antman, AntmanSettings
+from tests.bench.guard.laws.pi import PiSettings, ProportionalIntegral
+from tests.bench.guard.laws.tgs import Tgs, TgsSettings
 
 NOISE = 0.01
 
@@ -54,9 +52,10 @@ def aimd(slope: float, *, service: bool = False) -> FeedForwardAimd:
     return FeedForwardAimd(BoundSettings(), AimdSettings(), slope, service=service)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", [*LAWS, *PEERS])
 def test_a_duty_is_a_share_of_time(name: str) -> None:
-    host = Host(chosen_law(GuardSettings(law=name), 0.2, service=True), 0.3, noise=0.2)
+    law = PEERS[name]() if name in PEERS else chosen_law(GuardSettings(law=name), 0.2, service=True)
+    host = Host(law, 0.3, noise=0.2)
     host.run(300.0)
 
     assert all(0.0 <= duty <= 1.0 for duty in host.duties)

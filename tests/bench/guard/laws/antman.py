@@ -5,12 +5,31 @@ AntMan's coordinator was never published; steps and thresholds are a reconstruct
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from prolog_epilog.guard.decide.law import GuardReading
-from prolog_epilog.guard.settings import AntmanSettings
 
-__all__ = ["Antman"]
+
+@dataclass(frozen=True, slots=True)
+class AntmanSettings:
+    """AntMan's duty cycle as a coordinator would set it."""
+
+    every_s: float = 5.0
+    """The length of a period."""
+    harm: float = 0.05
+    """Slowdown above which the duty is halved ..."""
+    calm: float = 0.02
+    """... and below which, for `calm_periods` periods, ..."""
+    calm_periods: int = 3
+    raise_step: float = 0.05
+    """... the duty grows by this."""
+    start: float = 0.10
+    """The guest's first duty."""
+    floor: float = 0.05
+    """Its smallest duty above 0."""
+    bad_periods: int = 3
+    """Number of bad periods at the floor after which the guest is suspended."""
 
 
 class Antman:

@@ -8,12 +8,40 @@ turned into a duty by the rate that the guest has at full duty.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from itertools import pairwise
 
 from prolog_epilog.guard.decide.law import GuardReading
-from prolog_epilog.guard.settings import TgsSettings
 
-__all__ = ["Tgs"]
+
+@dataclass(frozen=True, slots=True)
+class TgsSettings:
+    """TGS's law with the constants of its code."""
+
+    window_s: float = 5.0
+    """The time over which the owner's rate of work is taken; one such window is a round."""
+    profile_rounds: int = 5
+    """Rounds with the guest at rest before it may begin."""
+    tolerance: float = 0.03
+    """Relative fall of the owner's rate that counts as none."""
+    full_rate: float = 100_000.0
+    """Blocks in 50 ms that a guest launches at full duty: TGS counts blocks, the gate knows duty."""
+    start_limit: float = 20_000.0
+    """The guest's first limit, in blocks in 50 ms; ..."""
+    smallest_step: float = 1_000.0
+    """... no change of it is smaller than this."""
+    raise_share: float = 0.00025
+    """Additive increase, as a share of the owner's highest rate."""
+    lower_share: float = 0.08
+    """Decrease, as a share of the limit."""
+    slow_start: float = 1.5
+    """Factor of increase in slow start."""
+    collapse: float = 10.0
+    """Divisor of the limit when the owner's rate fell by three tolerances; slow start then begins anew."""
+    lost_tolerance: float = 0.12
+    """If the rate stays this far from the highest ..."""
+    lost_rounds: int = 20
+    """... for this many rounds, the highest is no longer believed."""
 
 
 class Tgs:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp
 
 from prolog_epilog.guard.decide.law import GuardReading
-from prolog_epilog.guard.settings import PiSettings
 
-__all__ = ["ProportionalIntegral"]
+
+@dataclass(frozen=True, slots=True)
+class PiSettings:
+    """A proportional-integral law on the slowdown."""
+
+    every_s: float = 1.0
+    """Time between changes of the duty."""
+    target: float = 0.03
+    """The slowdown that the law keeps."""
+    proportional: float = 2.0
+    """Duty per unit of error."""
+    integral: float = 0.8
+    """Duty per unit of error and second."""
+    smoothing_s: float = 2.0
+    """Time constant of the smoothed slowdown."""
 
 
 class ProportionalIntegral:
