@@ -1,0 +1,207 @@
+"""How the code is laid out, one column for each revision: `python -m tests.bench.house [REVISION...]`.
+
+    rooms      modules and packages directly in policy/, from grimp's import graph; type-only imports count
+    floors     rooms on the longest chain of imports, where a circle counts as one
+    decide     one submission for two GPUs on a cluster of four nodes, traced: files and lines that are run
+    replan     one pass over that cluster with three waiting jobs, traced
+
+Without a revision the working tree is measured. Lines of code are without comments, docstrings and blank lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grimp
+import networkx as nx
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("topology", "policy", "prolog_epilog", "slurm_plugins")
+PYTHON = PRODUCT[:3]
+WORDS = ("Of", "What", "Who", "Whether", "Where", "How", "Why")
+MOST_FILES = 12
+"""Files that one folder may have."""
+
+Figures = dict[str, int]
+
+
+def main() -> None:
+    """Measures each revision in a process of its own, and prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description="How the code is laid out, one column for each revision.")
+    parser.add_argument("revisions", nargs="*", help="git revisions; default: the working tree")
+    parser.add_argument("--json", action="store_true", help="print the working tree's figures as JSON")
+    args = parser.parse_args()
+    if args.json:
+        sys.stdout.write(json.dumps(figures(Path.cwd())) + "\n")
+        return
+    columns = {one: at_revision(one) for one in args.revisions} or {"working tree": measured(ROOT)}
+    sys.stdout.write(f"| figure | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}\n")
+    for name in dict.fromkeys(name for found in columns.values() for name in found):
+        cells = (f"{found[name]:,}" if name in found else "" for found in columns.values())
+        sys.stdout.write(f"| {name} | {' | '.join(cells)} |\n")
+
+
+def at_revision(revision: str) -> Figures:
+    """Measures the files of a revision."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        return measured(Path(folder))
+
+
+def measured(tree: Path) -> Figures:
+    """Runs this file in a tree, so that its modules are the ones that are imported."""
+    done = subprocess.run(
+        [sys.executable, "-P", __file__, "--json"],
+        cwd=tree,
+        env={"PYTHONPATH": str(tree)},
+        capture_output=True,
+        check=True,
+    )
+    found: Figures = json.loads(done.stdout)
+    return found
+
+
+def figures(tree: Path) -> Figures:
+    """Returns all figures of a tree whose packages can be imported."""
+    return {**rooms(), **texts(tree), **traced(tree)}
+
+
+def rooms() -> Figures:
+    """Counts rooms, floors and circles of policy/."""
+    imports = grimp.build_graph("policy", exclude_type_checking_imports=False, cache_dir=None)
+    modules = nx.DiGraph()
+    between = nx.DiGraph()
+    between.add_nodes_from(imports.find_children("policy"))
+    for importer in imports.modules:
+        for imported in imports.find_modules_directly_imported_by(importer):
+            modules.add_edge(importer, imported)
+            ends = [".".join(module.split(".")[:2]) for module in (importer, imported)]
+            if ends[0] != ends[1] and "policy" not in ends:
+                between.add_edge(*ends)
+    circles = [one for one in nx.strongly_connected_components(modules) if len(one) > 1]
+    return {
+        "rooms of policy": len(between),
+        "floors of policy": nx.dag_longest_path_length(nx.condensation(between)) + 1,
+        "rooms in circles": sum(len(one) for one in nx.strongly_connected_components(between) if len(one) > 1),
+        "circles of files in policy": len(circles),
+        "files in circles": sum(map(len, circles)),
+    }
+
+
+def texts(tree: Path) -> Figures:
+    """Counts what the text of the product tells."""
+    files = [path for name in PRODUCT for path in (tree / name).rglob("*") if path.suffix in {".py", ".c", ".h"}]
+    python = {path: ast.parse(path.read_text()) for path in files if path.suffix == ".py"}
+    folders = Counter(path.parent for path in files if path.name != "__init__.py")
+    classes = Counter(
+        part.name
+        for parsed in python.values()
+        for part in parsed.body
+        if isinstance(part, ast.ClassDef) and not part.name.startswith("_")
+    )
+    first = Counter(word for parsed in python.values() for word in first_words(parsed))
+    return {
+        f"folders with more than {MOST_FILES} files": sum(count > MOST_FILES for count in folders.values()),
+        "public class names taken twice": sum(count > 1 for count in classes.values()),
+        **{f"docstrings that begin with {word}": first[word] for word in WORDS},
+        "lines of product": sum(len(path.read_text().splitlines()) for path in files),
+        "lines of code in it": sum(code_lines(path) for path in files),
+    }
+
+
+def first_words(parsed: ast.Module) -> Iterator[str]:
+    """Yields the first word of each docstring; a text below a name counts as one."""
+    for part in ast.walk(parsed):
+        if not isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for one in part.body:
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
+                yield one.value.value.partition(" ")[0].strip()
+
+
+def code_lines(path: Path) -> int:
+    """Counts lines that hold code."""
+    if path.suffix != ".py":
+        text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), path.read_text(), flags=re.DOTALL)
+        return sum(bool(line.partition("//")[0].strip()) for line in text.splitlines())
+    lines: set[int] = set()
+    begins = True
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type in {tokenize.COMMENT, tokenize.NL}:
+            continue
+        if token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}:
+            begins = True
+            continue
+        if not (begins and token.type == tokenize.STRING):
+            lines.update(range(token.start[0], token.end[0] + 1))
+        begins = False
+    return len(lines)
+
+
+def traced(tree: Path) -> Figures:
+    """Runs one decide and one replan, and counts the files and lines of the product that they enter."""
+    names: dict[str, object] = {}
+    for wanted in ("def decide(", "class Plan:", "class Settings:", "class BerthPolicy("):
+        path = min(path for path in (tree / "policy").rglob("*.py") if f"\n{wanted}" in path.read_text())
+        module = ".".join(path.relative_to(tree).with_suffix("").parts)
+        name = wanted.split()[1].rstrip("(:")
+        exec(f"from {module} import {name}", names)  # noqa: S102 - the place differs between revisions
+    exec(SCENE, names)  # noqa: S102
+    found: Figures = {}
+    for call in ("decide", "replan"):
+        lines = entered(call, names, str(tree))
+        found |= {f"{call}: files entered": len(lines), f"{call}: lines run": sum(map(len, lines.values()))}
+    return found
+
+
+SCENE = """
+from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
+look = reading(
+    [node("n1", used=0b00111111), node("n2", used=0b00001111), node("n3", used=0xFF), node("n4", used=0xFF)],
+    [running(1, "n1", 0b00111111, 600), running(2, "n2", 0b1111, 60), running(3, "n3", 0xFF, 900),
+     running(4, "n4", 0xFF, 5), waiting(11, "n3", 0b11), waiting(12, "n3", 0b1111), waiting(13, "n4", 0xFF)],
+)
+at_submission, in_a_pass, plan = book(look), book(look), Plan(BerthPolicy(), Settings())
+fields = submit(tres_per_job="gres/gpu:2")
+calls = {
+    "decide": lambda: decide(fields, at_submission, BerthPolicy(), Settings(), NOW),
+    "replan": lambda: plan.replan(in_a_pass, look.jobs),
+}
+"""
+
+
+def entered(call: str, names: Mapping[str, object], tree: str) -> dict[str, set[int]]:
+    """Returns the lines of each file of the product that a call runs."""
+    lines: dict[str, set[int]] = {}
+    within = tuple(f"{tree}/{name}/" for name in PYTHON)
+
+    def trace(frame: object, _what: str, _argument: object) -> object:
+        path = frame.f_code.co_filename  # type: ignore[attr-defined]
+        if not path.startswith(within):
+            return None
+        lines.setdefault(path, set()).add(frame.f_lineno)  # type: ignore[attr-defined]
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        names["calls"][call]()  # type: ignore[index]
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+if __name__ == "__main__":
+    main()
