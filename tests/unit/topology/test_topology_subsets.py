@@ -7,6 +7,7 @@ import time
 from itertools import combinations
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,24 @@ def test_best_is_what_looking_at_every_set_of_a_machine_that_could_be_built_find
     level: Level = data.draw(st.sampled_from(LEVELS))
     choice = SubsetTable(machine).best(bits(free), k, level)
     assert (choice.gpus if choice else None) == Distances(machine).best(free, k, level)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(500), deadline=None)
+@given(wired_machines(), st.data())
+def test_no_set_of_any_size_has_a_wider_weakest_pair_or_a_greater_sum(machine: Machine, data: st.DataObject) -> None:
+    """Machines of 2 to 16 GPUs, some without NVLink, and every number of GPUs among the free ones."""
+    free = data.draw(st.sets(st.integers(0, machine.size - 1), min_size=1))
+    table, wide = SubsetTable(machine), np.zeros((machine.size, machine.size), np.int64)
+    for (a, b), kbps in Distances(machine).wide.items():
+        wide[a, b] = kbps
+    for k in range(2, len(free) + 1):
+        sets = np.array(list(combinations(sorted(free), k)))
+        pairs = np.stack([wide[sets[:, a], sets[:, b]] for a, b in combinations(range(k), 2)])
+        weakest, total = max(zip(pairs.min(axis=0).tolist(), pairs.sum(axis=0).tolist(), strict=True))
+        choice = table.best(bits(free), k)
+        assert choice is not None
+        assert (choice.min_gbps, choice.sum_gbps) == (weakest / 1_000_000, total / 1_000_000)
 
 
 @pytest.mark.parametrize("name", names())
