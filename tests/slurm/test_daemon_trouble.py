@@ -134,7 +134,7 @@ def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
         return job if slurm.target.run(asked, user="root", check=False).rc == 0 else None
 
     try:
-        job = until("the plugin to ask the liar", submit_until_asked, 10, 0.4)
+        job = until("the plugin to ask the liar", submit_until_asked, every=0.4)
         record = slurm.show(job)
         output = slurm.finish(job)
     finally:

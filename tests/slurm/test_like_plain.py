@@ -221,7 +221,7 @@ def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain
             def taken(node: str = f"n{cheap}") -> bool | None:
                 return slurm.target.run(where).out.strip() == node or None
 
-            until(f"berthd to take n{cheap}, whose weight is the least now", taken, seconds=20)
+            until(f"berthd to take n{cheap}, whose weight is the least now", taken)
     finally:
         for target in targets:
             target.bash("\n".join(weigh.format(n, 1) for n in range(1, 5)), user="root")

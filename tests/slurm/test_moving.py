@@ -104,7 +104,7 @@ def test_a_job_saves_leaves_and_goes_on_elsewhere_and_the_gang_starts(slurm: Slu
         told = slurm.target.run(["berth", "why", "-v", str(job)], user="alice").out
         assert re.search(r"moved on\s+once while it ran", told)
         assert "room was made" in slurm.target.run(["berth", "why", "-v", str(gang)], user="alice").out
-        assert int(slurm.berthd_status()["moves"]) == 1
+        until("berthd to count the move", lambda: int(slurm.berthd_status()["moves"]) == 1)
         ends_well(slurm, job)
 
 

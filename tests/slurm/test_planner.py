@@ -383,7 +383,7 @@ def test_watching_changes_no_job_and_says_what_berth_would_have_done(slurm: Slur
         slurm.finish(job)
         record = slurm.show(job)
         status = until(
-            "the job to be counted", lambda: s if str((s := slurm.berthd_status()).get("observed")) == "1" else None, 10
+            "the job to be counted", lambda: s if str((s := slurm.berthd_status()).get("observed")) == "1" else None
         )
 
     assert record["ReqNodeList"] == "(null)"

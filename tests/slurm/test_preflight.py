@@ -91,7 +91,7 @@ def test_a_typo_costs_a_job_of_32_gpus_less_than_a_gpu_minute(slurm: Slurm) -> N
     assert shown["see"] == f"{slurm.shared}/{first}.out.preflight"
     said = until("berthd to tell", lambda: re.search(rf"JobId={job} ends with its .*", berthd_log(slurm)), 90)
     assert f"job {first}: import_error" in said[0]
-    assert int(slurm.berthd_status()["preflights_failed"]) >= 1
+    until("berthd to count it", lambda: int(slurm.berthd_status()["preflights_failed"]) >= 1)
 
 
 TYPO = "/opt/berth/bin/python -c 'import apex_is_not_here'"

@@ -142,7 +142,7 @@ def start_with(own: OwnSlurm, cases: list[Case], slurm_conf: str, gres_conf: str
         return len(found) == len(nodes) and all({"IDLE", "DRAIN"} & set(node["state"]) for node in found)
 
     try:
-        until("every node to register", registered, seconds=15)
+        until("every node to register", registered)
     except AssertionError as error:
         log = own.target.bash(f"grep -hE 'error|fatal' {own.folder}/*.log", user="root", check=False).out
         raise AssertionError(f"{error}\n{log}") from None

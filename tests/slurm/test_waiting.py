@@ -91,7 +91,7 @@ def test_a_job_pinned_to_a_drained_node_is_moved(slurm: Slurm) -> None:
     assert segment_of(slurm, waiting)["nodes"] == "n1"
     slurm.target.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=test"], user="root")
     try:
-        until("the pin to leave n1", lambda: slurm.show(waiting)["ReqNodeList"] == "n2" or None, 10)
+        until("the pin to leave n1", lambda: slurm.show(waiting)["ReqNodeList"] == "n2" or None)
     finally:
         slurm.target.run(["scontrol", "update", "nodename=n1", "state=resume"], user="root")
 
