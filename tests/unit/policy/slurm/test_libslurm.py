@@ -2,6 +2,7 @@ import doctest
 import importlib
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -190,11 +191,17 @@ def test_after_an_error_in_the_midst_everything_is_told_again(
 
 def test_a_program_that_hangs_is_ended_in_time(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.answers("read", "hang", "")
-    program = Program(stand_in.path, seconds=0.3)
+    program = Program(stand_in.path)
+    # Whoever starts or answers has its time; only the one that hangs is given up soon.
+    program.ask("ping")
+    hangs = program._process
+    with monkeypatch.context() as soon:
+        soon.setattr(program, "_seconds", 0.3)
+        with pytest.raises(SlurmError, match=r"did not answer within 0\.3 s; is slurmctld up"):
+            program.ask("read")
 
-    with pytest.raises(SlurmError, match=r"did not answer within 0\.3 s; is slurmctld up"):
-        program.ask("read")
-
+    assert hangs is not None
+    assert hangs.poll() == -signal.SIGKILL
     assert program.ask("read") == []
     program.close()
 
