@@ -54,21 +54,20 @@ def jobs_groups(job: int, root: Path = ROOT) -> list[Path]:
 def groups(job: int, root: Path = ROOT) -> list[Path]:
     """Returns the control groups that hold all processes of the job's programs, and only them."""
     found: list[Path] = []
-    for one in jobs_groups(job, root):
-        if cgroups.version(root) != "v2":
-            found += [step for step in one.glob("step_*") if step.is_dir()]
-            continue
-        for user in one.glob("step_*/user"):
-            # Slurm makes a group for each task; a plugin set without task/cgroup keeps them together.
-            tasks = [task for task in user.glob("task_*") if task.is_dir()]
-            found += tasks or [user]
+    steps = [step for one in jobs_groups(job, root) for step in cgroups.below(one, "step_")]
+    if cgroups.version(root) != "v2":
+        return steps
+    for user in (step / "user" for step in steps):
+        # Slurm makes a group for each task; a plugin set without task/cgroup keeps them together.
+        tasks = cgroups.below(user, "task_")
+        found += tasks or ([user] if user.is_dir() else [])
     return found
 
 
 def switches(job: int, root: Path = ROOT) -> list[Path]:
     """Returns the files that Slurm writes to before it ends a job, to thaw what may be frozen."""
     files_of = ("freezer.state",) if cgroups.version(root) != "v2" else ("cgroup.freeze", "user/cgroup.freeze")
-    steps = (step for one in jobs_groups(job, root) for step in one.glob("step_*"))
+    steps = (step for one in jobs_groups(job, root) for step in cgroups.below(one, "step_"))
     return [path for step in steps for name in files_of if (path := step / name).exists()]
 
 

@@ -156,9 +156,20 @@ class Program:
     done: float = 0.0
     ended: float | None = None
     """When its last step did, or its first one began."""
+    listed: bool = False
+    """Whether its control group names its process."""
+    numbers: memoryview | None = None
 
     def order(self) -> Order:
-        return read_order(map_order(self.word))
+        self.numbers = self.numbers or map_order(self.word)
+        return read_order(self.numbers)
+
+    def list(self) -> None:
+        """Keep its control group as the kernel does."""
+        lives = self.process.poll() is None
+        if lives != self.listed:
+            (self.group / "cgroup.procs").write_text(f"{self.process.pid}\n" if lives else "")
+            self.listed = lives
 
     @property
     def frozen(self) -> bool:
@@ -283,8 +294,7 @@ class World:
         guest = next((one for one in self.programs.values() if one.job < 100), None)
         duty = self._speed(guest) if guest else 0.0
         for program in self.programs.values():
-            lives = program.process.poll() is None
-            (program.group / "cgroup.procs").write_text(f"{program.process.pid}\n" if lives else "")
+            program.list()
             program.run(self.now, PERIOD, duty if program is guest else 1.0 - self.harm * duty)
         if self.driver and round(self.now * 10) % 10 == 0:
             busy = 0.5 if duty > 0.0 or any(one is not guest for one in self.programs.values()) else 0.0
@@ -293,7 +303,7 @@ class World:
             sample = DeviceSample(self.now, utilisation, sms, 1.0, held_back=False, memory=self.memory)
             self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in self._uuids()}
         self.keeper.turn(self.now)
-        for _ in range(8):
+        for _ in range(self.keeper.errands._waiting.qsize()):
             self.keeper.errands.run(0.0)
 
     def _uuids(self) -> set[str]:
