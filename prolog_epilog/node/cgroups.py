@@ -60,7 +60,8 @@ def groups_of(job: int, root: Path = ROOT) -> list[Path]:
 
 
 def below(group: Path, starts: str = "", ends: str = "") -> list[Path]:
-    """Returns the groups below one whose names begin and end so; none if it is gone. The guard asks ten times a second."""
+    """Returns the groups below a group whose names begin and end so; none if it is gone."""
+    # The guard asks ten times a second, and a pattern costs more.
     try:
         with os.scandir(group) as found:
             return [
@@ -73,7 +74,8 @@ def below(group: Path, starts: str = "", ends: str = "") -> list[Path]:
 
 
 def _groups_of_v2(root: Path) -> Iterator[Path]:
-    return (job for above in (root / "system.slice", root) for scope in below(above, ends=_SCOPE) for job in below(scope))
+    scopes = (scope for above in (root / "system.slice", root) for scope in below(above, ends=_SCOPE))
+    return (job for scope in scopes for job in below(scope))
 
 
 def _job_named(group: Path) -> int | None:

@@ -342,6 +342,8 @@ def test_prologs_epilogs_and_the_guard_at_once_never_leave_a_job_without_mps(pla
                     pass  # a lock that was not free in time, a folder that an Epilog has just removed: the next look
                 except BaseException as problem:  # noqa: BLE001 - the test's own thread has to see it
                     errors.append(problem)
+                # It would take a whole processor from those who come and go.
+                over.wait(0.01)
 
         def is_over(job: int, _slurm: object) -> bool:
             answer = job == 7 and pending.is_set()
