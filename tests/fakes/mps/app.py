@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.mps import node
+from tests.fakes.mps.control import pipe_directory
 
 NO_DEVICE = 100
 BUSY = 46
@@ -195,7 +196,7 @@ def private_daemon(folder: str) -> str:
 
 def connect(arguments: dict[str, str]) -> Alone | Served:
     """What cuInit does: through the daemon of the pipe directory, or without one."""
-    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    pipe = pipe_directory()
     wanted = node.settings(pipe)
     path = node.machine_file(wanted)
     if "daemon" in arguments:

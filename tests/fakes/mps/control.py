@@ -38,7 +38,7 @@ _STATIC = {"-S", "--static-partitioning"}
 
 def main(arguments: list[str]) -> int:
     """Exit status of nvidia-cuda-mps-control."""
-    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    pipe = pipe_directory()
     if not {"-h", "--help", "-v", "--version", *_DAEMON} & set(arguments):
         return _speak(arguments, pipe)
     from tests.fakes.mps import node  # noqa: PLC0415 - see above
@@ -55,6 +55,12 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write("CUDA MPS Control binary version: 13000\n")
         return 0
     return _daemon(arguments, pipe, driver)
+
+
+def pipe_directory() -> str:
+    """Returns where clients find the daemon. A test's node has a folder of its own: the machine may run a real MPS."""
+    settings = os.environ.get("BERTH_FAKE_MPS", "/tmp/")
+    return os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.dirname(settings) + "/nvidia-mps"  # noqa: PTH120
 
 
 def _options(driver: str) -> set[str]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -291,8 +292,11 @@ def test_an_engine_killed_hard_does_not_bar_the_next_start(tmp_path: Path) -> No
             if subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
                 pytest.skip(f"no engine runs on this machine: {problem.stderr}")
             raise
-        for pid_file in (engine, supervisor):
-            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        # Handles first: containerd ends with its dockerd, and its number may be another's at once.
+        for handle in [os.pidfd_open(int(pid_file.read_text())) for pid_file in (engine, supervisor)]:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
         # The worst case: their process ids belong to another program by now.
         engine.write_text(str(bystander.pid))
         supervisor.write_text(str(bystander.pid))
