@@ -223,9 +223,13 @@ def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node:
         raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node", 206)
     if tasks != (by_job or 0) * on_each_gpu:
         raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs", 206)
-    if (number(fields, "min_cpus") or 0) > tasks * (number(fields, "cpus_per_task") or 1):
+    cpus, of_a_task = number(fields, "min_cpus") or 0, number(fields, "cpus_per_task") or 1
+    if cpus > tasks * of_a_task:
         # sbatch lowers the number of tasks to what the GPUs take, but still asks for the CPUs of all tasks.
         raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take", 207)
+    if of_a_task > 1 and cpus and cpus < tasks * of_a_task:
+        # sbatch of 24.11 raises the number of tasks, but not their CPUs; Slurm never starts such a job with a place.
+        raise LeftToSlurm("--ntasks-per-gpu with fewer CPUs than its tasks take", 207)
 
 
 def _counted(fields: Mapping[str, str], key: str) -> int | None:

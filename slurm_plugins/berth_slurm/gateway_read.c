@@ -7,12 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
-#define JOB_ID(job) ((job)->step_id.job_id)
-#else
-#define JOB_ID(job) ((job)->job_id)
-#endif
-
 static struct text line = {.limit = GATEWAY_LINE};
 static struct seen jobs_seen, nodes_seen, partitions_seen, reservations_seen;
 /* Where jobs run, to tell when nodes must have changed. */
@@ -192,18 +186,6 @@ static void take_states(const job_state_response_msg_t *states)
 	seen_end(&states_seen, NULL);
 }
 
-static int load_one(uint32_t job_id, job_info_msg_t **found)
-{
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
-	slurm_step_id_t wanted = SLURM_STEP_ID_INITIALIZER;
-
-	wanted.job_id = job_id;
-	return slurm_load_job(found, wanted, SHOW_ALL | SHOW_DETAIL);
-#else
-	return slurm_load_job(found, job_id, SHOW_ALL | SHOW_DETAIL);
-#endif
-}
-
 static int read_changed_jobs(const job_state_response_msg_t *states, bool *moved)
 {
 	qsort(to_load, to_load_count, sizeof(*to_load), by_number);
@@ -221,7 +203,7 @@ static int read_changed_jobs(const job_state_response_msg_t *states, bool *moved
 		job_info_msg_t *found = NULL;
 
 		/* It may have gone meanwhile. */
-		if (load_one(to_load[i], &found)) {
+		if (load_job(to_load[i], &found, SHOW_ALL | SHOW_DETAIL)) {
 			if (errno != ESLURM_INVALID_JOB_ID)
 				return errno;
 			continue;
@@ -446,7 +428,7 @@ int gateway_job(uint32_t job_id)
 {
 	job_info_msg_t *found = NULL;
 
-	if (load_one(job_id, &found))
+	if (load_job(job_id, &found, SHOW_ALL | SHOW_DETAIL))
 		return errno;
 	/* Of an array all tasks come. */
 	for (uint32_t i = 0; i < found->record_count; i++) {

@@ -141,19 +141,45 @@ static int require_model(slurm_opt_t *opt, const char *model)
 }
 
 /*
+ * GPUs of each node that a job's place has for steps without a request of their own; 0: it has no
+ * place. SLURM_GPUS_ON_NODE would have all GPUs of a node that is the job's alone.
+ */
+static uint64_t pinned_gpus(uint32_t id, uint64_t otherwise)
+{
+	job_info_msg_t *jobs = NULL;
+	struct tres_found place = {0};
+
+	if (load_job(id, &jobs, SHOW_ALL) != SLURM_SUCCESS || !jobs)
+		return otherwise;
+	for (uint32_t i = 0; i < jobs->record_count; i++)
+		if (JOB_ID(&jobs->job_array[i]) == id)
+			tres_scan(jobs->job_array[i].tres_per_node, &place);
+	slurm_free_job_info_msg(jobs);
+	return place.position_type ? place.gpus : 0;
+}
+
+/*
  * A step without a GPU request takes the job's, which is one GRES type for each GPU when pinned;
  * from 26.05 on Slurm binds within each type, so that --gpu-bind=single:1 would bind nothing. Asked
- * without types, as many GPUs as the node gives the job, it binds as the user means it.
+ * without types, as many GPUs as the job has on each node, it binds as the user means it.
  */
 static void ask_untyped_for_binding(slurm_opt_t *opt)
 {
 	const char *on_node = getenv("SLURM_GPUS_ON_NODE");
+	const char *job = getenv("SLURM_JOB_ID");
+	const char *step = getenv("SLURM_STEP_ID");
 	char request[64];
-	uint64_t count;
+	uint64_t count, id, within;
 
 	if (!on_node || !parse_number(on_node, 4096, &count) || count < 1)
 		return;
 	if (!slurm_option_isset(opt, "gpu-bind") && !slurm_option_isset(opt, "tres-bind"))
+		return;
+	/* Inside a step they are the step's own GPUs. */
+	if (job && parse_number(job, NO_VAL - 1, &id) &&
+	    !(step && parse_number(step, SLURM_MAX_NORMAL_STEP_ID - 1, &within)))
+		count = pinned_gpus((uint32_t)id, count);
+	if (!count)
 		return;
 	snprintf(request, sizeof(request), "gres/gpu:%" PRIu64, count);
 	slurm_option_set(opt, "gres", request, false);

@@ -114,11 +114,6 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         # Slurm names some of the GPUs, all or none, by their types and where they lie.
         return True
     asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
-    if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
-        # Of a node that is all its own a task may see GPUs that it did not ask for.
-        return [[task[0] for task in node] for node in plain.tasks] == [
-            [task[0] for task in node] for node in berth.tasks
-        ]
     spare = "--exclusive" in words or any(word.startswith("--mincpus") for word in words)
     if spare and other_cores(plain, berth):
         # Where a job has cores to spare, 24.11 gives a step those beside its GPUs alone, or all, as these lie.

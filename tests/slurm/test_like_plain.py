@@ -48,6 +48,12 @@ srun --gpus=2 --cpus-per-gpu=9 -n1
 srun -n2 --gres=gpu:1 --cpus-per-gpu=3
 srun --gres=gpu:1 --mem-per-cpu=200 -c2
 srun -N2 --gres=gpu:4 --exclusive
+sbatch --gres=gpu:1 --exclusive --gpu-bind=closest
+sbatch --gres=gpu:2 -n2 --exclusive --gpu-bind=single:1
+sbatch -N2 --gres=gpu:2 --exclusive --gpu-bind=closest
+sbatch --exclusive --gpu-bind=closest
+sbatch --gpus=2 --ntasks-per-gpu=1 -c2
+srun --gpus=1 -n1 --ntasks-per-gpu=2 -c3
 srun --gres=none
 srun -N1 --gres=gpu:9
 srun -N1 -n2 --gpus=2 --gpu-bind=map_gpu:0,1

@@ -112,6 +112,11 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
             {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
             "more CPUs than its tasks",
         ),
+        (
+            {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "3"}
+            | {"cpus_per_task": "3"},
+            "fewer CPUs than its tasks",
+        ),
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:3", "num_tasks": "5"}, "--cpus-per-gpu=3"),
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:1", "pn_min_cpus": "4"}, "--cpus-per-gpu=1"),
         ({"tres_per_node": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2"}, "--ntasks-per-gpu"),
