@@ -96,7 +96,7 @@ def ran(slurm: Slurm, job: int) -> list[str]:
 
 
 def _break_driver(slurm: Slurm, node: Node, job: int) -> None:
-    node.bash(f"echo 802 >{CUDA_INIT}", check=True)
+    node.bash(f"echo 802 >{CUDA_INIT}")
     go(slurm, job)
 
 
@@ -121,7 +121,7 @@ def _mend_memory(slurm: Slurm, node: Node) -> None:
 
 
 def _lose_node(slurm: Slurm, node: Node, _job: int) -> None:
-    node.bash("touch /run/cluster/slurmd.stopped; svc slurmd kill", check=True)
+    node.bash("touch /run/cluster/slurmd.stopped; svc slurmd kill")
     # Its last words, worked off after the update, might bring the node back.
     time.sleep(1)
     # Slurm itself would find that out after SlurmdTimeout, which is minutes.
@@ -179,7 +179,7 @@ def memory_is_held(slurm: Slurm, name: str) -> Iterator[None]:
 
     def say(word: str) -> None:
         change = f"sed -i 's/^ConstrainRAMSpace=.*/ConstrainRAMSpace={word}/' /etc/slurm/cgroup.conf"
-        node.bash(f"{change}; svc slurmd restart", check=True)
+        node.bash(f"{change}; svc slurmd restart")
         states = ["sinfo", "-h", "-N", "-n", name, "-o", "%T"]
         until("its slurmd", lambda: "idle" in slurm.target.run(states, user="root").out or None)
 

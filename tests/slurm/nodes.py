@@ -38,6 +38,7 @@ if Path("/run/berth/gpus.json").exists():
             if driver.compute_mode(gpu.uuid):
                 print("compute mode of", gpu.uuid, "is", driver.compute_mode(gpu.uuid))
 PY
+[ $? = 0 ] || echo "the compute modes cannot be read"
 """
 
 
@@ -48,8 +49,8 @@ class Node:
     name: str
     target: Container
 
-    def bash(self, script: str, *, user: str = "root", check: bool = False, timeout: float = 90.0) -> str:
-        """Run a script there; what it printed."""
+    def bash(self, script: str, *, user: str = "root", check: bool = True, timeout: float = 90.0) -> str:
+        """Run a script there; what it printed. Its last command must succeed, unless `check` is off."""
         return self.target.bash(script, user=user, check=check, timeout=timeout).out
 
     def left(self) -> str:
@@ -65,7 +66,7 @@ class Node:
     @contextmanager
     def broken(self, script: str, mend: str) -> Iterator[None]:
         """Do harm, and undo it."""
-        self.bash(script, check=True)
+        self.bash(script)
         try:
             yield
         finally:

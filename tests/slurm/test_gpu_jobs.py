@@ -16,7 +16,8 @@ KEYS = '[node]\njobs_for_dcgm = "/run/dcgm-jobs"\njobs_for_jobstats = "/run/gpus
 def listed(slurm: Slurm, folder: str) -> dict[str, list[str]]:
     """File names, and the lines of each."""
     found: dict[str, list[str]] = {}
-    for line in nodes_of(slurm)[NODE].bash(f"cd {folder} 2>/dev/null && grep -H . -- *").splitlines():
+    show = f"cd {folder} 2>/dev/null && grep -H . -- *"
+    for line in nodes_of(slurm)[NODE].bash(show, check=False).splitlines():
         name, _, text = line.partition(":")
         found.setdefault(name, []).append(text)
     return found

@@ -263,9 +263,10 @@ def test_a_guest_under_mps_is_held_to_what_its_host_leaves(known: Slurm) -> None
     assert " tier=opportunistic share=" in extra
     percent = extra.split("share=")[1].split()[0]
     assert f"held to {percent} % of the multiprocessors, which its host leaves" in segment_of(known, job)["why"]
+    share_file = f"cat /run/berth/jobs/{job}"
     file = until(
         "the guest's Prolog to end",
-        lambda: text if "status=ok" in (text := nodes_of(known)[node].bash(f"cat /run/berth/jobs/{job}")) else None,
+        lambda: text if "status=ok" in (text := nodes_of(known)[node].bash(share_file, check=False)) else None,
     )
     assert f"share={percent}\n" in file
     assert f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percent}\n" in file

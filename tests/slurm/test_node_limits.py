@@ -52,7 +52,7 @@ def test_a_prolog_that_slurm_kills_leaves_nothing_and_the_next_job_works(slurm: 
             until("the job to be held", lambda: "held" in slurm.show(job).get("Reason", ""))
         finally:
             node.wish()
-        advice = node.bash("/opt/berth/bin/berth doctor node")
+        advice = node.bash("/opt/berth/bin/berth doctor node", check=False)
         slurm.target.run(["scancel", str(job)])
         # Slurm may have killed its Epilog too: then the guard finds what is left within a minute.
         await_nothing(node, 180)

@@ -32,7 +32,7 @@ def forgiven(slurm: Slurm) -> Iterator[None]:
 
 
 def share_file(slurm: Slurm, job: int) -> dict[str, str]:
-    lines = nodes_of(slurm)[NODE].bash(f"cat /run/berth/jobs/{job}").splitlines()[1:]
+    lines = nodes_of(slurm)[NODE].bash(f"cat /run/berth/jobs/{job}", check=False).splitlines()[1:]
     return dict(line.split("=", 1) for line in lines)
 
 
@@ -66,7 +66,7 @@ def test_a_job_that_runs_again_has_a_share_of_this_run_and_keeps_it(slurm: Slurm
 
     # Slurm repeats an Epilog after a restart of slurmd: of the run before it takes nothing back.
     words = f"SLURMD_NODENAME={NODE} SLURM_JOB_ID={job} SLURM_JOB_UID={again['uid']} SLURM_SCRIPT_CONTEXT=epilog_slurmd"
-    node.bash(f"{words} SLURM_JOB_START_TIME={first['start']} /opt/berth/bin/berth-epilog", check=True)
+    node.bash(f"{words} SLURM_JOB_START_TIME={first['start']} /opt/berth/bin/berth-epilog")
     assert share_file(slurm, job) == again
     step = slurm.target.bash(f"srun --jobid={job} --overlap -n1 fake-cuda-app alloc=1", check=False)
     assert '"mps": true' in step.out, step.out + step.err

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.any_slurm
 
 NODE = "n4"
 OTHERS = "n1,n2,n3"
-_UNMOUNT = "umount /run/berth"
+# The Epilog of a job that was sent away may still be there.
+_UNMOUNT = "for i in $(seq 600); do umount /run/berth && exit 0; sleep 0.1; done; exit 1"
 
 
 def read_only(node: Node) -> AbstractContextManager[None]:

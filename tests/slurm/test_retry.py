@@ -163,7 +163,7 @@ def lost(slurm: Slurm, name: str) -> Iterator[None]:
     """A node that Slurm holds to be down."""
     node = nodes_of(slurm)[name]
     # Else it would register, and be taken back, in the same moment.
-    node.bash("svc slurmd pause", check=True)
+    node.bash("svc slurmd pause")
     try:
         # Drained as well: an answer that is still on its way would end the state DOWN, but not this one.
         for state in ("DRAIN", "DOWN"):
@@ -189,7 +189,7 @@ def booted(slurm: Slurm, name: str) -> Iterator[None]:
         yield
     finally:
         slurm.target.run(["scancel", "--user=alice"], user="root")
-        node.bash(f"rm {own}; svc slurmd restart", check=True)
+        node.bash(f"rm {own}; svc slurmd restart")
 
 
 def test_a_job_whose_node_is_lost_is_put_back_by_slurm_and_noted(slurm: Slurm) -> None:
@@ -247,7 +247,8 @@ def test_the_epilog_does_not_wait_and_leaves_nothing_behind(slurm: Slurm) -> Non
     job = slurm.submit("--gpus=1", "-w", "n1", body=LOST)
     failure(slurm, job)
 
-    until("nothing of the Epilog's to be left", lambda: nodes["n1"].bash("pgrep -f '[b]erth-epilog'") == "" or None, 60)
+    left = "pgrep -f '[b]erth-epilog'"
+    until("nothing of the Epilog's to be left", lambda: not nodes["n1"].bash(left, check=False))
 
 
 def test_no_user_can_speak_for_a_node(slurm: Slurm) -> None:

@@ -76,20 +76,19 @@ class Faults:
         for node in self._nodes.values():
             node.bash(
                 f"svc berth-guard stop; mkdir -p {RUN}; mount -t tmpfs -o size=8m,mode=755 tmpfs {RUN};"
-                " svc berth-guard start",
-                check=True,
+                " svc berth-guard start"
             )
 
     def put_back(self) -> None:
         """Take the small disks away."""
         for node in self._nodes.values():
-            node.bash(f"svc berth-guard stop; umount -l {RUN}; svc berth-guard start", check=False)
+            node.bash(f"svc berth-guard stop; umount -l {RUN}; svc berth-guard start")
 
     def _on_controller(self, script: str) -> None:
         self._slurm.target.bash(script, user="root", check=False, timeout=120)
 
     def _on_node(self, node: str, script: str) -> None:
-        self._nodes[node].bash(script, timeout=120)
+        self._nodes[node].bash(script, check=False, timeout=120)
 
     def _project(self) -> str:
         return self._slurm.target.name.removesuffix("-ctl")
