@@ -137,14 +137,6 @@ class Fabric:
                 return level
         return "any"
 
-    def distance(self, a: int | Ints, b: int | Ints) -> Ints:
-        """Returns place in LEVELS of the nearest level that nodes `a` and `b` share; arrays are compared pairwise."""
-        found = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), LEVELS.index("any"))
-        for place in range(LEVELS.index("any") - 1, -1, -1):
-            groups = self.groups(LEVELS[place])
-            found = np.where((groups[a] == groups[b]) & (groups[a] != NOBODY), place, found)
-        return found
-
 
 def _blocks(slurm: SlurmFabric, at: Mapping[str, int]) -> Blocks:
     block = np.full(len(at), IN_NO_BLOCK, np.int64)

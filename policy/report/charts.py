@@ -63,14 +63,6 @@ class Series:
     dash: str = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A value to compare with: a bound, or the peer's."""
-
-    value: float
-    name: str
-
-
 def available() -> bool:
     """Tells if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -147,84 +139,6 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, a
             _legend_below(axes, len(parts))
 
     return _svg(title, _height(len(rows), len(parts)), draw, alone=alone)
-
-
-def groups(
-    title: str,
-    rows: Mapping[str, Mapping[str, float]],
-    x_title: str,
-    *,
-    mark: Mark | None = None,
-    alone: bool = False,
-) -> str:
-    """Draws a group of horizontal bars for each row, one for each part, each with its value, and a line at `mark`."""
-    parts = list(dict.fromkeys(part for row in rows.values() for part in row))
-    height = 0.8 / len(parts)
-
-    def draw(axes: "Axes") -> None:
-        for place, part in enumerate(parts):
-            at = [(y - 0.4 + (place + 0.5) * height, row[part]) for y, row in enumerate(rows.values()) if part in row]
-            ys, widths = zip(*at, strict=True)
-            axes.barh(ys, widths, height=0.9 * height, color=colour(place), label=part)
-            for y, width in at:
-                _value(axes, width, y, width, 8)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.invert_yaxis()
-        axes.set_xlabel(x_title)
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.1)
-        _line_at(axes, mark)
-        if len(parts) > 1:
-            _legend_below(axes, len(parts))
-
-    return _svg(title, _height(max(len(rows), 0.55 * len(rows) * len(parts)), len(parts)), draw, alone=alone)
-
-
-def intervals(
-    title: str,
-    rows: Mapping[str, tuple[float, float, float]],
-    x_title: str,
-    mark: Mark,
-    *,
-    log_x: bool = False,
-    alone: bool = False,
-) -> str:
-    """Draws a point with its least and greatest value for each row, and a line at `mark`."""
-
-    def draw(axes: "Axes") -> None:
-        from matplotlib.ticker import LogLocator  # noqa: PLC0415
-
-        for y, (value, low, high) in enumerate(rows.values()):
-            axes.plot([low, high], [y, y], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
-            axes.plot([value], [y], color=COLOURS[0], marker="o", markersize=6)
-            _value(axes, value, y, high, 9)
-        if log_x:
-            axes.set_xscale("log", subs=[])
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.xaxis.set_major_formatter("{x:g}")
-        _line_at(axes, mark)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.invert_yaxis()
-        axes.set_xlabel(x_title)
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.12, y=0.12)
-
-    return _svg(title, _height(len(rows), 1), draw, alone=alone)
-
-
-def _line_at(axes: "Axes", mark: Mark | None) -> None:
-    """Draws an upright line, with its name above the axes on the right, where no legend stands."""
-    if mark:
-        axes.axvline(mark.value, color=_INK, linewidth=1.2, linestyle="--")
-        axes.annotate(
-            f"dashed: {mark.name}",
-            (1.0, 1.0),
-            xytext=(0, 4),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="right",
-            fontsize=9,
-        )
 
 
 def _value(axes: "Axes", value: float, y: float, after: float, size: float) -> None:

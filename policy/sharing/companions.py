@@ -168,10 +168,6 @@ class Companions:
         """Returns the key of the profile that a job's measurements belong to, by its user, account and name."""
         return ProfileKey(self._name_of(who.user), who.account, who.name)
 
-    def numbers_of(self, who: JobIdentity) -> _Numbers:
-        """Returns a job's profile as the predictor takes it; jobs with the same numbers get the same predictions."""
-        return self._job(who).numbers
-
     def kind_of(self, who: JobIdentity) -> tuple[object, ...]:
         """Returns a key that is equal for jobs which no guest can tell apart.
 

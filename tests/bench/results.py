@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from policy.report import charts
+from tests.bench import results_charts
 from tests.bench.results_claims import CLAIMS, Claim
 from tests.bench.results_tables import FOLDER, Part
 
@@ -63,7 +63,7 @@ def draw(claim: Claim, data: pd.DataFrame) -> str:
         rows: dict[str, dict[str, float]] = {}
         for row, series, value in data.itertuples(index=False):
             rows.setdefault(str(row), {})[str(series)] = float(value)
-        text = charts.groups(claim.title, rows, claim.unit, mark=claim.mark, alone=True)
+        text = results_charts.groups(claim.title, rows, claim.unit, mark=claim.mark, alone=True)
     else:
         if claim.mark is None:
             raise ValueError(f"{claim.name}: intervals need a mark")
@@ -71,7 +71,7 @@ def draw(claim: Claim, data: pd.DataFrame) -> str:
             str(row): (float(value), float(low), float(high))
             for row, _, value, low, high in data.itertuples(index=False)
         }
-        text = charts.intervals(claim.title, points, claim.unit, claim.mark, log_x=claim.log_x, alone=True)
+        text = results_charts.intervals(claim.title, points, claim.unit, claim.mark, log_x=claim.log_x, alone=True)
     return text.rstrip("\n") + "\n"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from policy.report.charts import Mark
+from tests.bench.results_charts import Mark
 from tests.bench.results_tables import Part, bench, part
 
 BLOCK = 'bench-replay REPLAY="--systems plain,berth --seeds 6,7,8,9,10"'

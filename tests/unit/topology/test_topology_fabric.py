@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from tests.strategies import make_machine
-from topology.fabric import LEVELS, NOBODY, Fabric
+from topology.fabric import NOBODY, Fabric
 from topology.model import Discovered, Machine
 from topology.providers.slurm_fabric import SlurmFabric, read
 
@@ -174,14 +172,3 @@ def test_a_domain_across_the_border_of_a_leaf_is_reported(tmp_path: Path) -> Non
     # Two leaves in one rack, or two racks on one leaf, are no contradiction.
     whole = Fabric.of([node(f"n{i}", "x.1") for i in range(1, 5)], slurm)
     assert whole.conflicts == ()
-
-
-def test_distance_is_the_place_of_the_level(tmp_path: Path) -> None:
-    machines = [node("n1", "x.1"), node("n2", "x.1"), *nodes(*(f"n{i}" for i in range(3, 10)))]
-    fabric = Fabric.of(machines, conf(tmp_path, FOUR_LEVELS))
-    everyone = np.arange(9)
-    table = fabric.distance(everyone[:, None], everyone[None, :])
-    assert [LEVELS[place] for place in table[0]] == ["nvlink"] * 2 + ["pod"] * 2 + ["any"] * 5
-    assert [LEVELS[table[i, i]] for i in range(9)] == ["nvlink"] * 2 + ["node"] * 7
-    assert all(LEVELS[table[a, b]] == fabric.level([a, b]) for a in range(9) for b in range(9))
-    assert (table == table.T).all()

@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from policy.report import charts
+from tests.bench import results_charts
 
 ROWS = {"1 GPU": {"capacity": 3.0, "priority": 2.5, "never": 0.0}, "8 GPUs <a>": {"capacity": 1_234.4}}
-MARK = charts.Mark(1.0, "plain Slurm")
+MARK = results_charts.Mark(1.0, "plain Slurm")
 pytestmark = pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed")
 
 
@@ -39,8 +40,12 @@ def test_lines_have_axes_and_a_legend() -> None:
 
 
 def test_groups_and_intervals_say_each_value() -> None:
-    groups = words(charts.groups("Ratios", {"24.11": {"wait": 0.6, "end": 0.82}, "26.05": {"wait": 0.61}}, "ratio"))
-    points = words(charts.intervals("Gains", {"flat": (0.94, 0.91, 0.97), "pods": (0.88, 0.83, 0.93)}, "ratio", MARK))
+    groups = words(
+        results_charts.groups("Ratios", {"24.11": {"wait": 0.6, "end": 0.82}, "26.05": {"wait": 0.61}}, "ratio")
+    )
+    points = words(
+        results_charts.intervals("Gains", {"flat": (0.94, 0.91, 0.97), "pods": (0.88, 0.83, 0.93)}, "ratio", MARK)
+    )
 
     assert {word.strip() for word in groups} >= {"24.11", "26.05", "0.6", "0.82", "0.61", "wait", "end"}
     assert "dashed: plain Slurm" in points
