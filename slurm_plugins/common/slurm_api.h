@@ -10,6 +10,7 @@
 #include <slurm/slurm_errno.h>
 #include <slurm/slurm_version.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(24, 11, 0)
@@ -23,6 +24,8 @@ extern void slurm_error(const char *format, ...) __attribute__((format(printf, 1
 extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern char *slurm_xstrdup(const char *s);
 extern void slurm_xfree(void **item);
+extern void *slurm_xrecalloc(void **item, size_t count, size_t size, bool clear, bool try,
+			     const char *file, int line, const char *function);
 
 /* slurm_conf_t is public; the one in use is exported by slurmctld's and the commands' library. */
 extern slurm_conf_t slurm_conf;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/counted.h"
+#include "common/options.h"
 #include "pin/pin_text.h"
 #include "pin/segment.h"
 
@@ -64,6 +65,16 @@ static bool environment_has(const job_desc_msg_t *job, const char *name_and_equa
 		    !strncmp(job->environment[i], name_and_equals, strlen(name_and_equals)))
 			return true;
 	return false;
+}
+
+void apply_seat_asked(job_desc_msg_t *job)
+{
+	if (!request_is_batch(job) || environment_has(job, SEAT_ASKED "="))
+		return;
+	if (!slurm_xrecalloc((void **)&job->environment, job->env_size + 2, sizeof(char *), true,
+			     true, __FILE__, __LINE__, __func__))
+		return;
+	job->environment[job->env_size++] = slurm_xstrdup(SEAT_ASKED "=1");
 }
 
 /*

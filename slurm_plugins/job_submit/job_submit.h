@@ -24,6 +24,7 @@ const char *request_preflight(const job_desc_msg_t *job);
 /* --gpu-share in percent; 0: whole GPUs are wanted. */
 uint32_t flags_share(const struct flag_values *flags);
 
+bool flags_ask_seat(const struct flag_values *flags);
 /* Does the job want GPUs whole, rather than a share or a seat? */
 bool flags_own_gpus(const struct flag_values *flags);
 
@@ -104,6 +105,8 @@ void models_count(job_desc_msg_t *job, const char *model);
 void ask_for_linked_gpus(job_desc_msg_t *job, uint64_t node_gpus);
 /* A change that asks for GPUs by node replaces those that were asked for by job. */
 void let_change_replace(job_desc_msg_t *change);
+/* Has the script's environment say that a seat was asked for. */
+void apply_seat_asked(job_desc_msg_t *job);
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 /*
  * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can

@@ -329,6 +329,8 @@ static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct
 	enum outcome outcome = ask_berthd(job, submit_uid, flags, &reply);
 	int rc = act_on(outcome, job, submit_uid, flags, &reply, err_msg);
 
+	if (rc == SLURM_SUCCESS && flags_ask_seat(flags))
+		apply_seat_asked(job);
 	if (rc == SLURM_SUCCESS && layout_is_plain())
 		ask_for_linked_gpus(job, outcome == OUTCOME_PASS ? reply.node_gpus : 0);
 	ask_log(outcome, started_us, job, submit_uid);

@@ -90,11 +90,16 @@ uint32_t flags_share(const struct flag_values *flags)
 	return share ? (uint32_t)strtoul(share, NULL, 10) : 0;
 }
 
-bool flags_own_gpus(const struct flag_values *flags)
+bool flags_ask_seat(const struct flag_values *flags)
 {
 	const char *tier = flag(flags, OPTION_TIER);
 
-	return !flags_share(flags) && !(tier && !strncmp(tier, "opportunistic", 13));
+	return tier && !strncmp(tier, "opportunistic", 13);
+}
+
+bool flags_own_gpus(const struct flag_values *flags)
+{
+	return !flags_share(flags) && !flags_ask_seat(flags);
 }
 
 void request_scan(const job_desc_msg_t *job, struct tres_found *found)

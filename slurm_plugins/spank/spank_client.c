@@ -115,6 +115,7 @@ void spank_client_forget_outer_job(void)
 		return;
 	unsetenv(SHARDS_HERE);
 	unsetenv(GUEST_HERE);
+	unsetenv(SEAT_ASKED);
 	forget_flags("SLURM_SPANK_");
 	forget_flags("");
 }

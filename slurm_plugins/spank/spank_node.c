@@ -14,7 +14,6 @@
 
 #include "spank/devices.h"
 #include "spank/mps_listens.h"
-#include "common/limits.h"
 #include "common/messages.h"
 #include "common/options.h"
 #include "common/share_file.h"
@@ -83,29 +82,22 @@ static bool packed(spank_t spank)
 	       spank_option_getopt(spank, &option, &share) == ESPANK_SUCCESS;
 }
 
-static bool opens_a_gpu(void)
-{
-	for (unsigned int minor = 0; minor < DEVICE_MINORS; minor++)
-		if (device_probe(minor) == DEVICE_OPEN)
-			return true;
-	return false;
-}
-
 /*
- * A guest by its own words, to whom Slurm gave a seat and no GPU. A seat shows in its device alone:
- * a job that asked for no GPUs has none, and its tier says nothing.
+ * job_submit says that a seat was asked for: the tier alone says nothing, Slurm's books have no GPU
+ * for a guest, and where devices are not constrained any job opens all of them.
  */
 static bool guest(spank_t spank)
 {
 	static const char opportunistic[] = "opportunistic";
-	char gpus[16];
+	char value[16];
 	char *tier = NULL;
 	struct spank_option option = {
 	    .name = OPTION_TIER, .arginfo = "TIER", .has_arg = 1, .val = 0};
 
-	return spank_getenv(spank, "SLURM_GPUS_ON_NODE", gpus, sizeof(gpus)) != ESPANK_SUCCESS &&
+	return spank_getenv(spank, SEAT_ASKED, value, sizeof(value)) == ESPANK_SUCCESS &&
+	       spank_getenv(spank, "SLURM_GPUS_ON_NODE", value, sizeof(value)) != ESPANK_SUCCESS &&
 	       spank_option_getopt(spank, &option, &tier) == ESPANK_SUCCESS && tier &&
-	       !strncmp(tier, opportunistic, strlen(opportunistic)) && opens_a_gpu();
+	       !strncmp(tier, opportunistic, strlen(opportunistic));
 }
 
 static bool needs_share_file(spank_t spank)

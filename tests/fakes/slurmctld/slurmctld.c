@@ -72,6 +72,17 @@ void slurm_xfree(void **item)
 	*item = NULL;
 }
 
+void *slurm_xrecalloc(void **item, size_t count, size_t size, bool clear, bool try,
+		      const char *file, int line, const char *function)
+{
+	void *longer = realloc(*item, count * size);
+
+	(void)clear, (void)try, (void)file, (void)line, (void)function;
+	if (longer)
+		*item = longer;
+	return longer;
+}
+
 /* "%pJ" is all that the plugin asks for. */
 char *vxstrfmt(const char *format, va_list arguments)
 {

@@ -205,14 +205,15 @@ def test_without_a_file_whole_gpus_start_and_a_share_does_not(node: Node) -> Non
 def test_a_guest_without_a_file_does_not_start_on_its_seat_and_a_job_without_gpus_does(
     node: Node, tier: str, step: int
 ) -> None:
-    environment = {"PATH": "/bin"}
-    stopped = node.start(environment, flag=tier, step=step)
+    seat = {"PATH": "/bin", "BERTH_SEAT_ASKED": "1"}
+    stopped = node.start(seat, flag=tier, step=step)
     assert stopped.environment is None
     assert "no share file" in stopped.said
-    node.devices = "dddd"
-    assert node.start(environment, flag=tier, step=step) == Task(environment, "")
-    node.devices = ""
-    assert node.start(environment, flag=tier, step=step) == Task(environment, "")
+    # Without ConstrainDevices any job opens all GPUs of its node.
+    for devices in ("oooo", "dddd", ""):
+        node.devices = devices
+        assert node.start({"PATH": "/bin"}, flag=tier, step=step) == Task({"PATH": "/bin"}, "")
+    assert node.start({**seat, "SLURM_GPUS_ON_NODE": "1"}, flag=tier, step=step).environment, "whole GPUs"
 
 
 @pytest.mark.parametrize("wrong", ["another user", "writable", "broken", "link"])

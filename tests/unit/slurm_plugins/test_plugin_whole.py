@@ -1,7 +1,8 @@
 """The job_submit plugin as a whole: what becomes of submissions and changes, with and without a berthd."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_a_place_for_which_there_is_no_room_leaves_the_job_to_slurm(plugin: Plug
     assert "req_nodes" not in said.fields
     assert "longer than Slurm takes" in said.text
     assert "state=passed" in said.fields["admin_comment"]
+
+
+@pytest.mark.parametrize("berthd", [place, None], ids=["berthd", "no berthd"])
+@pytest.mark.parametrize(
+    ("tier", "asked", "marked"),
+    [
+        ("opportunistic", {"tres_per_job": "gres/gpu:1"}, True),
+        ("opportunistic,upgrade", {"tres_per_node": "gres/gpu:1"}, True),
+        ("opportunistic", {}, False),
+        ("guaranteed", {"tres_per_job": "gres/gpu:1"}, False),
+    ],
+)
+def test_a_batch_job_that_asks_for_a_seat_says_so_to_its_node(
+    plugin: Plugin, berthd: Callable[[wire.Message], bytes] | None, tier: str, asked: dict[str, str], *, marked: bool
+) -> None:
+    with plugin.berthd(berthd) if berthd else nullcontext():
+        said = plugin.submit(next(users), {"gpu-tier": tier}, environment="HOME=/", **asked)
+        alone = plugin.submit(next(users), {"gpu-tier": tier}, script="", **asked)
+    assert said.fields["environment"].split("\n") == ["HOME=/", *["BERTH_SEAT_ASKED=1"] * marked]
+    assert "environment" not in alone.fields
 
 
 def test_berthd_is_told_how_much_room_extra_leaves(plugin: Plugin) -> None:
