@@ -49,6 +49,7 @@ sacctmgr -iQ modify user carol set MaxTRESPerJob=gres/gpu:h100=1
 sacctmgr -iQ modify user alice,bob,carol set QosLevel+=three
 """
 SHOWN = "sacctmgr -nP show qos format=Name,GrpTRES; sacctmgr -nP show assoc format=Account,User,MaxTRES"
+DRAINED = "sinfo -h -N -t drain,drained,draining -o '%n %E' | sort -u"
 BYTES = "cd /etc/slurm; find . -maxdepth 1 -type f | sort | xargs sha256sum; stat -c '%n %a %U' *.conf"
 
 KINDS = [
@@ -103,7 +104,8 @@ class Site:
         elif command.startswith("squeue"):
             until(text, lambda: not self.root(f"{command} -h").strip(), 120)
         elif command.startswith("berth migrate"):
-            self.root(command + ("" if "--yes" in command else " --yes"))
+            asks = not re.search(r"--yes|migrate (drain|resume) ", command)
+            self.root(command + (" --yes" if asks else ""))
         elif command in ("berth doctor", "berth doctor node"):
             self.check(command)
         elif command:
@@ -168,7 +170,10 @@ def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:
     site.submit(30)
     site.up("advise")
     site.submit(5)
+    site.root('scontrol update NodeName=n2,n4 State=DRAIN Reason="a bad fan"')
     site.up("exact", "n[1-2]")
+    assert site.root(DRAINED).split("\n") == ["n2 a bad fan", "n4 a bad fan", ""]
+    site.root("scontrol update NodeName=n2,n4 State=RESUME")
     assert site.migrate("status")["exact_nodes"] == ["n1", "n2"]
     site.submit(5)
     site.submit(30)

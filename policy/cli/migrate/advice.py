@@ -31,10 +31,8 @@ class Step:
     """Hosts on which it runs; empty for the controller on which `berth migrate` runs."""
 
 
-def steps(
-    rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[Limit], states: Mapping[str, str]
-) -> Iterator[Step]:
-    """Yields the steps to a rung, `apply` among them; `states` are those of the nodes as Slurm has them."""
+def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[Limit]) -> Iterator[Step]:
+    """Yields the steps to a rung, `apply` among them."""
     if rung == "observe":
         yield Step("Change nothing in Slurm, and look", "berth observe")
         return
@@ -44,7 +42,7 @@ def steps(
         yield from _emptied(nodes)
     only = f" {fold(nodes)}" if nodes and rung == "exact" else ""
     yield Step("Write the files", f"berth migrate apply{only} --rung {rung}")
-    yield from _restart(rung, nodes, files, states, all_slurmds=rung != "advise")
+    yield from _restart(rung, nodes, files, all_slurmds=rung != "advise")
     controllers = tuple(_controllers(files))
     yield Step("Start berthd on each controller", "systemctl enable berthd && systemctl restart berthd", controllers)
     if rung == "exact":
@@ -52,7 +50,7 @@ def steps(
         for command in commands(limits):
             yield Step("Move a limit by model to its licence", command)
         if nodes:
-            yield Step("Give the nodes back to jobs", f"scontrol update NodeName={fold(nodes)} State=RESUME")
+            yield Step("Give the nodes back to jobs", f"berth migrate resume {fold(nodes)}")
     if rung == "sharing":
         gpu_nodes = tuple(sorted_nodes(files.texts.nodes))
         yield Step("Start berth-guard on each GPU node", "systemctl enable --now berth-guard", gpu_nodes)
@@ -60,9 +58,7 @@ def steps(
     yield Step("Check", "berth doctor")
 
 
-def steps_back(
-    rung: str, came_from: str, nodes: Sequence[str], files: Files, back: Sequence[str], states: Mapping[str, str]
-) -> Iterator[Step]:
+def steps_back(rung: str, came_from: str, nodes: Sequence[str], files: Files, back: Sequence[str]) -> Iterator[Step]:
     """Yields the steps that undo a rung, `undo` among them."""
     exact = rung == "exact"
     controllers = tuple(_controllers(files))
@@ -79,27 +75,24 @@ def steps_back(
         )
         yield Step("Give all waiting jobs back for good", "berth release --all")
     yield Step("Restore the files", "berth migrate undo")
-    yield from _restart(rung, nodes, files, states, all_slurmds=exact or rung == "sharing")
+    yield from _restart(rung, nodes, files, all_slurmds=exact or rung == "sharing")
     if exact:
         yield Step("Let waiting jobs that name a model go on", "berth migrate jobs --yes")
     for command in back:
         yield Step("Restore a limit by model", command)
     if exact and nodes:
-        yield Step("Give the nodes back to jobs", f"scontrol update NodeName={fold(nodes)} State=RESUME")
+        yield Step("Give the nodes back to jobs", f"berth migrate resume {fold(nodes)}")
     if came_from != "observe":
         yield Step("Start berthd on each controller", "systemctl restart berthd", controllers)
         yield Step("Check", "berth doctor")
 
 
 def _emptied(nodes: Sequence[str]) -> Iterator[Step]:
-    reason = 'Reason="berth migrate"'
-    yield Step("Drain the nodes", f"scontrol update NodeName={fold(nodes)} State=DRAIN {reason}")
+    yield Step("Drain the nodes", f"berth migrate drain {fold(nodes)}")
     yield Step("Wait until no job runs there", f"squeue -w {fold(nodes)} -t R,CG,S")
 
 
-def _restart(
-    rung: str, nodes: Sequence[str], files: Files, states: Mapping[str, str], *, all_slurmds: bool
-) -> Iterator[Step]:
+def _restart(rung: str, nodes: Sequence[str], files: Files, *, all_slurmds: bool) -> Iterator[Step]:
     yield Step("Copy the changed files to the hosts named above, if they are not shared")
     own = fold(nodes)
     if rung == "exact" and nodes:
@@ -114,7 +107,7 @@ def _restart(
     others = [node for node in sorted_nodes(listed(files.texts.slurm_conf)) if node not in done]
     if all_slurmds and others:
         yield from _while_no_job_starts(
-            [node for node in others if not any(word in states.get(node, "") for word in ("DRAIN", "DOWN"))],
+            others,
             Step(
                 f"Restart slurmd on all {'other ' if done else ''}nodes; jobs go on meanwhile",
                 "systemctl restart slurmd",
@@ -124,17 +117,14 @@ def _restart(
 
 
 def _while_no_job_starts(nodes: Sequence[str], step: Step) -> Iterator[Step]:
-    """Yields a restart of slurmds between a drain and a resume of these nodes: those that nobody else has drained.
+    """Yields a restart of the slurmds of these nodes between a drain and a resume.
 
     Slurm puts a job back into the queue, or lets its time run out, if its slurmd is away in the moment of its start.
     """
-    if nodes:
-        where = f"scontrol update NodeName={fold(nodes)}"
-        yield Step("Let no job start there for a moment", f'{where} State=DRAIN Reason="berth migrate: slurmd"')
-        yield Step("Wait until no job is starting there", f"squeue -w {fold(nodes)} -t CF")
+    yield Step("Let no job start there for a moment", f"berth migrate drain {fold(nodes)}")
+    yield Step("Wait until no job is starting there", f"squeue -w {fold(nodes)} -t CF")
     yield step
-    if nodes:
-        yield Step("Let jobs start there again", f"{where} State=RESUME")
+    yield Step("Let jobs start there again", f"berth migrate resume {fold(nodes)}")
 
 
 def notes(files: Files, says: SlurmSays, kind: str, rung: Rung, nodes: Sequence[str]) -> Iterator[str]:

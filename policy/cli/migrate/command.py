@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli.migrate import advice, limits, rungs, waiting
 from policy.cli.migrate.conf_text import value_of
+from policy.cli.migrate.drained import Turn, drain, node_states, resume
 from policy.cli.migrate.node_lines import ExactNode, sorted_nodes
 from policy.cli.migrate.rungs import RUNGS, ExactWords, Rung, rung_of
 from policy.cli.migrate.site import Files, SlurmSays, ask_slurm, file_system, jobs_on, read_files
@@ -54,6 +55,13 @@ def register(commands: Any) -> None:
         "jobs", help="rewrite waiting jobs that name a GPU model in a form that the new layout lacks"
     )
     jobs.add_argument("--yes", action="store_true", help="do not ask")
+    for name, help_text, turn in (
+        ("drain", "let no job start on these nodes; those that somebody else has drained stay as they are", drain),
+        ("resume", "give these nodes back to jobs, but for those that somebody else has drained", resume),
+    ):
+        one = below.add_parser(name, help=help_text)
+        one.add_argument("nodes", metavar="NODES", help="such as n[1-4]")
+        one.set_defaults(run=_turn, turn=turn)
     for one, run in ((plan, _plan), (apply, _apply), (status, _status), (undo, _undo), (jobs, _jobs)):
         one.set_defaults(run=run)
 
@@ -124,7 +132,7 @@ def _planned(options: argparse.Namespace, site: _Site, rung: Rung, only: str | N
     changes = tuple(site.files.changes(new))
     nodes = tuple(sorted_nodes(wanted))
     moved = {path.name for path in (change.path for change in changes)}
-    steps = tuple(advice.steps(rung, nodes, site.files, found, site.says.states)) if moved or rung == "observe" else ()
+    steps = tuple(advice.steps(rung, nodes, site.files, found)) if moved or rung == "observe" else ()
     kind = file_system(site.files.slurm_conf[0].parent)
     return _Planned(
         rung, nodes, changes, found, steps,
@@ -262,13 +270,10 @@ def _must_be_empty(site: _Site, nodes: Sequence[str]) -> None:
     if busy:
         named = some([f"{node} has {some(jobs)}" for node, jobs in busy.items()])
         raise BerthError(f"jobs are on these nodes: {named}; drain the nodes and wait for the jobs' end")
-    open_ones = [
-        node for node in nodes if not any(word in site.says.states.get(node, "") for word in ("DRAIN", "DOWN"))
-    ]
+    open_ones = [node for node in nodes if node not in site.says.states or not site.says.states[node].closed]
     if open_ones:
         raise BerthError(
-            f"{some(open_ones)}: jobs may start there at any time; first scontrol update"
-            f' NodeName={fold(open_ones)} State=DRAIN Reason="berth migrate"'
+            f"{some(open_ones)}: jobs may start there at any time; first berth migrate drain {fold(open_ones)}"
         )
 
 
@@ -356,9 +361,7 @@ def _steps_back(changes: Sequence[Change], site: _Site) -> list[advice.Step]:
     return [
         step
         for change in changes
-        for step in advice.steps_back(
-            change.rung, change.came_from, change.nodes, site.files, change.back, site.says.states
-        )
+        for step in advice.steps_back(change.rung, change.came_from, change.nodes, site.files, change.back)
     ]
 
 
@@ -379,6 +382,17 @@ def _none_shares(site: _Site) -> None:
     ]
     if shares:
         raise BerthError(f"jobs {some(shares)} share GPUs and need berth-epilog at their end; wait for it")
+
+
+def _turn(options: argparse.Namespace) -> int:
+    lines = _printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
+    found: Turn = options.turn(list(dict.fromkeys(expand(options.nodes))), node_states(lines))
+    for line in found.told:
+        sys.stdout.write(f"{line}\n")
+    if found.command:
+        _printed(*found.command)
+        sys.stdout.write(f"{' '.join(found.command)}\n")
+    return 0
 
 
 def _jobs(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from policy.cli.migrate.conf_text import entries, value_of
+from policy.cli.migrate.drained import NodeState, node_states
 from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError, SlurmError
@@ -47,7 +48,7 @@ class SlurmSays:
     version: str = ""
     slurmds: dict[str, str] = field(default_factory=dict)
     """Slurm's release by node."""
-    states: dict[str, str] = field(default_factory=dict)
+    states: dict[str, NodeState] = field(default_factory=dict)
     clusters: tuple[str, ...] = ()
     """All clusters of slurmdbd."""
     accounting: bool = False
@@ -103,13 +104,12 @@ def ask_slurm(printed: Printed, config_type: str) -> SlurmSays:
         printed("scontrol", "show", "config")
     except (SlurmError, IndexError):
         return SlurmSays()
-    slurmds, states = {}, {}
+    slurmds = {}
     for line in lines:
         name = re.match(r"NodeName=(\S+)", line)
         if name is None:
             continue
         slurmds[name[1]] = found[1] if (found := re.search(r" Version=(\S+)", line)) else ""
-        states[name[1]] = found[1] if (found := re.search(r" State=(\S+)", line)) else ""
     accounting = "slurmdbd" in config_type
     clusters: tuple[str, ...] = ()
     if accounting:
@@ -117,7 +117,7 @@ def ask_slurm(printed: Printed, config_type: str) -> SlurmSays:
             clusters = tuple(printed("sacctmgr", "-nP", "show", "cluster", "format=Cluster").decode().split())
         except SlurmError:
             accounting = False
-    return SlurmSays(version, slurmds, states, clusters, accounting)
+    return SlurmSays(version, slurmds, node_states(lines), clusters, accounting)
 
 
 def jobs_on(printed: Printed, nodes: Sequence[str]) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from policy.cli.migrate.advice import model_users, notes, steps, steps_back
-from policy.cli.migrate.rungs import Rung, Texts
+from policy.cli.migrate.rungs import RUNGS, Rung, Texts
 from policy.cli.migrate.site import Files, SlurmSays, file_system, read_files
 
 CONF = "ClusterName=one\nSlurmctldHost=a(10.0.0.1)\nSlurmctldHost=b\nNodeName=n[1-4] Gres=gpu:a100:8\n"
@@ -57,25 +57,32 @@ def test_what_slurm_does_not_tell_is_said() -> None:
     assert "Slurm does not answer here" in told(says=SlurmSays())
 
 
-@pytest.mark.parametrize(("rung", "nodes", "kept"), [("exact", ["n1"], "n[2,4]"), ("sharing", [], "n[1-2,4]")])
-def test_no_job_starts_where_a_slurmd_is_away_and_nobody_elses_drain_is_taken_back(
-    rung: Rung, nodes: list[str], kept: str
-) -> None:
-    commands = [step.command for step in steps(rung, nodes, files(), (), {"n3": "IDLE+DRAIN"})]
+@pytest.mark.parametrize(("rung", "nodes", "kept"), [("exact", ["n1"], "n[2-4]"), ("sharing", [], "n[1-4]")])
+def test_no_job_starts_where_a_slurmd_is_away(rung: Rung, nodes: list[str], kept: str) -> None:
+    commands = [step.command for step in steps(rung, nodes, files(), ())]
 
-    place = commands.index(f'scontrol update NodeName={kept} State=DRAIN Reason="berth migrate: slurmd"')
-    assert commands[place + 1 : place + 4] == [
+    place = commands.index("systemctl restart slurmd")
+    assert commands[place - 2 : place + 2] == [
+        f"berth migrate drain {kept}",
         f"squeue -w {kept} -t CF",
         "systemctl restart slurmd",
-        f"scontrol update NodeName={kept} State=RESUME",
+        f"berth migrate resume {kept}",
     ]
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+def test_no_step_changes_a_nodes_state_whatever_it_is(rung: Rung) -> None:
+    up = steps(rung, ["n1"], files(), ())
+    back = steps_back(rung, "advise", ["n1"], files(), ())
+
+    assert [step.command for step in (*up, *back) if "State=" in step.command] == []
+
+
 def test_nodes_are_drained_before_and_resumed_after_the_files_are_written() -> None:
-    texts = [f"{step.text} {step.command}" for step in steps("exact", ["n1"], files(), (), {})]
+    texts = [f"{step.text} {step.command}" for step in steps("exact", ["n1"], files(), ())]
     at = {word: next(place for place, text in enumerate(texts) if word in text) for word in (
-        "State=DRAIN", "squeue -w n1", "berth migrate apply n1", "stop slurmd", "restart slurmctld", "start slurmd",
-        "on all other nodes", "restart berthd", "migrate jobs", "n1 State=RESUME", "berth doctor",
+        "migrate drain n1", "squeue -w n1", "berth migrate apply n1", "stop slurmd", "restart slurmctld",
+        "start slurmd", "on all other nodes", "restart berthd", "migrate jobs", "migrate resume n1", "berth doctor",
     )}  # fmt: skip
 
     assert list(at.values()) == sorted(at.values())
@@ -84,7 +91,7 @@ def test_nodes_are_drained_before_and_resumed_after_the_files_are_written() -> N
 
 @pytest.mark.parametrize(("came_from", "gives_back"), [("advise", True), ("exact", False)])
 def test_pins_are_given_back_before_their_types_go(came_from: str, *, gives_back: bool) -> None:
-    commands = [step.command for step in steps_back("exact", came_from, ["n1"], files(), ["sacctmgr x"], {})]
+    commands = [step.command for step in steps_back("exact", came_from, ["n1"], files(), ["sacctmgr x"])]
 
     assert ("berth release --all" in commands) == gives_back
     if gives_back:
