@@ -86,8 +86,8 @@ class _Lately:
     at: float
     again: bool
     ready: Ready | None = None
-    looked: int = 0
-    """The state of the book at the last look for a reply."""
+    looked: tuple[int, int] = 0, 0
+    """The state of the book, and the second, at the last look for a reply."""
 
 
 class Shelf:
@@ -122,7 +122,7 @@ class Shelf:
         lately = self._kinds.get(asked.kind)
         if lately is None or not lately.again:
             return
-        lately.looked = book.state
+        lately.looked = book.state, int(now)
         if decision.holds_for == "one":
             del self._kinds[asked.kind]
         else:
@@ -135,12 +135,13 @@ class Shelf:
     def clear(self) -> None:
         """Let no reply stand ready, for what they were made by has changed."""
         for lately in self._kinds.values():
-            lately.ready, lately.looked = None, 0
+            lately.ready, lately.looked = None, (0, 0)
 
     def expected(self, book: Book, now: float) -> tuple[Datagram, dict[str, str]] | None:
-        """A kind that will be asked for again, and for which nobody has looked since the book changed."""
+        """A kind that will be asked for again, and for which nobody has looked since the book or the second changed."""
+        looked = book.state, int(now)
         for lately in reversed(self._kinds.values()):
-            if lately.again and lately.looked != book.state and now < lately.at + _LATELY:
+            if lately.again and lately.looked != looked and now < lately.at + _LATELY:
                 return lately.asked, lately.fields
         return None
 

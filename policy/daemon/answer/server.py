@@ -83,8 +83,10 @@ class Server:
         tend_at = collect_at = 0.0
         try:
             while not self._stop:
-                busy = self._answerer.catching_up or self._answerer.expects(time.time())
-                timeout = 0.0 if busy or self._asked else 0.5
+                clock = time.time()
+                busy = self._answerer.catching_up or self._answerer.expects(clock)
+                # Replies that stand ready are made anew when the second of their texts has ended.
+                timeout = 0.0 if busy or self._asked else min(0.5, 1.001 - clock % 1)
                 for file, events in self._poll.poll(timeout):
                     self._serve(file, events, wake)
                 if self._asked:

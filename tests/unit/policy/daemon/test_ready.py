@@ -159,6 +159,26 @@ def test_a_kind_that_nobody_asked_for_lately_is_not_expected() -> None:
     assert not made.expects(NOW + 5)
 
 
+@pytest.mark.parametrize("age", [0.0, STALE_AFTER + 5])
+def test_a_reply_whose_second_has_ended_is_made_once_more_before_it_is_asked_for(
+    searches: list[str], age: float
+) -> None:
+    made = answerer()
+    take(made, look(NOW - age), NOW)
+    for number in range(2):
+        ask(made, nonce=f"{number:016x}", time_limit="10")
+        made.look_ahead(NOW)
+    assert not made.expects(NOW + 0.9)
+
+    assert made.expects(NOW + 1)
+    made.look_ahead(NOW + 1)
+
+    assert not made.expects(NOW + 1.9)
+    before = len(searches)
+    assert ask(made, NOW + 1.2, nonce="a" * 16, time_limit="10")
+    assert age or len(searches) == before
+
+
 def test_a_ready_reply_takes_its_gpus_for_as_long_as_the_job_may_run() -> None:
     made = answerer()
     take(made, look(NOW, nodes=1), NOW)
