@@ -1,8 +1,9 @@
 """`make bench-flood`: one user sends the dearest requests that Slurm looks at, and another user's hook stays as it was.
 
 A lone slurmctld with 1,024 nodes x 8 GPUs, as `make bench-hook` has it, with 64 partitions that overlap and all nodes
-but 64 in use: on a small cluster no request is dear. The victim submits a job on one GPU five times a second, first
-alone and then beside the flood. The same is done with plain Slurm, whose figures are those of the flood alone.
+but 128 in use: on a small cluster no request is dear. The victim submits a job on one GPU five times a second, first
+alone and then beside the flood; each of its jobs finds a free one. The same is done with plain Slurm, whose figures are
+those of the flood alone.
 
 The flood's requests are of kinds never seen before, at the plugin's bounds, and exclude a node that does not exist: so
 Slurm refuses each of them after the hook, and what is measured is no long queue. Most come as heterogeneous jobs, which
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import random
 import subprocess
 import sys
 import time
@@ -29,10 +31,13 @@ PACE = "/usr/libexec/berth-bench/pace"
 SUBMIT = "/usr/libexec/berth-bench/submit"
 PARTITIONS = 64
 """As pace.c lists them."""
-FREE_NODES = 64
+FREE_NODES = 128
 """One fewer than pace.c's gangs have, so that these have to wait."""
 VICTIM, FLOOD = "alice", "mallory"
 VICTIM_RATE, RATE = 5, 1_000
+WARM = 5.0
+LONGEST = (8 * FREE_NODES / VICTIM_RATE - WARM) / 2
+"""Seconds of each phase after which the victim's jobs would have to wait: a place for such a job takes longer to find."""
 PROCESSES = 8
 MARGIN = 2.0
 """Seconds that the flood goes on before the victim begins, and after it ends."""
@@ -47,13 +52,18 @@ for p in $(seq {PARTITIONS}); do
 done >>/etc/slurm/slurm.conf
 useradd -m {FLOOD}
 """
-MEMORY = """
-for status in /proc/[0-9]*/status; do
-    awk -v uid=$(id -u slurm) '/^Name:/ {name = $2} /^Uid:/ {owner = $2} /^VmRSS:/ {rss = $2}
-        END {if (owner == uid) print name, rss}' $status 2>/dev/null
+LOOKS = 7
+MEMORY = f"""
+for look in $(seq {LOOKS}); do
+    for status in /proc/[0-9]*/status; do
+        awk -v uid=$(id -u slurm) '/^Name:/ {{name = $2}} /^Uid:/ {{owner = $2}} /^VmRSS:/ {{rss = $2}}
+            END {{if (owner == uid) print name, rss}}' $status 2>/dev/null
+    done
+    echo look 0; sleep 0.2
 done
-true
 """
+PARTS = {"berthd": "answers", "python3": "plans", "berth-slurm": "reads"}
+"""berthd's processes by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +120,18 @@ def fill(controller: Controller) -> None:
 
 
 def memory_of(controller: Controller) -> dict[str, float]:
-    """MiB that berthd's processes, and slurmctld, hold."""
-    found = {"berthd": 0.0, "slurmctld": 0.0}
+    """MiB that berthd's processes, and slurmctld, hold: a reading of Slurm that comes in between is none of it."""
+    looks: list[Counter[str]] = [Counter()]
     for line in controller.bash(MEMORY).splitlines():
         name, kib = line.split()
-        found["slurmctld" if name.startswith("slurm") else "berthd"] += int(kib) / 1024
-    return found
+        if name == "look":
+            looks.append(Counter())
+        elif name.startswith("slurm"):
+            looks[-1]["slurmctld"] += int(kib)
+        else:
+            looks[-1].update({name: int(kib), "berthd, all": int(kib)})
+    names = {name for look in looks for name in look}
+    return {name: median(look[name] for look in looks[:-1]) / 1024 for name in names}
 
 
 def hook_rows(controller: Controller) -> list[tuple[float, str, int]]:
@@ -166,7 +182,7 @@ def measure(controller: Controller, seconds: float, components: int) -> Found:
     """Calm, then the flood."""
     uid = int(controller.bash(f"id -u {VICTIM}"))
     fill(controller)
-    victims_phase(controller, 5.0, uid)  # warm
+    victims_phase(controller, WARM, uid)
     print(f"bench-flood: {controller.plugin}: calm", flush=True)
     at_first = memory_of(controller)
     calm, _ = victims_phase(controller, seconds, uid)
@@ -185,6 +201,16 @@ def measure(controller: Controller, seconds: float, components: int) -> Found:
     return Found(
         calm, beside, flooded, float(beside.ended - beside.began), int(taken), found, (at_first, before, after)
     )
+
+
+def interval(calm_ms: list[float], flood_ms: list[float]) -> tuple[float, float]:
+    """The 5th and the 95th percentile of how far the p99 beside the flood is over calm, by 2,000 drawings."""
+    draw = random.Random(1)
+    over = sorted(
+        quantile(draw.choices(flood_ms, k=len(flood_ms)), 0.99) - quantile(draw.choices(calm_ms, k=len(calm_ms)), 0.99)
+        for _ in range(2_000)
+    )
+    return over[100], over[1_899]
 
 
 def figures_of(berth: Found, plain: Found) -> list[Figure]:
@@ -223,10 +249,16 @@ def figures_of(berth: Found, plain: Found) -> list[Figure]:
             Figure(f"{name}_p50_s", median(mine), "s", peer, median(theirs)),
             Figure(f"{name}_p99_s", quantile(mine, 0.99), "s", peer, quantile(theirs, 0.99)),
         ]
-    calm_mib, flood_mib = berth.growth("berthd")
+    calm_mib, flood_mib = berth.growth("berthd, all")
+    low, high = interval(calm.hook_ms, flood.hook_ms)
     return [
         *figures,
-        Figure("berthd_rss_mib", berth.memory[2]["berthd"], "MiB", "before the flood", berth.memory[1]["berthd"]),
+        Figure("hook_p99_over_calm_from_ms", low, "ms"),
+        Figure("hook_p99_over_calm_to_ms", high, "ms"),
+        Figure("berthd_rss_mib", berth.memory[2]["berthd, all"], "MiB", "before the flood",
+               berth.memory[1]["berthd, all"]),
+        *(Figure(f"berthd_{part}_growth_mib", berth.growth(name)[1], "MiB", calm_words, berth.growth(name)[0])
+          for name, part in PARTS.items()),
         at_most("berthd_growth_mib", flood_mib, MOST_GROWTH_MIB, "MiB", calm_words, calm_mib),
         Figure("slurmctld_calm_growth_mib", berth.growth("slurmctld")[0], "MiB", "plain Slurm, calm",
                plain.growth("slurmctld")[0]),
@@ -240,6 +272,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of calm, and of the flood")
     parser.add_argument("--components", type=int, default=16, help="requests in each submission of the flood")
     args = parser.parse_args()
+    if args.seconds > LONGEST:
+        parser.error(f"--seconds: at most {LONGEST:g}, or the victim's jobs would find no free GPUs")
     subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
     found = {}
     for plugin in ("none", "berth"):

@@ -309,9 +309,9 @@ before still runs, and waits for it. srun looks whether the Prolog is over after
 that takes longer costs a second.
 """,
     "flood": """
-A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 64 in use. One user submits a job on one
+A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 128 in use. One user submits a job on one
 GPU five times a second, first alone (*calm*), then beside another user's flood; the same again with plain Slurm. The
-flood's requests are of four kinds, each never seen before: gangs of 65 nodes in 64 partitions, the same with 32 KB of
+flood's requests are of four kinds, each never seen before: gangs of 129 nodes in 64 partitions, the same with 32 KB of
 excluded nodes, 8,192 excluded nodes in few bytes, gangs that insist on one leaf. All exclude a node that does not
 exist, so that Slurm refuses them after the hook and none waits. They come as heterogeneous jobs of 16 components, each
 of which is a call of the hook. The flood's clients have the lowest priority, as if they ran elsewhere; slurmctld,

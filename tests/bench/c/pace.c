@@ -26,7 +26,7 @@
 #define NODE_LIST_MAX 32768
 #define NAMES_MAX 8192
 #define PARTITIONS 64
-#define GANG_NODES 65
+#define GANG_NODES 129
 
 struct plan {
 	double rate;
