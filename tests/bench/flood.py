@@ -37,7 +37,7 @@ VICTIM, FLOOD = "alice", "mallory"
 VICTIM_RATE, RATE = 5, 1_000
 WARM = 5.0
 LONGEST = (8 * FREE_NODES / VICTIM_RATE - WARM) / 2
-"""Seconds of each phase after which the victim's jobs would have to wait: a place for such a job takes longer to find."""
+"""Seconds of a phase after which the victim's jobs would have to wait: a place takes longer to find for such a job."""
 PROCESSES = 8
 MARGIN = 2.0
 """Seconds that the flood goes on before the victim begins, and after it ends."""
