@@ -22,7 +22,7 @@
 /* The node's Prolog has it set in the tasks of a guest, which has a GPU, but none in Slurm's books.
  */
 #define GUEST_HERE "BERTH_GUEST"
-/* job_submit has it set in the script of a job that asks for a seat, wherever it runs in the end. */
+/* job_submit has it set in the script of a job that asks for a seat. */
 #define SEAT_ASKED "BERTH_SEAT_ASKED"
 /* Between the plugins of one command: its user gave --gpu-share. */
 #define SHARE_ASKED "BERTH_SHARE_ASKED"
