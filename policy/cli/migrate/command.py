@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli.migrate import advice, limits, rungs, waiting
 from policy.cli.migrate.conf_text import value_of
-from policy.cli.migrate.drained import Turn, drain, node_states, resume
+from policy.cli.migrate.drained import NodeUpdate, drain, node_states, resume
 from policy.cli.migrate.node_lines import ExactNode, sorted_nodes
 from policy.cli.migrate.rungs import RUNGS, ExactWords, Rung, rung_of
 from policy.cli.migrate.site import Files, SlurmSays, ask_slurm, file_system, jobs_on, read_files
@@ -386,7 +386,7 @@ def _none_shares(site: _Site) -> None:
 
 def _turn(options: argparse.Namespace) -> int:
     lines = _printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
-    found: Turn = options.turn(list(dict.fromkeys(expand(options.nodes))), node_states(lines))
+    found: NodeUpdate = options.turn(list(dict.fromkeys(expand(options.nodes))), node_states(lines))
     for line in found.told:
         sys.stdout.write(f"{line}\n")
     if found.command:

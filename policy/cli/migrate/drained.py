@@ -13,7 +13,7 @@ from policy.cli.output import some
 from policy.formats.errors import BerthError
 from policy.formats.hostlist import fold
 
-__all__ = ["NodeState", "Turn", "drain", "node_states", "resume"]
+__all__ = ["DrainState", "NodeUpdate", "drain", "node_states", "resume"]
 
 REASON = "berth migrate"
 _AWAY = "Not responding"
@@ -21,7 +21,7 @@ _AWAY = "Not responding"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class DrainState:
     """A node's state as `scontrol show node` has it, and the reason that somebody gave for it."""
 
     state: str
@@ -40,44 +40,44 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NodeUpdate:
     """One update of nodes; `command` is empty where none is due, `told` names those that stay as they are."""
 
     command: tuple[str, ...]
     told: tuple[str, ...]
 
 
-def node_states(lines: Iterable[str]) -> dict[str, NodeState]:
+def node_states(lines: Iterable[str]) -> dict[str, DrainState]:
     """Returns the states of the nodes in the lines of `scontrol show node --oneliner`."""
     found = {}
     for line in lines:
         name, state = re.match(r"NodeName=(\S+)", line), re.search(r" State=(\S+)", line)
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?\s*$", line)
         if name and state:
-            found[name[1]] = NodeState(state[1], reason[1] if reason else "")
+            found[name[1]] = DrainState(state[1], reason[1] if reason else "")
     return found
 
 
-def drain(nodes: Sequence[str], states: dict[str, NodeState]) -> Turn:
+def drain(nodes: Sequence[str], states: dict[str, DrainState]) -> NodeUpdate:
     """Returns the update that drains the open ones of these nodes."""
     due = [node for node in nodes if not _of(node, states).closed]
     return _turn(due, nodes, states, "State=DRAIN", f"Reason={REASON}")
 
 
-def resume(nodes: Sequence[str], states: dict[str, NodeState]) -> Turn:
+def resume(nodes: Sequence[str], states: dict[str, DrainState]) -> NodeUpdate:
     """Returns the update that resumes those of these nodes that `drain` drained."""
     due = [node for node in nodes if _of(node, states).ours]
     return _turn(due, nodes, states, "State=RESUME")
 
 
-def _turn(due: Sequence[str], nodes: Sequence[str], states: dict[str, NodeState], *words: str) -> Turn:
+def _turn(due: Sequence[str], nodes: Sequence[str], states: dict[str, DrainState], *words: str) -> NodeUpdate:
     command = ("scontrol", "update", f"NodeName={fold(due)}", *words) if due else ()
     others = [node for node in nodes if _of(node, states).closed and not _of(node, states).ours]
     told = (f"{node} stays {states[node].state}: {states[node].reason or 'no reason is given'}" for node in others)
-    return Turn(command, tuple(told))
+    return NodeUpdate(command, tuple(told))
 
 
-def _of(node: str, states: dict[str, NodeState]) -> NodeState:
+def _of(node: str, states: dict[str, DrainState]) -> DrainState:
     if node not in states:
         raise BerthError(f"Slurm has no node {node}; it has {some(list(states)) or 'none'}")
     return states[node]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from policy.cli.migrate.conf_text import entries, value_of
-from policy.cli.migrate.drained import NodeState, node_states
+from policy.cli.migrate.drained import DrainState, node_states
 from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError, SlurmError
@@ -48,7 +48,7 @@ class SlurmSays:
     version: str = ""
     slurmds: dict[str, str] = field(default_factory=dict)
     """Slurm's release by node."""
-    states: dict[str, NodeState] = field(default_factory=dict)
+    states: dict[str, DrainState] = field(default_factory=dict)
     clusters: tuple[str, ...] = ()
     """All clusters of slurmdbd."""
     accounting: bool = False

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
-from policy.cli.migrate.drained import NodeState, drain, node_states, resume
+from policy.cli.migrate.drained import DrainState, drain, node_states, resume
 from policy.formats.errors import BerthError
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -42,7 +42,7 @@ def test_only_open_nodes_are_drained_and_only_those_are_resumed(
 ) -> None:
     states = node_states([line("n1", state, reason)])
 
-    assert states == {"n1": NodeState(state, reason)}
+    assert states == {"n1": DrainState(state, reason)}
     assert bool(drain(["n1"], states).command) == drains
     assert bool(resume(["n1"], states).command) == resumes
 
