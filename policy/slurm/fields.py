@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from policy.formats.hostlist import fold_numbers
-from policy.formats.slurm_facts import AdmissionRule, JobFacts
+from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
@@ -118,6 +118,24 @@ def takes_jobs(state: str) -> bool:
 def is_dynamic(state: str) -> bool:
     """Tells whether Slurm can forget a node in this state while it runs (`scontrol delete`)."""
     return "DYNAMIC" in state
+
+
+def node_facts(state: str, has: Gres, used: UsedGres, **own: Any) -> NodeFacts:
+    """Returns a node's facts from its state, as scontrol writes it, its GRES, and what each gateway reads itself."""
+    return NodeFacts(
+        up=takes_jobs(state),
+        completing="COMPLETING" in state,
+        dynamic=is_dynamic(state),
+        gpus=has.gpus,
+        loose=has.loose,
+        models=has.models,
+        seats=has.seats,
+        gpus_used=used.gpus,
+        seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
+        **own,
+    )
 
 
 @lru_cache(maxsize=4_096)

@@ -12,8 +12,7 @@ from typing import TypeVar
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.errors import SlurmError
-from policy.formats.slurm_facts import JobFacts, JobText, Memory, Reading
-from policy.request import counted
+from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
 from policy.slurm.interface import Pin
@@ -103,7 +102,6 @@ class CommandGateway:
         reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
         known, self._facts = self._facts, {}
         jobs = self._kept("job", self._completed(), known, lambda job: job.id)
-        memory_counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
         return Reading(
             at=at,
             nodes=self._kept("node", nodes, known, lambda node: node.name),
@@ -112,16 +110,10 @@ class CommandGateway:
             reservations=self._kept("reservation", reservations, known, lambda one: one.name),
             seen=frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment),
             refused=fields.refused(jobs),
-            memory=text.default_memory(config) if memory_counts else Memory(),
-            memory_counts=memory_counts,
-            in_all_partitions=text.in_all_partitions(config),
-            cpus_by_gpu=text.cpus_by_gpu(config),
-            one_task_per_core=text.one_task_per_core(config),
-            counted=counted.models(config.get("Licenses", "")),
-            version=config.get("SLURM_VERSION", ""),
             in_control=in_control,
             federated=federated,
             unreadable=self._unreadable,
+            **text.of_config(config),
         )
 
     def job(self, job_id: int) -> JobText:

@@ -10,11 +10,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from policy.formats import excluded_nodes as others
 from policy.formats import hostlist
 from policy.formats.errors import UnreadableError
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
+from policy.request import counted
 from policy.slurm import changes, fields
 from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 
@@ -100,7 +102,10 @@ def _node(line: str) -> NodeFacts:
     has = fields.gres(found.get("gres") or "")
     used = fields.gres_used(found.get("gres_used") or "")
     kept, for_gpus = (pattern.search(found["special"]) for pattern in (_FOR_SYSTEM, _FOR_GPUS))
-    return NodeFacts(
+    return fields.node_facts(
+        found["state"],
+        has,
+        used,
         name=found["name"],
         cpus=int(found["cpus"]),
         cpus_used=int(found["used"]),
@@ -109,17 +114,6 @@ def _node(line: str) -> NodeFacts:
         threads=int(found["threads"]),
         weight=int(found["weight"]),
         cpus_kept=int(for_gpus[1]) * int(found["threads"]) if for_gpus else 0,
-        up=fields.takes_jobs(found["state"]),
-        completing="COMPLETING" in found["state"],
-        dynamic=fields.is_dynamic(found["state"]),
-        gpus=has.gpus,
-        loose=has.loose,
-        models=has.models,
-        seats=has.seats,
-        gpus_used=used.gpus,
-        seats_used=used.seats,
-        shards=has.shards,
-        shared=used.shared,
         features=_names(found["features"]),
         partitions=_names(found["partitions"]),
     )
@@ -303,24 +297,19 @@ def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
     return Memory()
 
 
-def default_memory(config: Mapping[str, str]) -> Memory:
-    """Returns what a job gets that names no memory, where its partition has no rule of its own."""
-    return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
-
-
-def cpus_by_gpu(config: Mapping[str, str]) -> bool:
-    """Tells whether jobs get CPUs for each of their GPUs without asking."""
-    return "DefCpuPerGPU" in config.get("JobDefaults", "")
-
-
-def one_task_per_core(config: Mapping[str, str]) -> bool:
-    """Tells whether a task that uses one thread takes a core all the same."""
-    return "ONE_TASK_PER_CORE" in config.get("SelectTypeParameters", "").upper()
-
-
-def in_all_partitions(config: Mapping[str, str]) -> bool:
-    """Tells whether Slurm takes a job for several partitions only if it can run in each of them."""
-    return config.get("EnforcePartLimits", "").upper() == "ALL"
+def of_config(config: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a `Reading` that Slurm's configuration decides, for every gateway."""
+    selects, defaults = config.get("SelectTypeParameters", "").upper(), config.get("JobDefaults", "")
+    counts = "MEMORY" in selects
+    return {
+        "memory": memory(config, dict(re.findall(r"(\w+)=(\d+)", defaults))) if counts else Memory(),
+        "memory_counts": counts,
+        "in_all_partitions": config.get("EnforcePartLimits", "").upper() == "ALL",
+        "cpus_by_gpu": "DefCpuPerGPU" in defaults,
+        "one_task_per_core": "ONE_TASK_PER_CORE" in selects,
+        "counted": counted.models(config.get("Licenses", "")),
+        "version": config.get("SLURM_VERSION", ""),
+    }
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from policy.formats import excluded_nodes, hostlist
 from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.escape import escape, unescape
-from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reading, Reservation
-from policy.request import counted
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import OVER
@@ -85,7 +84,6 @@ class LibslurmGateway:
         config, ping = self._read_seldom()
         at = time.time()
         self._take_changes()
-        memory_counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
         return Reading(
             at=at,
             nodes=self._all(NodeFacts),
@@ -94,16 +92,10 @@ class LibslurmGateway:
             reservations=tuple(one for one in self._all(Reservation) if one.nodes),
             seen=self._seen,
             refused=self._refused,
-            memory=text.default_memory(config) if memory_counts else Memory(),
-            memory_counts=memory_counts,
-            in_all_partitions=text.in_all_partitions(config),
-            cpus_by_gpu=text.cpus_by_gpu(config),
-            one_task_per_core=text.one_task_per_core(config),
-            counted=counted.models(config.get("Licenses", "")),
-            version=config.get("SLURM_VERSION", ""),
             in_control=_is_here(ping.controller),
             federated=bool(ping.federation),
             unreadable=dict(self._unreadable),
+            **text.of_config(config),
         )
 
     def job(self, job_id: int) -> JobText:
@@ -329,7 +321,10 @@ def job_facts(record: JobRecord) -> JobFacts:
 def node_facts(record: NodeRecord) -> NodeFacts:
     """A node as Berth sees it."""
     has, used = fields.gres(record.gres), fields.gres_used(record.gres_used)
-    return NodeFacts(
+    return fields.node_facts(
+        record.state,
+        has,
+        used,
         name=record.name,
         cpus=record.cpus,
         cpus_used=record.cpus_used,
@@ -338,17 +333,6 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         threads=record.threads,
         weight=record.weight,
         cpus_kept=record.cores_kept * record.threads,
-        up=fields.takes_jobs(record.state),
-        completing="COMPLETING" in record.state,
-        dynamic=fields.is_dynamic(record.state),
-        gpus=has.gpus,
-        loose=has.loose,
-        models=has.models,
-        seats=has.seats,
-        gpus_used=used.gpus,
-        seats_used=used.seats,
-        shards=has.shards,
-        shared=used.shared,
         features=fields.names(unescape(record.features)),
         partitions=fields.names(unescape(record.partitions)),
     )

@@ -230,7 +230,10 @@ def node_gres(node: Any) -> Gres:
 
 def node_facts(row: NodeRow, has: Gres, used: UsedGres) -> NodeFacts:
     """A node as Berth sees it."""
-    return NodeFacts(
+    return fields.node_facts(
+        row.state,
+        has,
+        used,
         name=row.name,
         cpus=row.effective_cpus,
         cpus_used=row.allocated_cpus,
@@ -238,17 +241,6 @@ def node_facts(row: NodeRow, has: Gres, used: UsedGres) -> NodeFacts:
         mem_used=row.allocated_memory,
         threads=row.threads_per_core or 1,
         weight=1 if row.weight is None else row.weight,
-        up=fields.takes_jobs(row.state),
-        completing="COMPLETING" in row.state,
-        dynamic=fields.is_dynamic(row.state),
-        gpus=has.gpus,
-        loose=has.loose,
-        models=has.models,
-        seats=has.seats,
-        gpus_used=used.gpus,
-        seats_used=used.seats,
-        shards=has.shards,
-        shared=used.shared,
         features=frozenset(row.active_features),
         partitions=frozenset(row.partitions),
     )

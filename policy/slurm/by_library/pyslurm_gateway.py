@@ -20,8 +20,7 @@ from importlib import metadata
 from typing import Any, TypeVar
 
 from policy.formats.errors import SlurmError, UnreadableError
-from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reading, Reservation
-from policy.request import counted
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import CommandGateway, Runner, run_command
@@ -150,7 +149,6 @@ class PyslurmGateway:
         at = time.time()
         with self._speaking("Slurm cannot be read"):
             self._take_all()
-        memory_counts = "MEMORY" in seldom.config.get("SelectTypeParameters", "").upper()
         segments = [job.facts.segment for job in self._jobs.values() if job.facts.segment]
         return Reading(
             at=at,
@@ -160,17 +158,11 @@ class PyslurmGateway:
             reservations=tuple(self._reservations.values()),
             seen=frozenset(segment["id"] for segment in segments if "id" in segment),
             refused=fields.refused(job.facts for job in self._jobs.values()),
-            memory=text.default_memory(seldom.config) if memory_counts else Memory(),
-            memory_counts=memory_counts,
-            in_all_partitions=text.in_all_partitions(seldom.config),
-            cpus_by_gpu=text.cpus_by_gpu(seldom.config),
-            one_task_per_core=text.one_task_per_core(seldom.config),
-            counted=counted.models(seldom.config.get("Licenses", "")),
-            version=seldom.config.get("SLURM_VERSION", ""),
             in_control=seldom.in_control,
             # Jobs of a federation have a cluster of origin.
             federated=any(job.row.federation_origin for job in self._jobs.values()),
             unreadable=dict(self._unreadable),
+            **text.of_config(seldom.config),
         )
 
     def job(self, job_id: int) -> JobText:
