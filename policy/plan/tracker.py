@@ -1,6 +1,6 @@
 """The tracker: what the cluster holds now and when it comes free; each reading updates only the changed nodes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.cluster.limits_used import LimitsUsed
 from policy.cluster.shared.fragmentation import cpus_per_gpu, learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
@@ -24,7 +23,7 @@ from policy.request.tiers import GUARANTEED
 if TYPE_CHECKING:
     from policy.cluster.shared.company import Company
     from policy.cluster.shared.fragmentation import UsualJob
-    from policy.formats.arrays import Bools, Floats
+    from policy.formats.arrays import Bools
     from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
 SOON = 5.0
@@ -39,11 +38,8 @@ HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING
 class Picture:
     """All running jobs on their nodes, without waiting jobs."""
 
-    def __init__(self, fleet: Fleet, used: LimitsUsed | None = None, isolation: Isolation | None = None) -> None:
-        """`used` outlives the picture: how much jobs use of their time limits does not depend on the fleet.
-
-        With `isolation` a node that cannot be understood counts as down; without it, that raises.
-        """
+    def __init__(self, fleet: Fleet, isolation: Isolation | None = None) -> None:
+        """With `isolation` a node that cannot be understood counts as down; without it, that raises."""
         count = len(fleet.names)
         self._isolation = isolation
         self.fleet = fleet
@@ -77,7 +73,6 @@ class Picture:
         self._shapes: tuple[UsualJob, ...] = ()
         self._cpus_per_gpu = 0.0
         self._learned = -LEARN_EVERY
-        self._used = used or LimitsUsed()
 
     def update(self, reading: "Reading") -> frozenset[int]:
         """Takes a reading over; returns the nodes that have changed."""
@@ -173,7 +168,7 @@ class Picture:
                 at=self.at,
                 up=self._open,
                 quiet=self._quiet,
-                times=self._expected(range(len(self.fleet.names))),
+                times=self._times.copy(),
                 gpus=self._gpus,
                 cpus=self._cpus,
                 mem=self._mem,
@@ -212,7 +207,7 @@ class Picture:
             (picture.reserved_from, self._reserved_from),
         ):
             theirs[here] = ours[here]
-        picture.times[here] = self._expected(here)
+        picture.times[here] = self._times[here]
         picture.hole_until[here] = FAR
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
@@ -224,18 +219,6 @@ class Picture:
             if place in self._sharers:
                 picture.sharers[place] = self._sharers[place]
         book.advance(self.at)
-
-    def _expected(self, places: "Sequence[int]") -> "Floats":
-        """Returns the expected end times of some rows; jobs mostly end before their time limits.
-
-        On nodes with packed jobs the time limits count, since `_tenants` holds the same ends.
-        """
-        times, part = self._times[places], self._used.part
-        if part == 1.0:
-            return times
-        sooner: Floats = np.maximum(self.at + part * (times - self.at), np.minimum(times, self.at + SOON))
-        shared = [place in self._tenants for place in places] if self._tenants else False
-        return np.where(np.reshape(shared, (-1, 1)), times, sooner)
 
     def is_free(self, places: Iterable[int], mask: int) -> bool:
         """Tells whether no running job holds any of these GPUs on any of these nodes."""
@@ -259,16 +242,9 @@ class Picture:
                     self._jobs_of[place][job_id] = job
                     changed.add(place)
         for job_id in self._holding.keys() - holding.keys():
-            self._learn_from(self._holding[job_id])
             changed |= self._forget(job_id)
         self._holding = holding
         return changed
-
-    def _learn_from(self, job: "JobFacts") -> None:
-        """Learns how much of its time limit an ended job used; leaves out guests and jobs that berthd itself ended."""
-        if job.start is None or job.end is None or job.guest or "move_until" in (job.segment or {}):
-            return
-        self._used.learn(self.at - job.start, job.end - job.start)
 
     def _forget(self, job_id: int) -> set[int]:
         places = set(self._places(self._holding[job_id])) if job_id in self._holding else set()

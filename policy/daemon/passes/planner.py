@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from policy.cluster.limits_used import LimitsUsed
 from policy.cluster.untyped import NodePins, numbered
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
@@ -111,7 +110,6 @@ class Planner:
             else None
         )
         self._picture: Picture | None = None
-        self._used = LimitsUsed()
         self._problem, self._unreadable = "", frozenset[int]()
         self._blind = False
         """True if Slurm answers and its answer cannot be read: no process keeps the pins then."""
@@ -407,7 +405,7 @@ class Planner:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         picture = self._picture
         if picture is None or picture.fleet is not fleet:
-            picture = Picture(fleet, self._used, self._plan.isolation)
+            picture = Picture(fleet, self._plan.isolation)
         # A pin that names nodes alone changes nothing else of the job.
         self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) and self._node_pins is None else None
         self._pins.counting = fleet if fleet.counted and self._node_pins is None else None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from policy.cluster.limits_used import LEAST
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.passes import planner as planner_module
@@ -262,23 +261,3 @@ def test_a_job_that_moves_in_a_pass_is_not_put_back_for_its_list(tmp_path: Path,
     # What the reading shows of it is out of date, its old place too.
     assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n2",))]
     assert slurm.others == ["n1"]
-
-
-def test_what_jobs_use_of_their_limits_is_known_still_when_the_nodes_have_changed(
-    tmp_path: Path, channel: socket.socket
-) -> None:
-    over = [running(100 + number, "n2", 0, 25) for number in range(LEAST)]  # 100 of 125 s
-    stays = running(1, "n1", 0xFF, 3_000)
-    slurm = Slurm([node("n1", used=0xFF), node("n2")], [stays, *over])
-    planner = planner_of(slurm, tmp_path, channel)
-
-    planner.one_pass(ended=False)
-    slurm.jobs = [stays]
-    planner.one_pass(ended=False)
-    slurm.nodes = [slurm.nodes[0], replace(slurm.nodes[1], cpus=64)]
-    planner.one_pass(ended=False)
-
-    book = planner._plan.book
-    assert book is not None
-    assert book.fleet.cpus.tolist() == [32, 64]
-    assert sorted(set(book.cluster.times[0].tolist())) == [book.cluster.at, book.cluster.at + 2_400]

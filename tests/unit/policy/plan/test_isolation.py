@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
-from policy.cluster.limits_used import LimitsUsed
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Change, Move, Release
@@ -162,7 +161,7 @@ def test_a_job_that_was_left_alone_is_planned_again_later() -> None:
 
 def test_a_fault_in_what_an_ended_job_frees_costs_that_job_alone() -> None:
     look = world()
-    picture = Picture(fleet(look), LimitsUsed())
+    picture = Picture(fleet(look))
     picture.update(look)
     told: list[str] = []
     plan = Plan(BerthPolicy(), Settings(repin=True), tell=told.append)

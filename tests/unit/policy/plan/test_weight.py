@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from policy.cluster.fleet import build_fleet
-from policy.cluster.limits_used import LimitsUsed
 from policy.formats.slurm_facts import NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
@@ -91,7 +90,7 @@ def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
     held = waiting(5, "n1", 0b11, reason="JobHeldUser", submitted=int(NOW) - 5_000, segment=INSISTS)
     for at, job in ((NOW, held), (NOW + 1, replace(held, reason="Resources")), (NOW + 2, replace(held, reason="None"))):
         look = reading([node("n1"), node("n2")], [job], at=at)
-        picture = Picture(fleet(look), LimitsUsed())
+        picture = Picture(fleet(look))
         picture.update(look)
         assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move)]
 
