@@ -32,3 +32,11 @@ def test_it_may_have_all_the_memory_of_a_node_and_no_more(more: int, start: floa
     demand = replace(asked(opened), mem=int(opened.cluster.fleet.mem[0]) + more)
 
     assert opened.start_of(demand, [0], 1) == start
+
+
+@pytest.mark.parametrize(("more", "start"), [(0, 0.0), (1, None)])
+def test_it_may_have_all_the_cpus_of_a_node_and_no_more(more: int, start: float | None) -> None:
+    opened = book([node("n1")])
+    demand = replace(asked(opened), cpus=int(opened.cluster.fleet.cpus[0]) + more)
+
+    assert opened.start_of(demand, [0], 1) == start

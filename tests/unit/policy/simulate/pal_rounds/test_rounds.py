@@ -62,6 +62,30 @@ def test_with_exact_ends_a_job_ends_when_its_work_is_done() -> None:
     assert outcome.starts["b"] == 400
 
 
+class _SaysNothing(Policy):
+    """Places as `packed` does, counts how often it is asked, and tells nothing about itself but whether it is sticky."""
+
+    name = "says nothing"
+
+    def __init__(self, *, moves: bool) -> None:
+        self.asked = 0
+        if moves:
+            self.sticky = False
+
+    def place(self, demand: Demand, view: View) -> Berth:
+        self.asked += 1
+        return PACKED.place(demand, view)
+
+
+@pytest.mark.parametrize(("moves", "asked"), [(False, 1), (True, 5)])
+def test_a_policy_is_asked_each_round_unless_it_keeps_jobs_where_they_are(moves: bool, asked: int) -> None:
+    policy = _SaysNothing(moves=moves)
+
+    go([job("a", 1, 0, 500)], policy=policy)
+
+    assert policy.asked == asked
+
+
 def test_a_job_is_as_slow_as_its_slowest_gpu_times_its_locality() -> None:
     on = fleet(scores=[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]])
 
