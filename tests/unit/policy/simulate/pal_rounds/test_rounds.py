@@ -63,7 +63,7 @@ def test_with_exact_ends_a_job_ends_when_its_work_is_done() -> None:
 
 
 class _SaysNothing(Policy):
-    """Places as `packed` does, counts how often it is asked, and tells nothing about itself but whether it is sticky."""
+    """Places as `packed` does, counts how often it is asked, and tells only whether it is sticky."""
 
     name = "says nothing"
 
