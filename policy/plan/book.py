@@ -456,8 +456,10 @@ class Book:
         picture, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
         fits = (picture.cpus[here] >= (demand.cpus or 0)) & (picture.mem[here] >= (demand.mem or 0))
         times = np.where(fits, picture.times[here], FAR).min(axis=1)
+        have_room = int((times <= picture.at).sum())
         later = np.sort(times[np.isfinite(times) & (times > picture.at)])
-        return later[demand.n - 1 : demand.n].tolist()  # type: ignore[no-any-return]
+        last = max(0, demand.n - 1 - have_room)
+        return later[last : last + 1].tolist()  # type: ignore[no-any-return]
 
     def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
         return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)

@@ -13,13 +13,10 @@ CPUS, MEM = 32, 64_000
 
 
 def full(*ends_in: float, mem: int = 10_000) -> Book:
-    """Nodes on each of which one job holds all CPUs, and ends so late."""
-    names = [f"n{number}" for number in range(1, len(ends_in) + 1)]
-    nodes = [node(name, cpus_used=CPUS, mem_used=mem) for name in names]
-    jobs = [
-        running(number, name, 0, end, cpus=CPUS, mem=mem)
-        for number, (name, end) in enumerate(zip(names, ends_in, strict=True), 1)
-    ]
+    """Nodes on each of which one job holds all CPUs, and ends so late; 0: there is none."""
+    ends = {f"n{number}": end for number, end in enumerate(ends_in, 1)}
+    nodes = [node(name, cpus_used=CPUS * (end > 0), mem_used=mem * (end > 0)) for name, end in ends.items()]
+    jobs = [running(int(name[1:]), name, 0, end, cpus=CPUS, mem=mem) for name, end in ends.items() if end]
     return book(reading(nodes, jobs))
 
 
@@ -33,6 +30,20 @@ def test_it_starts_when_as_many_nodes_as_it_needs_have_room(nodes: int, where: t
     opened = full(100, 200, 300)
 
     assert opened.soonest_without_gpus(asks(opened, nodes)) == (where, NOW + seconds)
+
+
+def test_nodes_with_room_already_count() -> None:
+    opened = full(0, 100, 200)
+
+    assert opened.soonest_without_gpus(asks(opened, 2)) == ((0, 1), NOW + 100)
+    assert opened.soonest_without_gpus(asks(opened, 3)) == ((0, 1, 2), NOW + 200)
+
+
+def test_a_node_that_is_down_gives_it_no_room() -> None:
+    opened = full(0, 100, 200)
+    opened.cluster.up[0] = False
+
+    assert opened.soonest_without_gpus(asks(opened, 2)) == ((1, 2), NOW + 200)
 
 
 def test_it_starts_now_where_there_is_room_and_never_where_there_are_too_few_nodes() -> None:
