@@ -46,7 +46,7 @@ def test_a_job_fits_down_to_the_last_cpu_and_mebibyte() -> None:
 def test_a_job_on_whole_nodes_fits_where_nothing_is_taken() -> None:
     whole = demand(gpus=4, cpus=None, mem=None)
     here = room(ON.cpus.tolist(), ON.mem.tolist())
-    taken = replace(here, free=here.free & np.array([0b1111, 0b1110, 0b1111]), mem=here.mem - [0, 0, 1])
+    taken = replace(here, free=here.free & np.array([0b1111, 0b1110, 0b1111]), mem=here.mem - np.array([0, 0, 1]))
 
     assert Policy.fitting(whole, here).all()
     assert Policy.fitting(whole, taken).tolist() == [True, False, False]

@@ -145,6 +145,43 @@ def test_where_nobody_waits_for_company_the_least_bad_is_taken() -> None:
     assert "no better company came free in time" in found["why"]
 
 
+ON_TWO_NODES = {"tres_per_job": "gres/gpu:2", "gpus": "2", "min_nodes": "2", "max_nodes": "2", "num_tasks": "2"}
+
+
+def two_nodes(first: str, second: str) -> tuple[list[NodeFacts], list[JobFacts]]:
+    """Two nodes, on each of which two GPUs have a packed job and nothing else is free."""
+    nodes = [node(name, used=0xFC, shared=(30, 30)) for name in ("n1", "n2")]
+    jobs = [running(90 + place, one.name, 0xFC, 9_000) for place, one in enumerate(nodes)]
+    for place, one in enumerate(nodes):
+        jobs.append(called(first, packed(1 + 2 * place, one.name, 0, 30)))
+        jobs.append(called(second, packed(2 + 2 * place, one.name, 1, 30)))
+    return nodes, jobs
+
+
+def test_on_several_nodes_a_job_joins_those_that_bear_it_on_each() -> None:
+    opened = picture(*two_nodes("heavy", "light")).book()
+
+    found = told(ask(opened, "heavy", **ON_TWO_NODES))
+
+    assert (found["nodes"], found["gpus"], found["state"]) == ("n1,n2", "1", "placed")
+
+
+def test_on_several_nodes_too_bad_company_only_is_waited_for() -> None:
+    opened = picture(*two_nodes("heavy", "heavy")).book()
+
+    found = told(ask(opened, "heavy", **ON_TWO_NODES))
+
+    assert (found["state"], found["start"]) == ("waiting", str(int(NOW) + 1_000))
+    assert told(ask(opened, "light", **ON_TWO_NODES))["state"] == "placed"
+
+
+def test_on_several_nodes_nobody_waits_for_company_where_the_site_says_so() -> None:
+    sharing = replace(SHARING, company_wait=0)
+    opened = picture(*two_nodes("heavy", "heavy"), sharing=sharing).book()
+
+    assert told(ask(opened, "heavy", **ON_TWO_NODES))["state"] == "placed"
+
+
 # Waiting
 
 
