@@ -7,7 +7,6 @@ import os
 import pwd
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from policy.cli import ask
@@ -15,6 +14,7 @@ from policy.cli.listing import Column, add_list_options, columns_of, lines_of, l
 from policy.cli.output import print_json, say
 from policy.formats import hostlist
 from policy.formats.errors import UsageError
+from policy.site.overview import user_of
 
 _USUAL = (
     *("jobid", "partition", "name", "user", "st", "time", "nodes", "nodelist", "gpus"),
@@ -88,15 +88,6 @@ def _state(word: str) -> str:
     long = {short: state for state, short in _SHORT.items()}
     name = word.strip().upper()
     return long.get(name, name)
-
-
-@lru_cache(maxsize=4_096)
-def user_of(uid: int) -> str:
-    """Returns a user's name, as this host knows it, else the number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def name_of(job: Mapping[str, Any]) -> str:

@@ -4,7 +4,9 @@ berthd's planning process writes it; the desk for users' questions, and commands
 """
 
 import json
+import pwd
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,15 @@ MOST_BYTES = 16_777_216
 def path_of(socket: Path) -> Path:
     """Returns the overview's path: beside berthd's socket, and one for each."""
     return socket.with_name(f"{socket.name}.overview")
+
+
+@lru_cache(maxsize=4_096)
+def user_of(uid: int) -> str:
+    """Returns a user's name, as this host knows it, else the number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class OverviewFile:

@@ -1,18 +1,17 @@
 """Shows the cluster as berthd's overview tells it: the file that also `berth nodes`, `queue` and `top` are made of."""
 
 import os
-import pwd
 import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Protocol
 
 from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobText
+from policy.site.overview import user_of
 from policy.web.model import (
     MOST_EVENTS,
     WebEvent,
@@ -178,7 +177,7 @@ def _jobs(
         yield WebJob(
             id=str(job["id"]),
             state=job["state"],
-            user=_user(job["user_id"]),
+            user=user_of(job["user_id"]),
             uid=job["user_id"],
             name=job["name"],
             account=job["account"],
@@ -195,11 +194,3 @@ def _jobs(
             guest=job.get("guest", False),
             segment=known | ({"start": str(planned["start"])} if planned["start"] else {}),
         )
-
-
-@lru_cache(4_096)
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
