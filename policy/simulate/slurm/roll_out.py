@@ -33,7 +33,7 @@ class RolledQueue:
 
     def learn(self, task: "Task", seconds: float) -> None:
         """Notes that a job has ended."""
-        self._times.learn(_known(task), seconds)
+        self._times.learn(known_at_submission(task), seconds)
 
     def holds(self, task: "Task", now: float) -> bool:
         """Tells whether a job lets others go first at this moment."""
@@ -62,7 +62,7 @@ class RolledQueue:
             task.index,
             demand.n,
             demand.k,
-            self._times.predict(_known(task)).median,
+            self._times.predict(known_at_submission(task)).median,
             self._scores_of(task),
             reach_of(self._ledger.fleet, demand, self._groups),
             now - self._since.get(task.index, now),
@@ -79,12 +79,13 @@ class RolledQueue:
     def _ends(self, now: float) -> "Iterable[End]":
         for task in self._running.tasks.values():
             if task.berth is not None:
-                expected = self._times.predict(_known(task)).median
+                expected = self._times.predict(known_at_submission(task)).median
                 left = still_to_run(expected, now - task.started, task.limit)
                 for node, mask in zip(task.berth.nodes, task.berth.masks, strict=True):
                     yield End(now + max(1.0, left), (node,), mask.bit_count())
 
 
-def _known(task: "Task") -> KnownAtSubmission:
+def known_at_submission(task: "Task") -> KnownAtSubmission:
+    """Returns what run times are predicted from."""
     job = task.job
     return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)

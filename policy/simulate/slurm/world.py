@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from policy.formats.errors import UsageError
-from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.history.runtime import RunTimes
 from policy.placement.base import Berth, Policy
 from policy.simulate.pal_rounds.rooms import empty_nodes
 from policy.simulate.result import SimulationOutcome, Stretch
@@ -29,6 +29,7 @@ from policy.simulate.slurm.queue.jobs import Task, Tasks
 from policy.simulate.slurm.queue.priority import Queue
 from policy.simulate.slurm.queue.running import RunningJobs
 from policy.simulate.slurm.queue.waits import SIZES, WaitClocks, size_class, totals
+from policy.simulate.slurm.roll_out import known_at_submission
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class SlurmWorld:
         if self.settings.durations == "true":
             task.expected = task.median = min(task.job.work, task.limit) if self.settings.kill else task.job.work
         elif self._run_times is not None:
-            guess = self._run_times.predict(_asked(task))
+            guess = self._run_times.predict(known_at_submission(task))
             task.expected, task.median = min(guess.high, task.limit), min(guess.median, task.limit)
 
     def _wait(self, task: Task) -> None:
@@ -360,7 +361,7 @@ class SlurmWorld:
         self._ends[task.job.id] = task.ended
         self._killed += killed
         if self._run_times is not None:
-            self._run_times.learn(_asked(task), self.clock.now - task.started)
+            self._run_times.learn(known_at_submission(task), self.clock.now - task.started)
         if self._passes.rolled is not None:
             self._passes.rolled.learn(task, self.clock.now - task.started)
         if task.job.id in self._then:
@@ -513,8 +514,3 @@ class SlurmWorld:
             quota = quotas.get(task.quota)
             if quota is not None and held[task.quota] > quota:
                 yield task
-
-
-def _asked(task: Task) -> KnownAtSubmission:
-    job = task.job
-    return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)
