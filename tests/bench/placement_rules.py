@@ -43,7 +43,7 @@ class _NoWait(BerthPolicy):
         return demand.candidates
 
 
-class _NoScores(_NoWait):
+class NoScores(_NoWait):
     def __init__(self) -> None:
         super().__init__()
         self._blind: Fleet | None = None
@@ -68,7 +68,7 @@ Rule = tuple[type[BerthPolicy], Callable[[], AbstractContextManager[object]]]
 RULES: dict[str, Rule] = {
     ALL: (BerthPolicy, nullcontext),
     "too slow nodes are given up": (_NoWait, nullcontext),
-    "scores": (_NoScores, nullcontext),
+    "scores": (NoScores, nullcontext),
     "scores within 2 % are alike": (BerthPolicy, lambda: patch.object(speed, "ALIKE", 0.0)),
     "one node: the leaf, then the GPUs that others miss least": (
         BerthPolicy,

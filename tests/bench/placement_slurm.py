@@ -131,8 +131,12 @@ def _scores() -> dict[str, Floats]:
 def fleet_of(family: SlurmFamily) -> Fleet:
     """Returns the cluster: the 64 GPUs of PAL's published simulations in nodes of four A100."""
     layout = Layout(NODES, GPUS_PER_NODE, family.nodes_per_leaf, family.leaves_per_pod)
-    costs = CostModel(family.localities or pal_locality())
-    return build(layout, dict(_scores()), costs, machine(MACHINE, "n0"))
+    return build(layout, dict(_scores()), costs_of(family), machine(MACHINE, "n0"))
+
+
+def costs_of(family: SlurmFamily) -> CostModel:
+    """Returns what distance costs in a family's network."""
+    return CostModel(family.localities or pal_locality())
 
 
 def best_everywhere(fleet: Fleet) -> Fleet:

@@ -1,0 +1,96 @@
+"""What Berth brings on other kinds of nodes under Slurm's own rules: near nodes, and slow GPUs that are known.
+
+`python -m tests.bench.placement_kinds [--draws 8] [--kind NAME]`: the traces and draws of `placement_slurm` (leaves of
+four nodes) on nodes of other kinds, without time limits and with limits of three times the run time. *Over plain Slurm*
+is Berth's mean JCT over plain Slurm's; *looks ahead* the same where jobs may let others go first, as with berthd's
+`look_ahead`; *no speeds* the same where Berth knows no speeds of GPUs. The speeds are PAL's 64 V100 of Longhorn; where
+the nodes have PCIe alone they are PAL's 32 RTX 5000 of Frontera. No speeds of other kinds are published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+
+from policy.cluster.fleet import Fleet
+from policy.placement.registry import create
+from policy.simulate.inputs.scores import grids
+from policy.simulate.play import run
+from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.world import Layout, build
+from tests.bench import placement_slurm
+from tests.bench.placement_families import DATA, GPUS_PER_NODE, NODES_PER_LEAF
+from tests.bench.placement_pairs import METRICS, Comparison, Pair
+from tests.bench.placement_rules import NoScores
+from tests.bench.placement_slurm import QUICK_DRAWS, SCORES, TRACES, SlurmFamily
+from topology.machines import machine
+
+FRONTERA = "pal/variability/32gpu-variability.csv"
+KINDS = (
+    ("a100-4", 16, SCORES), ("dgx-1v", 8, SCORES), ("dgx-a100", 8, SCORES), ("a6000-pairs", 8, SCORES),
+    ("l40s", 8, FRONTERA),
+)  # fmt: skip
+"""Kind of machine, nodes of it, speeds of their GPUs."""
+BERTH, AHEAD, BLIND, PLAIN = "berth", "berth, roll-out", "berth without speeds", "slurm"
+
+
+def families() -> Iterator[tuple[SlurmFamily, Fleet]]:
+    """All kinds with and without limits: the jobs' family and the machines."""
+    limited = [one for one in placement_slurm.families() if ", leaves, " in one.name]
+    for (kind, nodes, speeds), family in itertools.product(KINDS, limited):
+        sample = machine(kind, "n0")
+        gpus = len(sample.gpus)
+        limits = family.name.rpartition(", ")[2]
+        name = f"{nodes} {kind}, {'Frontera' if speeds == FRONTERA else 'Longhorn'}, {limits}"
+        measured = grids([str(DATA / speeds)], nodes * gpus // GPUS_PER_NODE, GPUS_PER_NODE)
+        scores = {app_class: table.reshape(nodes, gpus) for app_class, table in measured.items()}
+        fleet = build(Layout(nodes, gpus, NODES_PER_LEAF), scores, placement_slurm.costs_of(family), sample)
+        yield replace(family, name=name), fleet
+
+
+def one_pair(family: SlurmFamily, fleet: Fleet, trace: int, draw: int) -> Pair:
+    """Runs Berth, Berth that looks ahead, Berth without speeds, and plain Slurm on one trace and draw."""
+    room = int(fleet.size.sum())
+    jobs = [job for job in placement_slurm.jobs_of(family, trace, draw) if job.gpus <= room]
+    policies = {BERTH: create("berth"), AHEAD: create("berth"), BLIND: NoScores(), PLAIN: create("slurm")}
+    found = {}
+    for name, policy in policies.items():
+        settings = SlurmSettings(order="fifo", pinned=name != PLAIN, roll_out=name == AHEAD)
+        outcome = run(jobs, fleet, policy, settings).figures()
+        found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
+    return Pair(family.name, "fifo", trace, draw, found)
+
+
+def main() -> int:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--draws", type=int, default=QUICK_DRAWS, help="draws of each trace (default: %(default)s)")
+    parser.add_argument("--kind", action="append", help="only kinds whose name contains this; may be repeated")
+    args = parser.parse_args()
+    if lacks := placement_slurm.missing():
+        print(lacks)
+        return 0
+    table = Table(title="mean JCT over plain Slurm's, in brackets 95 %")
+    for column in ("nodes, speeds, limits", "pairs", "over plain Slurm", "looks ahead", "no speeds", "p99", "makespan"):
+        table.add_column(column)
+    for family, fleet in families():
+        if args.kind and not any(part in family.name for part in args.kind):
+            continue
+        draws = range(1, args.draws + 1)
+        here = Comparison([one_pair(family, fleet, trace, draw) for draw in draws for trace in range(len(TRACES))])
+        mean, p99, makespan = METRICS[1:]
+        asked = ((BERTH, mean), (AHEAD, mean), (BLIND, mean), (BERTH, p99), (BERTH, makespan))
+        gains = [here.ratio(policy, metric, PLAIN) for policy, metric in asked]
+        shown = (f"{one.value:.3f} ({one.lower:.3f} to {one.upper:.3f})" for one in gains)
+        table.add_row(family.name, str(len(here.pairs)), *shown)
+    Console(width=190).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
