@@ -38,9 +38,6 @@ from topology.groups import LevelGroups
 _GROUPS_TRIED = 8
 """Most leaves or pods that are offered one by one to a policy without levels of its own."""
 
-_MOST_TOGETHER = 64
-"""Most jobs that are placed in one step by policies with a joint placement."""
-
 Start = Callable[[Task, Berth, float], None]
 
 
@@ -85,7 +82,6 @@ class QueuePasses:
             self._switches = None if settings.berthd else choice
         self._refused: dict[tuple[WaitKind, int], int] = {}
         """The state of the ledger in which no place was found, by kind and by id of the candidates."""
-        self._together = type(self._policy).place_together is not Policy.place_together
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
     def main(self, now: float) -> None:
@@ -93,8 +89,6 @@ class QueuePasses:
         settings = self._settings
         if not (settings.berthd or self._ledger.fits(self._queue.shapes)):
             return
-        if self._together and self.rolled is None:
-            self._start_together(now)
         if settings.pinned:
             self._walk(self._tried(settings.default_queue_depth), now, planned_nodes_are_shut=True)
             return
@@ -269,30 +263,6 @@ class QueuePasses:
         cost = costs.of(1.0, costs.locality(fewest.model, fewest.app_class, level, fewest.gpus))
         demand = replace(fewest, limit=int(min(task.expected, A_YEAR)))
         return not ends_sooner(demand, berth, plan[0], cost, now)
-
-    def _start_together(self, now: float) -> None:
-        """Places the jobs at the head of the queue in one step, as many as fit by number."""
-        free = self._ledger.free_gpus
-        held = dict(self._running.held)
-        head: list[Task] = []
-        for task in islice(self._queue, _MOST_TOGETHER):
-            quota = self._settings.quotas.gpus.get(task.quota)
-            gpus = task.job.gpus
-            if gpus > free or (quota is not None and held.get(task.quota, 0) + gpus > quota):
-                break
-            free -= gpus
-            if task.quota:
-                held[task.quota] = held.get(task.quota, 0) + gpus
-            head.append(task)
-        if len(head) < 2:
-            return
-        view = self.view()
-        demands = [task.demand for task in head]
-        for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
-            # Jobs behind one that found no place must not start before that one is tried alone.
-            if berth is None or not _near_enough(berth, task.demand):
-                return
-            self._start(task, berth, now)
 
 
 def _tell(task: Task, reason: str) -> None:

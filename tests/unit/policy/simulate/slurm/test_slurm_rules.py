@@ -10,7 +10,7 @@ import pytest
 
 from policy.cluster.cost import CostModel, one_factor, pal_locality
 from policy.formats.errors import UsageError
-from policy.placement.base import Berth, Policy
+from policy.placement.base import Policy
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
@@ -377,28 +377,6 @@ def test_the_same_trace_gives_the_same_outcome(settings: SlurmSettings) -> None:
     first, second = (replace(play(drawn(3), Layout(4, 8, 2), settings), wall_s=0.0) for _ in range(2))
 
     assert repr(first) == repr(second)
-
-
-class Together(SlurmPolicy):
-    """Counts how many jobs it was asked to place in one step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[int] = []
-
-    def place_together(self, demands, view, held=()) -> list[Berth | None]:  # type: ignore[no-untyped-def]
-        self.asked.append(len(demands))
-        return super().place_together(demands, view, held)
-
-
-def test_jobs_that_can_start_in_one_pass_are_placed_together() -> None:
-    policy = Together()
-    jobs = [job("first", 4, 0, 10), *(job(str(number), 1, 1, 10) for number in range(5))]
-
-    outcome = play(jobs, ONE_NODE, policy=policy)
-
-    assert policy.asked == [4]
-    assert [outcome.starts[str(number)] for number in range(5)] == [10, 10, 10, 10, 20]
 
 
 @pytest.mark.parametrize(
