@@ -18,7 +18,7 @@ from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
 from prolog_epilog.node import processes
 from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
-from tests.fakes.mps import TRANSCRIPTS
+from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
 from tests.real.control_program import NOBODY, OTHER, OWNER, install, running, tell, transcript
 from tests.real.packages import SUITES, unpacked

@@ -1,11 +1,4 @@
-"""A simulated CUDA Multi-Process Service; README.md says what it knows."""
+"""A simulated CUDA Multi-Process Service; README.md says what it knows.
 
-from pathlib import Path
-
-__all__ = ["SETTINGS", "TRANSCRIPTS"]
-
-#: The test's wishes, in the pipe directory or above it.
-SETTINGS = "fake-mps.json"
-
-TRANSCRIPTS = Path(__file__).parent / "transcripts"
-"""What real control programs answered, a file for each driver: user (empty: root), command, answer."""
+Nothing is imported here: each command of the simulated MPS starts Python anew, and pathlib alone would double its time.
+"""

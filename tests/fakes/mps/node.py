@@ -8,9 +8,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO, Any
 
 SETTINGS = "fake-mps.json"
 DEFAULT_SETTINGS = "/etc/berth-fake/mps.json"

@@ -1,4 +1,4 @@
-"""Where tests find the simulated MPS's programs: copies that processes of every user can start."""
+"""Where tests find the simulated MPS's programs, copies that processes of every user can start, and transcripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from tests.fakes.place import copy_of
 
-__all__ = ["app", "control"]
+__all__ = ["TRANSCRIPTS", "app", "control"]
+
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+"""What real control programs answered, a file for each driver: user (empty: root), command, answer."""
 
 
 def _programs() -> Path:

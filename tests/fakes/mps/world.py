@@ -24,8 +24,9 @@ from prolog_epilog.mps import Attached, Tenant, attach
 from prolog_epilog.node import devices
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
-from tests.fakes import mps, nvml
+from tests.fakes import nvml
 from tests.fakes.mps import programs
+from tests.fakes.mps.node import SETTINGS
 
 GPUS = ("GPU-0a000000-0000-0000-0000-000000000000", "GPU-0b000000-0000-0000-0000-000000000000")
 #: Whose jobs these are: as root another user than root, else the only one that we can be.
@@ -93,7 +94,7 @@ class Node:
         self.wishes |= wishes
         temporary = self.root / "wishes"
         temporary.write_text(json.dumps(self.wishes))
-        temporary.replace(self.root / mps.SETTINGS)
+        temporary.replace(self.root / SETTINGS)
 
     def reboot(self) -> None:
         """Every process of the node is gone, the driver has forgotten, files under /run stay: the worst case."""
@@ -119,7 +120,7 @@ class Node:
 
     def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
         """Environment of a job's process on this node."""
-        return {"PATH": "/usr/bin:/bin", "BERTH_FAKE_MPS": str(self.root / mps.SETTINGS), **(given or {})}
+        return {"PATH": "/usr/bin:/bin", "BERTH_FAKE_MPS": str(self.root / SETTINGS), **(given or {})}
 
     def app(
         self, *arguments: str, given: Mapping[str, str] | None = None, uid: int = USER, user: int | None = None

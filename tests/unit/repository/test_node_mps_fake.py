@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.mps import TRANSCRIPTS, programs
+from tests.fakes.mps import programs
 from tests.fakes.mps.daemon import Daemon
 from tests.fakes.mps.node import Machine
+from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node, needs_root
 
