@@ -15,6 +15,7 @@ _MOST_BYTES = 8 << 20
 """Approximate limit of the cache, so that a flow of new kinds does not make berthd grow."""
 
 _BYTES_OF_ANY = 4_096
+_MOST_ONCE = 4_096
 _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight_mark.KEY})
 
 
@@ -31,12 +32,17 @@ class Known:
 
 
 class Understanding:
-    """Caches the demands of requests on a fleet."""
+    """Caches the demands of requests on a fleet, from the second request of a kind on.
+
+    So requests that are all different leave nothing but a number each.
+    """
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
         self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
         self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
+        self._once: dict[int, None] = {}
+        """Hashes of kinds that came once, the oldest first."""
         self._bytes = 0
         self._allowed: AllowedNodes | None = None
 
@@ -55,7 +61,7 @@ class Understanding:
             other = self._of_any_limit.get(kind) if limit is not None else None
             known = other.lasting(limit * 60) if other is not None and limit is not None else self._read(fields, fleet)
             size = _bytes_of(fields, known)
-            if size > _MOST_BYTES // 64:
+            if self._is_new(hash(kind)) or size > _MOST_BYTES // 64:
                 return known
             if self._bytes + size > _MOST_BYTES:
                 self._forget_all(fleet)
@@ -65,6 +71,13 @@ class Understanding:
                 # With several partitions the limit decides which may start it.
                 self._of_any_limit[kind] = known
         return known
+
+    def _is_new(self, kind: int) -> bool:
+        new = kind not in self._once
+        self._once[kind] = None
+        if len(self._once) > _MOST_ONCE:
+            del self._once[next(iter(self._once))]
+        return new
 
     def _forget_all(self, fleet: Fleet) -> None:
         if self._allowed is None or self._allowed.fleet is not fleet:

@@ -489,11 +489,13 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
     understanding = Understanding()
     one, two = book(reading([node("n1")])), book(reading([node("n1"), node("n2")]))
 
+    once = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="0" * 16), one.fleet)
     first = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="1" * 16), one.fleet)
     again = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="2" * 16), one.fleet)
     other = understanding.of(submit(tres_per_job="gres/gpu:2", nonce="3" * 16), one.fleet)
     elsewhere = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="4" * 16), two.fleet)
 
+    assert once == first
     assert again is first
     assert other.demand.k == 2
     assert elsewhere.demand.candidates.size == 2
@@ -508,13 +510,30 @@ def test_what_is_remembered_of_requests_is_bounded(
     understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
     understanding.of(submit(tres_per_job="gres/gpu:4"), fleet)
     tracemalloc.start()
-    for number in range(300):
-        more = {key: value.format(number, number + 90) for key, value in fields.items()}
+    for number in range(600):
+        more = {key: value.format(number // 2, number // 2 + 90) for key, value in fields.items()}
         understanding.of(submit(tres_per_job="gres/gpu:4", **more), fleet)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
     assert (held < 128 << 10) is (limit == 128 << 10), held
+
+
+def test_requests_that_are_all_different_leave_a_number_each_and_no_more_than_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_requests, "_MOST_BYTES", 1 << 40)
+    monkeypatch.setattr(known_requests, "_MOST_ONCE", 64)
+    understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
+    held = []
+    tracemalloc.start()
+    for number in range(600):
+        understanding.of(submit(tres_per_job="gres/gpu:4", exc_nodes=f"x[{number}-{number + 90}]"), fleet)
+        if number % 100 == 99:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert max(held[2:]) < held[1] + (8 << 10), held
 
 
 def test_places_that_slurm_may_refuse_are_not_remembered_by_their_whole_requests() -> None:
