@@ -519,23 +519,6 @@ def test_what_is_remembered_of_requests_is_bounded(
     assert (held < 128 << 10) is (limit == 128 << 10), held
 
 
-def test_requests_that_are_all_different_leave_a_number_each_and_no_more_than_so_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(known_requests, "_MOST_BYTES", 1 << 40)
-    monkeypatch.setattr(known_requests, "_MOST_ONCE", 64)
-    understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
-    held = []
-    tracemalloc.start()
-    for number in range(600):
-        understanding.of(submit(tres_per_job="gres/gpu:4", exc_nodes=f"x[{number}-{number + 90}]"), fleet)
-        if number % 100 == 99:
-            held.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-
-    assert max(held[2:]) < held[1] + (8 << 10), held
-
-
 def test_places_that_slurm_may_refuse_are_not_remembered_by_their_whole_requests() -> None:
     made = answerer()
     tracemalloc.start()

@@ -47,3 +47,20 @@ def test_a_flood_of_requests_of_ever_new_kinds_and_users_leaves_memory_flat(monk
     tracemalloc.stop()
 
     assert max(held[4:]) < max(held[:4]) + (64 << 10), held
+
+
+def test_requests_that_are_all_different_leave_a_number_each_and_no_more_than_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_requests, "_MOST_BYTES", 1 << 40)
+    monkeypatch.setattr(known_requests, "_MOST_ONCE", 64)
+    understanding, one = known_requests.Understanding(), fleet(reading([node("n1")]))
+    held = []
+    tracemalloc.start()
+    for number in range(600):
+        understanding.of(submit(tres_per_job="gres/gpu:4", exc_nodes=f"x[{number}-{number + 90}]"), one)
+        if number % 100 == 99:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert max(held[2:]) < held[1] + (8 << 10), held
