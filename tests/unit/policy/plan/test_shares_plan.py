@@ -121,6 +121,20 @@ def test_what_was_planned_is_not_written_again_before_slurm_shows_it() -> None:
     assert plan.replan(picture.book(), look.jobs) == []
 
 
+def test_whose_part_is_not_free_any_more_is_told_once() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    rest = packed_waiting(50, "n1", 0, 30, array=50, tasks="1", state="ARRAY")
+    tasks = [packed_waiting(50 + task, "n1", 0, 30, array=50, task=task) for task in (2, 3, 4)]
+    look = reading([node("n1", used=0xFE)], [running(9, "n1", 0xFE, 9_000), rest, *tasks])
+    picture = Picture(fleet(look))
+    picture.update(look)
+
+    assert [move.reason for move in moves(plan.replan(picture.book(), look.jobs))] == [
+        "its part of them is not free any more"
+    ]
+    assert plan.replan(picture.book(), look.jobs) == []
+
+
 def test_who_must_not_start_any_more_is_told_before_another_gets_its_place() -> None:
     nodes = [node("n1", used=0xFE)]
     jobs = [
