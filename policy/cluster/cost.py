@@ -82,7 +82,8 @@ class CostModel:
         for name in (model, app_class, EVERYONE):
             widths = self.localities.get(name, {}).get(level)
             if widths:
-                return max(((width, factor) for width, factor in widths.items() if width <= gpus), default=(0, 1.0))[1]
+                reached = [width for width in widths if width <= gpus]
+                return widths[max(reached)] if reached else 1.0
         return 1.0
 
     def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:

@@ -1,5 +1,7 @@
 """The cost of a berth."""
 
+import math
+
 import pytest
 
 from policy.cluster.cost import CostModel, one_factor, pal_locality
@@ -43,9 +45,21 @@ def test_a_wrong_level_is_named_with_the_right_one() -> None:
         CostModel({"*": one_factor(laef=1.3)})
 
 
-def test_a_factor_that_makes_jobs_faster_is_refused() -> None:
+@pytest.mark.parametrize("factor", [0.8, 0.999, 100.0, math.inf, math.nan])
+def test_a_factor_that_makes_jobs_faster_or_a_hundred_times_slower_is_refused(factor: float) -> None:
     with pytest.raises(ConfigError, match="factors lie in 1 to 100"):
-        CostModel({"*": one_factor(leaf=0.8)})
+        CostModel({"*": one_factor(leaf=factor)})
+
+
+@pytest.mark.parametrize("factor", [1.0, 99.9])
+def test_any_factor_between_is_taken(factor: float) -> None:
+    assert CostModel({"*": one_factor(leaf=factor)}).locality("m", "c", "leaf", gpus=2) == factor
+
+
+def test_a_job_below_the_narrowest_width_of_its_row_loses_nothing() -> None:
+    costs = CostModel({"*": {"leaf": {4: 1.3}}})
+
+    assert [costs.locality("m", "c", "leaf", gpus) for gpus in (3, 4)] == [1.0, 1.3]
 
 
 def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
