@@ -103,6 +103,15 @@ def test_of_equal_nodes_the_fullest_is_filled_first() -> None:
     assert place(ask(nodes, tres_per_job="gres/gpu:2")) == ("n2", "6,7")
 
 
+@pytest.mark.parametrize(("used", "gpu"), [(0, "0"), (0b1111, "4")])
+def test_of_two_kinds_of_nodes_the_one_with_more_free_gives_the_gpu_though_its_node_is_emptier(
+    used: int, gpu: str
+) -> None:
+    nodes = [node("n1", used=0b11_1111), node("n2", cpus=64, used=used)]
+
+    assert place(ask(nodes, {"n1": "l40s", "n2": "l40s"}, tres_per_job="gres/gpu:1")) == ("n2", gpu)
+
+
 def test_a_node_in_its_epilog_comes_last_among_equals() -> None:
     nodes = [node("n1", completing=True), node("n2")]
 

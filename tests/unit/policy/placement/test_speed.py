@@ -81,3 +81,21 @@ def test_a_job_that_needs_nvlink_waits_where_scores_are_known_and_no_linked_set_
     fleet = pairs([[1.0] * 4])
     with pytest.raises(NotNow):
         BerthPolicy().place(demand(fleet, 2, "nvlink"), view(fleet, np.array([0b0101])))
+
+
+def test_gpus_up_to_the_alike_difference_are_offered_and_no_slower_ones() -> None:
+    fleet = pairs([[1.0, 1.0 * (1 + ALIKE), 1.0 * (1 + ALIKE) + 1e-9, 1.5]])
+
+    found = fast_enough(demand(fleet, 1), view(fleet, fleet.full), fleet.ready)
+
+    assert found is not None
+    assert (found[0].tolist(), found[1]) == ([0b0011], 1.0)
+
+
+def test_a_linked_pair_is_found_at_the_first_score_that_completes_one() -> None:
+    fleet = pairs([[0.9, 1.1, 1.0, 1.3]])
+
+    found = fast_enough(demand(fleet, 2, "nvlink"), view(fleet, fleet.full), fleet.ready)
+
+    assert found is not None
+    assert (found[0].tolist(), found[1]) == ([0b0111], 1.1)
