@@ -12,6 +12,7 @@ from policy.placement.base import Berth, Policy, take_off
 from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
 from policy.simulate.world import Layout, build, demand_of, view
+from tests.unit.policy_world import book, node, reading
 
 ON = build(Layout(3, 4), {}, CostModel(pal_locality(1.7)))
 PLENTY = [1 << 20] * 3
@@ -32,9 +33,10 @@ class FirstThatFits(Policy):
     name = "first that fits"
 
     def place(self, demand: Demand, view: View) -> Berth:
-        for node in np.flatnonzero(self.fitting(demand, view) & (view.free & 1 == 1)).tolist():
-            return self.berth(demand, view, [node], (0,), "it fits")
-        raise NotNow("nothing fits")
+        fits = np.flatnonzero(self.fitting(demand, view) & (view.free & 1 == 1))
+        if not fits.size:
+            raise NotNow("nothing fits")
+        return self.berth(demand, view, [int(fits[0])], (0,), "it fits")
 
 
 def test_a_job_fits_down_to_the_last_cpu_and_mebibyte() -> None:
@@ -82,3 +84,12 @@ def test_between_gpus_of_several_nodes_no_link_is_counted() -> None:
     berth = Policy.spread(demand(gpus=2), room(), [0, 1], [0b0001, 0b0001], "scattered")
 
     assert (berth.min_gbps, berth.sum_gbps, berth.paths) == (0.0, 0.0, (0.0, 0.0))
+
+
+def test_a_berth_has_seats_only_where_each_of_its_nodes_has() -> None:
+    here = book(reading([node("n1"), node("n2"), node("n3", seats=0)])).cluster.now(60)
+
+    assert [Policy.spread(demand(), here, nodes, [1, 1], "by hand").seats for nodes in ([0, 1], [1, 2])] == [
+        True,
+        False,
+    ]
