@@ -7,7 +7,6 @@ node's own name and UUIDs, and a node is made a Machine again when it is asked f
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
@@ -41,7 +40,6 @@ class CompiledCluster:
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
         self._kinds = [files.decode(kind) for kind in data["kinds"]]
-        self._place = {name: i for i, name in enumerate(data["names"])}
         domain, leaf, pod = (np.array(data[key], np.int64) for key in ("domain", "leaf", "pod"))
         lists = (tuple(data[key]) for key in ("domains", "leaves", "pods", "conflicts"))
         sizes = tuple(data["block_sizes"])
@@ -53,29 +51,18 @@ class CompiledCluster:
         """The nodes, in the order of all arrays."""
         return self.fabric.names
 
-    def machine(self, name: str) -> Machine:
-        """Returns a node's machine, made now; a TopologyFileError where there is no such node."""
-        i = self._at(name)
-        kind, at = self._data["kind"][i], self._data["at"][i]
-        prototype: Machine = self._kinds[kind]
-        return dataclasses.replace(
-            prototype,
-            node=name,
-            gpus=tuple(map(_with_uuid, prototype.gpus, self._data["uuids"][i])),
-            domain=self._data["machine_domain"][i],
-            discovered=dataclasses.replace(prototype.discovered, at=at) if prototype.discovered else None,
-        )
-
     def machines(self) -> Iterator[Machine]:
-        """Yields all machines, one at a time."""
-        return map(self.machine, self.names)
-
-    def _at(self, name: str) -> int:
-        if name not in self._place:
-            nearest = difflib.get_close_matches(name, self._place, n=1, cutoff=0)
-            did_you_mean = f"; did you mean {nearest[0]}?" if nearest else ""
-            raise TopologyFileError(f"the compiled cluster has no node {name}{did_you_mean}")
-        return self._place[name]
+        """Yields all machines, each made when it is asked for."""
+        each = (self._data[column] for column in ("names", "kind", "uuids", "machine_domain", "at"))
+        for name, kind, uuids, domain, at in zip(*each, strict=True):
+            prototype = self._kinds[kind]
+            yield dataclasses.replace(
+                prototype,
+                node=name,
+                gpus=tuple(map(_with_uuid, prototype.gpus, uuids)),
+                domain=domain,
+                discovered=dataclasses.replace(prototype.discovered, at=at) if prototype.discovered else None,
+            )
 
 
 def save(path: str | os.PathLike[str], machines: Iterable[Machine], fabric: Fabric, mark: str = "") -> None:

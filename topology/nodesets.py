@@ -122,7 +122,6 @@ class NodeSets:
         )
         """The masks of an idle cluster."""
         self._most = int(sizes.max(initial=0))
-        self._shapes, self._shape_of = shapes, shape_of
         narrow = [shape.size <= _WIDEST_TABLE for shape in shapes]
         tables = [_linked(shape) if one else np.zeros(1, np.uint8) for shape, one in zip(shapes, narrow, strict=True)]
         self._linked = np.concatenate([*tables, np.zeros(1, np.uint8)])
