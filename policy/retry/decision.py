@@ -37,8 +37,6 @@ class Trial:
     """As sacct writes it."""
     bad_nodes: tuple[str, ...] = ()
     """Those of its nodes that are known to be at fault."""
-    bad_gpus: tuple[str, ...] = ()
-    """UUIDs of those of its GPUs that are known to be at fault."""
     progressed: bool = False
     """It left a checkpoint that the next run can go on from."""
 
@@ -65,8 +63,6 @@ class RetryDecision:
     reason: str
     wait_s: float = 0.0
     exclude_nodes: tuple[str, ...] = ()
-    exclude_gpus: tuple[str, ...] = ()
-    """UUIDs; where one stands, its node need not be excluded."""
 
 
 def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
@@ -90,13 +86,13 @@ def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
         return RetryDecision(again=False, reason=f"{kind.what}: {in_a_row} tries in a row came no further")
     if _follows_the_job(trials):
         return RetryDecision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
-    nodes, gpus = _excluded(trials, limits.spare_nodes)
+    nodes = _excluded(trials, limits.spare_nodes)
     # Its owner's higher job has what it wants; who was pushed out need not wait for anything to be mended.
     wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1))
     start = "from its checkpoint" if any(trial.progressed for trial in trials) else "from the start"
-    without = f", without {', '.join((*nodes, *gpus))}" if nodes or gpus else ""
+    without = f", without {', '.join(nodes)}" if nodes else ""
     reason = f"{kind.what}: try {in_a_row + 1} of {limits.tries}, {start}, in {wait:.0f} s{without}"
-    return RetryDecision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes, exclude_gpus=gpus)
+    return RetryDecision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes)
 
 
 def _in_a_row(trials: Sequence[Trial]) -> int:
@@ -122,20 +118,15 @@ def _follows_the_job(trials: Sequence[Trial]) -> bool:
     return elsewhere and max(before.ran_s, last.ran_s) < EARLY_S
 
 
-def _excluded(trials: Sequence[Trial], spare: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Nodes and GPUs to stay away from: of the last trials first, as far as there are others."""
+def _excluded(trials: Sequence[Trial], spare: int) -> tuple[str, ...]:
+    """Nodes to stay away from: of the last trials first, as far as there are others."""
     nodes: dict[str, None] = {}
-    gpus: dict[str, None] = {}
     suspected: set[str] = set()
     for trial in trials:
-        suspect = CLASSES[trial.failure.failure].suspect
-        if not suspect:
+        if not CLASSES[trial.failure.failure].suspect:
             continue
         # Of several nodes nobody knows which, until one of them is there a second time.
         guilty = trial.bad_nodes or (trial.nodes if len(trial.nodes) == 1 else tuple(suspected & set(trial.nodes)))
         suspected |= set(trial.nodes)
-        if suspect == "gpu" and trial.bad_gpus:
-            gpus |= dict.fromkeys(trial.bad_gpus)
-        else:
-            nodes |= dict.fromkeys(sorted(guilty))
-    return tuple(list(nodes)[::-1][: max(0, spare)][::-1]), tuple(gpus)
+        nodes |= dict.fromkeys(sorted(guilty))
+    return tuple(list(nodes)[::-1][: max(0, spare)][::-1])

@@ -35,13 +35,6 @@ def test_inputs_that_are_only_out_of_reach_are_tried_again() -> None:
     assert decide([away], Limits()).again
 
 
-def test_a_gpu_at_fault_is_left_out_and_its_node_is_not() -> None:
-    decision = decide([trial("gpu_ecc_error", "n1", "n2", bad_gpus=("GPU-7",))], Limits())
-
-    assert (decision.exclude_gpus, decision.exclude_nodes) == (("GPU-7",), ())
-    assert "without GPU-7" in decision.reason
-
-
 def test_the_only_node_of_a_job_is_left_out() -> None:
     assert decide([trial("cuda_init_failed", "n4", ran_s=2)], Limits()).exclude_nodes == ("n4",)
 
@@ -64,11 +57,10 @@ def test_no_more_nodes_are_left_out_than_can_be_spared() -> None:
     assert "without n0, n1, n2" in decide(lost, Limits()).reason
 
 
-def test_a_gpu_without_a_name_leaves_its_node_out() -> None:
+def test_a_gpu_at_fault_leaves_its_node_out() -> None:
     lost = trial("gpu_ecc_error", "n1")
 
     assert decide([lost], Limits()).exclude_nodes == ("n1",)
-    assert decide([trial("mpi_runtime_failure", "n1", bad_gpus=("GPU-7",))], Limits()).exclude_nodes == ("n1",)
     assert decide([trial("model_ckpt_error", "n1")], Limits()).exclude_nodes == ()
 
 
