@@ -50,6 +50,12 @@ build/docs/venv/.installed: requirements/docs.lock
 	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+# A browser's remote control, for bench-web alone.
+build/browser/.installed: requirements/browser.lock
+	@test -x build/browser/bin/python || $(PY) -m venv build/browser
+	@build/browser/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 # PyTorch for CPUs, in an environment of its own: PyPI has it for GPUs only, which is 3 GB more.
 build/torch/.installed: requirements/torch.txt
 	@echo "test-hard: PyTorch in build/torch"
@@ -137,6 +143,9 @@ bench-gate: setup ## planning passes and notices beside fixed work in the same r
 
 bench-load: $(VENV)/.installed ## berthd's own processes under a workload of tests/load, Slurm on paper; fails beyond its thresholds (LOAD="small", LOAD="busy --minutes 10")
 	@$(ONE_THREAD) $(PY) -m tests.bench.load $(LOAD)
+
+bench-web: setup build/browser/.installed ## the page in a real browser: first paint, bytes, axe-core's findings, pictures in build/bench/web
+	@$(PY) -m tests.bench.web_page
 
 bench-scrape: setup ## a scrape of berthd's metrics at 8,192 and 100,000 GPUs, and what it costs berthd's other processes
 	@$(PY) -m tests.bench.scrape
@@ -251,6 +260,7 @@ lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@$(LOCK) --extra daemon --group dev pyproject.toml -o requirements/dev.lock
 	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
 	@printf 'furo\nmyst-parser\nsphinx\n' | $(LOCK) - -o requirements/docs.lock
+	@printf 'axe-playwright-python\nplaywright\n' | $(LOCK) - -o requirements/browser.lock
 
 deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in a container of that Debian; PYTHON=python3)
 	@packaging/build.py deb $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))

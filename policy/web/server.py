@@ -35,11 +35,11 @@ PATIENCE = 15.0
 IDLE = 60.0
 """Seconds after the last request in which Slurm is still read."""
 
+_SCRIPTS = ("state", "draw", "room", "lists", "details", "app")
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.css": ("app.css", "text/css; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in _SCRIPTS},
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _JSON = "application/json"

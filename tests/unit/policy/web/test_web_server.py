@@ -30,7 +30,9 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> SimulatedSource:
     return SimulatedSource(simulated_day(tmp_path_factory.mktemp("day") / "day.json"))
 
 
-@pytest.mark.parametrize("path", ["/", "/app.css", "/app.js", "/draw.js", "/icon.svg", "/api/room", "/api/moment"])
+@pytest.mark.parametrize(
+    "path", ["/", "/app.css", "/app.js", "/draw.js", "/room.js", "/icon.svg", "/api/room", "/api/moment"]
+)
 def test_every_reply_forbids_what_is_not_its_own(day: SimulatedSource, path: str) -> None:
     with served(day) as server:
         status, headers, body = asked(server, path)

@@ -1,0 +1,212 @@
+"use strict";
+// What stands beside the view: a job or a node, and all that is known of it.
+
+function side(...children) {
+  const box = find("side");
+  box.hidden = !children.length;
+  find("layout").className = children.length ? "with-side" : "";
+  box.replaceChildren(...children);
+}
+function heading(text) {
+  const close = element("button", { type: "button", "aria-label": "Close" }, "✕");
+  close.addEventListener("click", () => {
+    location.hash = `#/${state.view}`;
+  });
+  return element("div", { class: "head" }, element("h2", { tabindex: "-1" }, text), close);
+}
+function pairs(found) {
+  return element(
+    "dl",
+    {},
+    found.filter((one) => one[1]).flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]),
+  );
+}
+function lead(job) {
+  const at = state.moment.at;
+  if (runs(job))
+    return `It has run for ${span(at - job.start)} on ${many(job.gpus, "GPU")} (${placeText(job)}).${job.end ? ` Its time limit ends it in ${span(job.end - at)}.` : ""}`;
+  const wait = `It has waited for ${span(at - job.submitted)} for ${many(job.gpus, "GPU")}.`;
+  if (job.planned && job.planned > at)
+    return `${wait} Berth plans it on ${placeText(job)} in ${span(job.planned - at)}, at ${clock(job.planned)}.`;
+  return placeText(job) ? `${wait} Its place is ${placeText(job)}.` : `${wait} No place is in sight yet.`;
+}
+async function openJob(id) {
+  let found;
+  try {
+    found = await get(`api/job/${encodeURIComponent(id)}${state.room.live ? "" : `?at=${state.moment.at}`}`);
+  } catch (fault) {
+    if (same("job", id)) side(heading(`Job ${id}`), element("p", { class: "lead" }, fault.message));
+    return;
+  }
+  if (!same("job", id)) return;
+  const job = state.jobs.get(id);
+  const steps = found.events.map(([at, kind, text]) =>
+    element(
+      "li",
+      {},
+      element("time", {}, clock(at)),
+      element(
+        "b",
+        {},
+        {
+          start: "It started",
+          "re-pin": "It got another place",
+          relocation: "It left its GPUs for better ones",
+          eviction: "It was sent away",
+          requeue: "It was put back",
+          end: "It ended",
+        }[kind] || kind,
+      ),
+      text ? element("p", { class: "note" }, text) : null,
+    ),
+  );
+  if (job)
+    steps.unshift(element("li", {}, element("time", {}, clock(job.submitted)), element("b", {}, "It was submitted")));
+  side(
+    heading(`Job ${id}`),
+    job
+      ? element(
+          "div",
+          {},
+          element("span", { class: "state" }, runs(job) ? "runs" : "waits"),
+          element("span", { class: "state" }, userTag(job.user)),
+          job.guest ? element("span", { class: "state" }, "guest") : null,
+        )
+      : null,
+    element("p", { class: "lead" }, job ? lead(job) : "It has ended."),
+    job && !runs(job) ? pairs([["reason", reasonOf(job)]]) : null,
+    job ? element("h3", {}, "Why here") : null,
+    job ? pairs([["name", job.name], ["account", job.account], ...(found.story || [])]) : null,
+    element("h3", {}, "What happened"),
+    element("ol", { class: "story" }, steps),
+    job && job.places
+      ? element(
+          "p",
+          {},
+          "Nodes: ",
+          job.places
+            .slice(0, 16)
+            .flatMap(([node]) => [
+              element(
+                "a",
+                { href: `#/node/${encodeURIComponent(state.room.nodes[node].name)}` },
+                state.room.nodes[node].name,
+              ),
+              " ",
+            ]),
+        )
+      : null,
+  );
+}
+function wheel(node) {
+  const links = state.room.links[node.model] || [],
+    size = 250,
+    middle = size / 2,
+    count = node.gpus;
+  const at = (gpu) => [
+    middle + 96 * Math.sin((2 * Math.PI * gpu) / count),
+    middle - 96 * Math.cos((2 * Math.PI * gpu) / count),
+  ];
+  const most = Math.max(1, ...links.map((link) => link[2])),
+    picture = drawing("svg", {
+      viewBox: `0 0 ${size} ${size}`,
+      width: size,
+      height: size,
+      role: "img",
+      "aria-label": `${count} GPUs of ${node.name} with ${links.length} NVLinks`,
+    });
+  for (const [a, b, speed] of links)
+    picture.append(
+      drawing("line", {
+        x1: at(a)[0],
+        y1: at(a)[1],
+        x2: at(b)[0],
+        y2: at(b)[1],
+        stroke: styled("--edge"),
+        "stroke-width": (1 + (2 * speed) / most).toFixed(1),
+      }),
+    );
+  for (let gpu = 0; gpu < count; gpu += 1) {
+    const here = state.here(state.room.nodes.indexOf(node), gpu),
+      [x, y] = at(gpu);
+    picture.append(
+      drawing("circle", {
+        cx: x,
+        cy: y,
+        r: 15,
+        fill: here.length ? ownerColour(here[0].user) : styled("--free"),
+        stroke: styled("--card"),
+        "stroke-width": 2,
+      }),
+      drawing(
+        "text",
+        {
+          x,
+          y: y + 4,
+          "text-anchor": "middle",
+          "font-size": 12,
+          "font-weight": 650,
+          fill: here.length ? "#fff" : styled("--ink"),
+        },
+        gpu,
+      ),
+    );
+  }
+  return picture;
+}
+function openNode(name) {
+  const place = state.room.nodes.findIndex((node) => node.name === name),
+    node = state.room.nodes[place];
+  if (!node) {
+    side(heading(name), element("p", { class: "lead" }, "There is no such node here, or you may not see it."));
+    return;
+  }
+  const cells = Array.from({ length: node.gpus }, (_, gpu) => {
+    const here = state.here(place, gpu),
+      planned = state.planned.get(place * 64 + gpu) || [];
+    const cell = element(
+      "li",
+      {},
+      element("b", {}, `GPU ${gpu}`),
+      node.scores[gpu] === undefined ? null : ` score ${node.scores[gpu].toFixed(3)}`,
+      element(
+        "div",
+        {},
+        here.length
+          ? here.map((job) => [
+              jobLink(job.id),
+              ` ${job.user}${job.guest ? " (guest)" : ""}${job.share ? ` ${job.share} %` : ""} `,
+            ])
+          : state.hidden.has(place * 64 + gpu)
+            ? "another user's job"
+            : "free",
+      ),
+      planned.length
+        ? element(
+            "div",
+            { class: "note" },
+            "next: ",
+            planned.slice(0, 2).map((job) => [jobLink(job.id), " "]),
+          )
+        : null,
+    );
+    cell.style.borderLeftColor = here.length ? ownerColour(here[0].user) : "";
+    return cell;
+  });
+  side(
+    heading(name),
+    pairs([
+      ["health", state.moment.sick[place] || "takes jobs"],
+      ["machine", node.model],
+      ["leaf", node.leaf],
+      ["pod", node.pod],
+      ["island", node.domain],
+    ]),
+    node.gpus > 1 ? wheel(node) : null,
+    element("h3", {}, "GPUs"),
+    element("ul", { class: "gpus" }, cells),
+  );
+}
+function same(kind, name) {
+  return state.open && state.open[0] === kind && state.open[1] === name;
+}

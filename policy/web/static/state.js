@@ -1,0 +1,51 @@
+"use strict";
+// What the page knows, and the words and numbers that every view shows.
+
+const find = (id) => document.getElementById(id);
+const state = { room: null, moment: null, colour: "owner", view: "room", open: null, drawing: null, playing: false };
+const KINDS = {
+  start: "#2a9d74",
+  "re-pin": "#2f7fc1",
+  relocation: "#7a6bd0",
+  eviction: "#d6604d",
+  requeue: "#8f8a1f",
+  end: "#8893a5",
+};
+const WAYS = { owner: "Owner", guest: "Guest", score: "Score", health: "Health", share: "Share" };
+const SHOWN_ROWS = 300;
+
+function clock(seconds) {
+  if (!state.room || state.room.live)
+    return new Date(seconds * 1000).toLocaleString([], {
+      month: "short",
+      day: "numeric",
+      hour: "2-digit",
+      minute: "2-digit",
+    });
+  const since = Math.max(0, seconds - state.room.zero),
+    day = Math.floor(since / 86400) + 1;
+  return `day ${day}, ${String(Math.floor(since / 3600) % 24).padStart(2, "0")}:${String(Math.floor(since / 60) % 60).padStart(2, "0")}`;
+}
+function span(seconds) {
+  const minutes = Math.max(0, Math.round(seconds / 60));
+  return minutes < 60
+    ? `${minutes} min`
+    : minutes < 2880
+      ? `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`
+      : `${Math.floor(minutes / 1440)} d ${Math.floor(minutes / 60) % 24} h`;
+}
+function many(count, word) {
+  return `${count} ${word}${count === 1 ? "" : "s"}`;
+}
+function runs(job) {
+  return job.state === "RUNNING";
+}
+function placeText(job) {
+  const places = job.places || [];
+  if (!places.length) return "";
+  const first = places
+    .slice(0, 3)
+    .map(([node, mask]) => `${state.room.nodes[node].name} (GPU ${folded(bits(mask))})`)
+    .join(", ");
+  return places.length > 3 ? `${first} and ${many(places.length - 3, "more node")}` : first;
+}
