@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,13 @@ from tests.slurm.harness import ENDED, Slurm
 _PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _FORGOTTEN = "Registered PENDING|Purged files for defunct batch"
 """Sentences of slurmctld about runs and jobs that its state lacks."""
-_TOLD = f"slurmctld version .* started|({_FORGOTTEN}) JobId=|submit_batch_job: JobId=|(Allocate|Started) JobId="
+_PUT_BACK = r"[Rr]equeu(e|ing)( job)? JobId=|preempted JobId=[^ ]+ has been requeued"
+_TOLD = (
+    f"slurmctld version .* started|({_FORGOTTEN}) JobId=|submit_batch_job: JobId=|(Allocate|Started) JobId=|{_PUT_BACK}"
+)
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\]")
+_SAVED_WITHIN = 10.0
+"""Seconds after which slurmctld has saved a change of a job: it begins within five (SAVE_MAX_WAIT)."""
 _NUMBER = re.compile(r"JobId=(\d+)(?:_\d+\((\d+)\))?")
 _FAULTS = ("Traceback", "fault of berthd's own", "planning it failed", "a step of the plan is left out")
 
@@ -138,21 +145,33 @@ def forgotten_in(log: Sequence[str]) -> set[int]:
     """Returns the jobs that slurmctld forgot, or their start.
 
     Of those that still ran it says so. Of one that came to its end before the kill it says nothing: its number is given
-    out, or its start told, before and after the start of slurmctld. A job put back in between looks alike.
+    out, or its start told, before and after the start of slurmctld. The start of a job that was put back in between is
+    another one, unless the kill came too soon after for that to be saved.
     """
     forgotten, before, here = set[int](), set[tuple[str, int]](), set[tuple[str, int]]()
+    put_back, at = dict[int, float](), 0.0
     for line in log:
+        last, stamp = at, _STAMP.match(line)
+        at = datetime.datetime.fromisoformat(stamp[1]).timestamp() if stamp else last
         number = _NUMBER.search(line)
         if number is None:
-            before |= here
+            saved = {("started", job_id) for job_id, since in put_back.items() if last - since >= _SAVED_WITHIN}
+            before = (before | here) - saved
             here.clear()
+            put_back.clear()
             continue
         job_id = int(number[2] or number[1])
+        if re.search(_PUT_BACK, line):
+            put_back[job_id] = at
+            before.discard(("started", job_id))
+            continue
         if re.search(_FORGOTTEN, line):
             forgotten.add(job_id)
             continue
         told = "submitted" if "submit_batch_job" in line else "started", job_id
         here.add(told)
+        if told[0] == "started":
+            put_back.pop(job_id, None)
         if told in before:
             forgotten.add(job_id)
     return forgotten

@@ -1,5 +1,7 @@
 """Which jobs a killed slurmctld forgot, by its log: the campaign of faults holds nothing of them against Berth."""
 
+import pytest
+
 from tests.hard.faults.invariants import forgotten_in
 
 LOG = """\
@@ -27,3 +29,37 @@ def test_numbers_given_out_again_and_starts_told_again_were_forgotten() -> None:
 
 def test_two_starts_under_one_slurmctld_are_nothing_that_it_forgot() -> None:
     assert forgotten_in([LOG[0], *LOG[-2:]]) == set()
+
+
+START = "slurmctld version 26.05.5 started on cluster berth"
+RUNS = "sched: Allocate JobId=42 NodeList=n3 #CPUs=1 Partition=gpu"
+OTHER = "_slurm_rpc_submit_batch_job: JobId=99 SLUID=s3M5M8D2SVYY00 InitPrio=1 usec=503"
+BACK = "_job_requeue_op: requeue JobId=42 per user/system request"
+
+
+def log_of(*told: tuple[int, str]) -> list[str]:
+    return [f"[2026-11-27T02:{at // 60:02}:{at % 60:02}.250] {line}" for at, line in told]
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        BACK,
+        "Requeuing JobId=42",
+        "requeue job JobId=42 due to failure of node n3",
+        "Requeue job JobId=42 due to node failure",
+        "preempted JobId=42 has been requeued",
+    ],
+)
+def test_a_start_after_a_job_was_put_back_is_another_one(back: str) -> None:
+    assert forgotten_in(log_of((0, START), (5, RUNS), (30, back), (50, OTHER), (90, START), (95, RUNS))) == set()
+    assert forgotten_in(log_of((0, START), (5, RUNS), (90, START), (93, back), (95, RUNS))) == set()
+
+
+def test_a_start_before_and_after_is_forgotten_though_the_job_was_put_back_earlier() -> None:
+    told = (0, START), (5, RUNS), (30, BACK), (40, RUNS), (70, OTHER), (90, START), (95, RUNS)
+    assert forgotten_in(log_of(*told)) == {42}
+
+
+def test_a_kill_right_after_a_job_was_put_back_takes_that_along() -> None:
+    assert forgotten_in(log_of((0, START), (5, RUNS), (30, BACK), (32, OTHER), (90, START), (95, RUNS))) == {42}
