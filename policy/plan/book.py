@@ -4,8 +4,8 @@ berthd's planner fills a book from a reading of Slurm: first the running jobs, t
 answerer takes the finished picture, and claims each place that it gives until Slurm shows the job.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 
@@ -21,7 +21,7 @@ from policy.formats.errors import NotNow, OutOfTime
 from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan import share_packing
-from policy.plan.claims import Claim
+from policy.plan.claims import Claim, Repeat
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
@@ -33,10 +33,8 @@ OPENS = 600.0
 
 Jobs on whole nodes need those nodes, and room on nodes in part use comes free sooner than time limits tell."""
 
-
 AS_GOOD = 1.01
 """Factor by which a place without guests may cost more than the best one, where a guest would lose its seat."""
-
 
 _STATES = count(1)
 
@@ -49,7 +47,8 @@ def never() -> bool:
 class Book:
     """A picture in which places can be claimed."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, rows: Callable[[Cluster], Sequence[list[State]]] | None = None) -> None:
+        """`rows` gives all timelines, as the same objects as for an earlier book where nothing has changed."""
         self.state = next(_STATES)
         """A number that is new after each change, and never used twice."""
         self.enough: Callable[[], bool] = never
@@ -59,6 +58,8 @@ class Book:
         """Timelines that are newer than those in the picture, or equal to them."""
         self._newer: set[int] = set()
         """Nodes whose timelines in the picture are out of date."""
+        self._first_rows = rows
+        self._keeps_rows = False
         self.fleet = cluster.fleet
         self._picture = replace(
             cluster,
@@ -102,9 +103,64 @@ class Book:
         for node in self._newer:
             row = columns(self._rows[node])
             picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = row
-        self._newer.clear()
+        if self._newer:
+            picture.times[list(self._newer), 0] = picture.at
+            self._newer.clear()
+            self._first_rows = None
         # Whoever has the picture may write into it.
-        self._rows.clear()
+        if not self._keeps_rows:
+            self._rows.clear()
+
+    @contextmanager
+    def rows_kept(self) -> Iterator[None]:
+        """Keeps the timelines as lists for a walk, in which only claims change them."""
+        rows = self._first_rows(self._picture) if self._first_rows is not None else ()
+        self._rows, self._keeps_rows = dict(enumerate(rows)), True
+        try:
+            yield
+        finally:
+            self._keeps_rows = False
+            self._write_rows()
+
+    def repeat(self, claimed: Repeat) -> bool:
+        """Makes a claim of an earlier book again, where all timelines are still those it found; returns whether so."""
+        rows = self._rows
+        for node, before in zip(claimed.nodes, claimed.before, strict=True):
+            if rows.get(node) is not before:
+                return False
+        self.state = next(_STATES)
+        for node, after in zip(claimed.nodes, claimed.after, strict=True):
+            self._replace_row(node, claimed.start, after)
+        return True
+
+    def claim_later(self, claim: Claim, had: Repeat | None) -> Repeat | None:
+        """Makes a claim on whole GPUs from a later moment on; returns it for the next book, None beside shares.
+
+        `had` is the claim of the book before: where a node's timeline and the start are the same, so is what is left.
+        """
+        self.state = next(_STATES)
+        before, after = [], []
+        for place, node in enumerate(claim.nodes):
+            row, left = self._row(node), None if had is None else had.after[place]
+            if had is None or had.start != claim.start or had.before[place] is not row or left is None:
+                self._claim_on(node, claim)
+                if left == self._rows[node]:
+                    self._rows[node] = left
+            else:
+                self._replace_row(node, claim.start, left)
+            before.append(row)
+            after.append(self._rows[node])
+        self.bar(claim.nodes)
+        there = self._picture.tenants
+        if there and any(node in there for node in claim.nodes):
+            return None
+        return Repeat(claim.nodes, claim.start, tuple(before), tuple(after))
+
+    def _replace_row(self, node: int, start: float, row: list[State]) -> None:
+        self._rows[node] = row
+        self._newer.add(node)
+        self._picture.quiet[node] = False
+        self._picture.hole_until[node] = min(self._picture.hole_until[node], start)
 
     def claim(self, claim: Claim) -> None:
         """Takes a place out of the picture."""

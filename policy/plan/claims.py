@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.timeline import State
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
@@ -27,6 +29,15 @@ class Claim:
     def lasting(self, limit: float) -> "Claim":
         """Returns the same claim for a job with another time limit."""
         return replace(self, end=self.start + limit)
+
+
+class Repeat(NamedTuple):
+    """A claim on whole GPUs that come free later, with the timelines of its nodes before and after it."""
+
+    nodes: tuple[int, ...]
+    start: float
+    before: tuple[list[State], ...]
+    after: tuple[list[State], ...]
 
 
 def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:

@@ -43,6 +43,11 @@ class Isolation:
         """Tells whether a job is left to Slurm for a while."""
         return job.id in self._left
 
+    @property
+    def leaves_any(self) -> bool:
+        """Tells whether any job is left to Slurm for a while."""
+        return bool(self._left)
+
     def job(self, job: JobFacts, at: float, step: Callable[..., T], *arguments: object) -> T | None:
         """Runs a step about one job; returns None if it fails, or if the job is left to Slurm."""
         return None if job.id in self._left else self.once(job, at, step, *arguments)

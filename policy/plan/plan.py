@@ -64,6 +64,8 @@ class Plan:
         """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []
         """The jobs of the last pass, in their order."""
+        self._planned: Iterable[JobFacts] = ()
+        """The reading's jobs that this queue was read from."""
         self.kept: tuple[Claim, ...] = ()
         """Places kept for jobs that are being moved there; no other job gets them, whatever its priority."""
         self.first: frozenset[int] = frozenset()
@@ -89,7 +91,9 @@ class Plan:
         for job in everybody:
             if job.state not in WAITS:
                 continue
-            entry = isolation.job(job, at, _read, reader, job, at)
+            entry: Waiting | FormatError | None = None if isolation.leaves(job) else reader.known(job, at)
+            if entry is None:
+                entry = isolation.job(job, at, _read, reader, job, at)
             if isinstance(entry, Waiting):
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
@@ -101,7 +105,7 @@ class Plan:
         self._free_since = {
             entry.job.id: self._free_since[entry.job.id] for entry in queue if entry.job.id in self._free_since
         }
-        self.book, self.queue = book, queue
+        self.book, self.queue, self._planned = book, queue, jobs
         self._memories = {
             entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
         }
@@ -110,17 +114,18 @@ class Plan:
         guests = [entry for entry in queue if entry.only_guest]
         line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
         starting |= self.first
-        for claim in self.kept:
-            isolation.group(at, book.claim, claim)
         if starting:
             line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
-        for one in line:
-            if isinstance(one, Rider):
-                changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
-            elif not one.only_guest:
-                isolation.job(one.job, at, walk.settle, one)
-                if one.job.tasks:
-                    isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
+        with book.rows_kept():
+            for claim in self.kept:
+                isolation.group(at, book.claim, claim)
+            for one in line:
+                if isinstance(one, Rider):
+                    changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
+                elif not (one.only_guest or isolation.job(one.job, at, walk.claims_simply, one)):
+                    isolation.job(one.job, at, walk.settle, one)
+                    if one.job.tasks:
+                        isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
         isolation.group(at, self._ride, everybody, guests, queue, changes)
         self._reread(isolation.clear(changes))
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
@@ -204,21 +209,22 @@ class Plan:
         walk = self._walk(book, jobs, queue, changes, self.first, here)
         isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]
-        for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
-            if entry.only_guest:
-                continue
+        line = sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue
+        for entry in walk.concerned(line, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats on other nodes are still claimed in the book.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
         others = [entry for entry in guests if entry not in seated]
         isolation.group(at, self._ride, jobs, others, queue, changes, touched)
         self._reread(isolation.clear(changes))
-        self.queue = queue
+        self.queue, self._planned = queue, jobs
         return changes
 
     def _bring_up_to_date(self, jobs: Iterable[JobFacts], touched: set[int]) -> list[Waiting]:
         """Returns the last queue without jobs that are gone, with new and changed ones; `touched` gets their nodes."""
         assert self._reader is not None and self.book is not None, "there was a pass"  # noqa: S101, PT018
+        if jobs is self._planned and not self.isolation.leaves_any:
+            return self.queue
         known = {entry.job.id: entry for entry in self.queue}
         queue = []
         for job in jobs:

@@ -1,6 +1,7 @@
 """The queue walk: each waiting job in order claims its place, and gets another one if it has to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
@@ -43,6 +44,12 @@ NEAR = 600.0
 
 Not longer: nodes that stand idle for hours cost more than the earlier start gains."""
 
+AFRESH = 17
+"""Seconds, by which the start of each job on several nodes that do not gather nodes yet is taken as it is."""
+
+SOONEST, ALIKE = 60.0, 0.02
+"""Seconds ahead from which on its former start may stay, and the part of them by which it may be too early."""
+
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
 
@@ -72,6 +79,11 @@ class Walk:
         self._refused: dict[Shape, int] = {}
         """Shortest time limit that was tried, for each shape that fits nowhere now."""
         self._most: int | None = None
+        self._none_empty = False
+        self._left_to: dict[int, Bools] = {}
+        """Sets of nodes of which the empty ones are left to big jobs already; few objects stand for many jobs."""
+        self._repeats = only is None and queue_ahead is None and settings.pin_ahead and not book.fleet.nodes_alone
+        """Whether claims of the last whole walk may be made again as they are."""
         self._expected = 0
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
@@ -87,14 +99,16 @@ class Walk:
     def know(self, queue: Sequence[Waiting]) -> None:
         """Counts the jobs that wait for room and notes where components are pinned, before any job moves."""
         self._queue = queue
-        at, whole = self._book.at, self._only is None
-        waits = 0
         for entry in queue:
             if entry.job.het:
                 self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
-            if entry.start == 0.0 or not entry.may_start_at(at):
+        if self._only is not None:
+            return  # the picture still has what the last whole walk counted
+        at, waits = self._book.at, 0
+        for entry in queue:
+            if entry.start == 0.0 or not (entry.plain or entry.may_start_at(at)):
                 continue
-            self._outlook.crowd += whole and entry.job.wants_gpus
+            self._outlook.crowd += entry.job.wants_gpus
             if is_piece(entry.demand):
                 waits += entry.demand.k
         self._book.await_pieces(waits)
@@ -104,8 +118,47 @@ class Walk:
         taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
         return demand.without(taken) if taken else demand
 
+    def claims_simply(self, entry: Waiting) -> bool:
+        """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
+
+        Most jobs of a long queue are such. Where the timelines are those of the last whole walk, so is the claim.
+        """
+        if not (self._repeats and entry.plain) or (entry.collects and self._gathering < GATHER_AT_ONCE):
+            return False
+        if entry.least_free <= self._most_free and self._may_change():
+            limit = entry.demand.limit
+            if self._refused.get(entry.shape, limit + 1) > limit:
+                return False
+        had = entry.claimed
+        if had is None or not self._book.repeat(had):
+            start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
+            if not start:
+                return False
+            self._free_since.pop(entry.job.id, None)
+            entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
+            self._claim_later(entry, self._about_as_before(entry, start))
+        self._gathering += entry.collects
+        return True
+
+    def _claim_later(self, entry: Waiting, start: float) -> None:
+        book, had = self._book, entry.claimed
+        entry.claimed = book.claim_later(claim_on(book.fleet, entry.demand, entry.nodes, entry.mask, start), had)
+        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
+
+    def _about_as_before(self, entry: Waiting, start: float) -> float:
+        """Returns the former start of a job on several nodes where that is near the new one, or later for a while.
+
+        One node's new timeline would else change those of all others, and most of the queue with them.
+        """
+        had, at = entry.claimed, self._book.at
+        if had is None or not entry.collects or (int(at) + entry.job.id) % AFRESH == 0:
+            return start
+        ahead = had.start - at
+        return had.start if ahead > SOONEST and start <= had.start + ALIKE * ahead else start
+
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
+        entry.claimed = None
         entry.start, entry.place, entry.refuses_until, entry.waits_for_fewer = None, (), 0.0, False
         entry.lets = None
         self._settled.add(entry.job.id)
@@ -244,6 +297,7 @@ class Walk:
         if not entry.may_start_at(self._book.at) or not entry.place:
             return
         demand, _ = entry.demand_at(self._book.at)
+        entry.claimed = None
         if free_now:
             entry.start = 0.0
         here = [place for place in entry.place if place in touched]
@@ -254,10 +308,28 @@ class Walk:
     def leave_empty_nodes_to(self, entry: Waiting) -> None:
         """Keeps wholly empty nodes for a big job, until the next whole pass decides whether the job takes them."""
         assert self._only is not None, "a whole walk lets big jobs choose"  # noqa: S101 - narrows the type
+        candidates = entry.demand.candidates
+        if self._none_empty or id(candidates) in self._left_to:
+            return
         book = self._book
-        whole = (book.cluster.gpus_now == book.fleet.full) & entry.demand.candidates
-        self._only &= ~whole
+        empty = self._only & (book.cluster.gpus_now == book.fleet.full)
+        self._none_empty = not empty.any()
+        self._left_to[id(candidates)] = candidates
+        self._only &= ~(empty & candidates)
         self._most = None
+
+    def concerned(self, queue: Iterable[Waiting], touched: AbstractSet[int]) -> Iterator[Waiting]:
+        """Yields the jobs that have a place on the nodes of this walk, or may find one there; most have neither."""
+        most, empty = self._most_free, not self._none_empty
+        for entry in queue:
+            if entry.only_guest:
+                continue
+            if touched.isdisjoint(entry.place) and (
+                entry.start == 0.0 or (entry.least_free > most and not (empty and entry.collects))
+            ):
+                continue
+            yield entry
+            most, empty = self._most_free, not self._none_empty
 
     def may_fit(self, entry: Waiting) -> bool:
         """Tells whether it is worth checking if a job could start now."""
@@ -279,6 +351,7 @@ class Walk:
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
         """Adds a move to the changes; from here on the job counts as pinned there, before Slurm shows it."""
         demand = demand.on(len(move.berth.nodes))
+        entry.claimed = None
         entry.lay_on(demand.n)
         # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
         # jobs in line come before those of earlier ones: only a later job can lose its place to an earlier one.

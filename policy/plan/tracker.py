@@ -13,7 +13,7 @@ from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
 from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.cluster.snapshot import COLUMNS, Cluster
-from policy.cluster.timeline import State, as_row
+from policy.cluster.timeline import State, as_row, states_of
 from policy.formats.arrays import FAR
 from policy.plan.book import Book
 from policy.plan.isolation import Isolation
@@ -55,6 +55,11 @@ class Picture:
         self._pieces = np.zeros(count, np.int64)
         self._open = np.zeros(count, np.bool_)
         self._reserved_from = np.full(count, FAR)
+        self._rows: list[list[State] | None] = [None] * count
+        """Timelines as lists, for books; None where it has to be made anew."""
+        self._rows_until = np.zeros(count)
+        """Times of the first ends in these lists."""
+        self._version = 0
         self._times = np.zeros((count, COLUMNS))
         self._gpus = np.zeros((count, COLUMNS), np.int64)
         self._cpus = np.zeros((count, COLUMNS), np.int64)
@@ -77,6 +82,7 @@ class Picture:
     def update(self, reading: "Reading") -> frozenset[int]:
         """Takes a reading over; returns the nodes that have changed."""
         self.at = reading.at
+        self._version += 1
         self._memory_counts = reading.memory_counts
         self._leaving = self._seats_left(reading.jobs)
         changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
@@ -84,6 +90,8 @@ class Picture:
         for place in changed:
             self._take_node(place, reading.nodes[place], memory_counts=reading.memory_counts)
         changed.update(self._reserve(reading))
+        for place in changed:
+            self._rows[place] = None
         over = [job for job in reading.jobs if job.state == "COMPLETING"]
         self._ended = {(job.id, place) for job in over for place in self._places(job)}
         # An expected end that has passed while the job still runs is put off; the first column is always now.
@@ -162,33 +170,51 @@ class Picture:
 
     def book(self) -> Book:
         """Returns a new book to claim from."""
-        return Book(
-            Cluster(
-                fleet=self.fleet,
-                at=self.at,
-                up=self._open,
-                quiet=self._quiet,
-                times=self._times.copy(),
-                gpus=self._gpus,
-                cpus=self._cpus,
-                mem=self._mem,
-                gpus_now=self._gpus[:, 0],
-                cpus_now=self._cpus[:, 0],
-                mem_now=self._mem[:, 0],
-                hole_until=np.full(len(self.fleet.names), FAR),
-                reserved_from=self._reserved_from,
-                pieces=self._pieces,
-                tenants=self._tenants,
-                shapes=self._shapes,
-                cpus_per_gpu=self._cpus_per_gpu,
-                sharers=self._sharers,
-                closed=self.closed,
-                neighbours=self.neighbours,
-                spare_sms=self.spare_sms,
-                shelves=self._shelves,
-                crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
-            )
+        cluster = Cluster(
+            fleet=self.fleet,
+            at=self.at,
+            up=self._open,
+            quiet=self._quiet,
+            times=self._times.copy(),
+            gpus=self._gpus,
+            cpus=self._cpus,
+            mem=self._mem,
+            gpus_now=self._gpus[:, 0],
+            cpus_now=self._cpus[:, 0],
+            mem_now=self._mem[:, 0],
+            hole_until=np.full(len(self.fleet.names), FAR),
+            reserved_from=self._reserved_from,
+            pieces=self._pieces,
+            tenants=self._tenants,
+            shapes=self._shapes,
+            cpus_per_gpu=self._cpus_per_gpu,
+            sharers=self._sharers,
+            closed=self.closed,
+            neighbours=self.neighbours,
+            spare_sms=self.spare_sms,
+            shelves=self._shelves,
+            crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
+        return Book(cluster, partial(self._as_rows, self._version))
+
+    def _as_rows(self, version: int, cluster: Cluster) -> list[list[State]]:
+        """Returns all timelines as lists: those of the last book where nothing but the time has changed since.
+
+        Returns nothing for a book that is older than the picture.
+        """
+        if version != self._version:
+            return []
+        old = (self._rows_until < self.at + SOON) | (self._reserved_from < FAR)
+        for place in np.flatnonzero(old).tolist():
+            self._rows[place] = None
+        rows = []
+        for place, known in enumerate(self._rows):
+            row = known
+            if row is None:
+                row = self._rows[place] = states_of(cluster, place)
+                self._rows_until[place] = row[1][0] if len(row) > 1 else FAR
+            rows.append(row)
+        return rows
 
     def put_back(self, book: Book, places: Iterable[int]) -> None:
         """Undoes all claims on some nodes of a book, and brings those nodes up to date."""
@@ -271,6 +297,8 @@ class Picture:
 
     def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
         """Writes a node's timeline: when its jobs free what they hold."""
+        self._rows[place] = None
+        self._version += 1
         full, total_cpus, total_mem = self._total(place)
         sharers = self._sharers_of(place, node)
         free = _free_gpus(node, sharers.guest_mask | self._leaving.get(place, 0)) & full

@@ -18,6 +18,7 @@ from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts
+from policy.plan.claims import Repeat
 from policy.plan.roll_out import Held
 from policy.request import splits
 from policy.request.demand import A_YEAR, Demand
@@ -95,11 +96,32 @@ class Waiting:
     """True if it lists several partitions, and its place may be in the wrong one of them."""
     order: tuple[int, int, int, int, float] = field(init=False)
     """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
+    plain: bool = field(init=False)
+    """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
+    claimed: Repeat | None = field(default=None, init=False, compare=False, repr=False)
+    """Its claim in the last whole walk, if it is plain and waits for its place."""
+    least_free: float = field(init=False)
+    """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
     def __post_init__(self) -> None:
         job = self.job
         task = math.inf if job.task is None else job.task
         self.order = (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
+        least = 0 if self.demand.share is not None else min(one.k for one in self.demand.every_split)
+        self.least_free = least if job.wants_gpus else FAR
+        self.plain = (
+            bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
+            and job.begin is None
+            and self.parked is None
+            and self.demand.share is None
+            and not self.demand.splits
+            and not self.demand.may_go_elsewhere
+            and self.insists is None
+            and self.picky is None
+            and self.guest_from == FAR
+            and self.demand.tier.name == EXCLUSIVE
+            and not self.apart
+        )
 
     @property
     def insisted_level(self) -> str:

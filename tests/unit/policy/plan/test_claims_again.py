@@ -1,0 +1,95 @@
+"""Claims that a walk makes simply, or again as they were: the same plan as with each job settled anew."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from policy.placement.berth import BerthPolicy
+from policy.plan import queue_walk
+from policy.plan.book import Book
+from policy.plan.changes import Change, Move
+from policy.plan.claims import Claim, Repeat
+from policy.plan.plan import Plan
+from policy.plan.queue_walk import Walk
+from policy.plan.tracker import Picture
+from policy.request.settings import Settings
+from tests.bench.plan import World
+
+
+def told(changes: list[Change]) -> list[object]:
+    return [
+        (one.job.id, one.berth.nodes, one.berth.mask, one.start) if isinstance(one, Move) else one for one in changes
+    ]
+
+
+@contextmanager
+def without_short_ways(*, settles: bool) -> Iterator[None]:
+    """Plans each claim anew; with `settles` each job through `settle`."""
+    claim_later = Book.claim_later
+
+    def anew(self: Book, claim: Claim, _had: Repeat | None) -> Repeat | None:
+        return claim_later(self, claim, None)
+
+    with (
+        mock.patch.object(Book, "repeat", return_value=False),
+        mock.patch.object(Book, "claim_later", anew),
+        mock.patch.object(Walk, "claims_simply", return_value=False) if settles else nullcontext(),
+    ):
+        yield
+
+
+@pytest.mark.parametrize("settles", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two plans of one world, pass by pass and notice by notice."""
+    world = World(24 + 16 * seed, 150 + 80 * seed, seed=seed + 1)
+    fleet = world.fleet()
+    plans = [Plan(BerthPolicy(), Settings()) for _ in range(2)]
+    pictures = [Picture(fleet) for _ in range(2)]
+    repeat, repeated = Book.repeat, []
+    if settles:
+        # `settle` takes each start as it is.
+        monkeypatch.setattr(queue_walk, "AFRESH", 1)
+
+    def counted(self: Book, claimed: Repeat) -> bool:
+        repeated.append(repeat(self, claimed))
+        return repeated[-1]
+
+    def one_step(plan: Plan, picture: Picture, step: str, *, fresh: bool) -> list[Change]:
+        if step == "notice":
+            picture.end(ended.id, ended.nodes[0])
+            return plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or []
+        picture.update(reading)
+        if fresh:
+            # Timelines as lists of earlier passes hold what those of this one would.
+            picture._rows = [None] * len(fleet.names)
+        return plan.replan(picture.book(), reading.jobs)
+
+    def both(step: str) -> list[list[Change]]:
+        with mock.patch.object(Book, "repeat", counted):
+            ours = one_step(plans[0], pictures[0], step, fresh=False)
+        with without_short_ways(settles=settles):
+            return [ours, one_step(plans[1], pictures[1], step, fresh=True)]
+
+    for _ in range(20):
+        world.at += 1 + 400 * (world.random.random() < 0.2)
+        reading = world.reading()
+        ours, plain = both("pass")
+        assert told(ours) == told(plain)
+        world.obey([change for change in ours if isinstance(change, Move)])
+        ended = world.end_one()
+        ours, plain = both("notice")
+        assert told(ours) == told(plain)
+        world.obey([change for change in ours if isinstance(change, Move)])
+        one, other = (plan.book for plan in plans)
+        assert one is not None
+        assert other is not None
+        for name in ("times", "gpus", "cpus", "mem", "gpus_now", "hole_until", "quiet", "pieces"):
+            assert np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)), name
+        assert one.cluster.pieces_wait == other.cluster.pieces_wait
+        for mine, theirs in zip(plans[0].queue, plans[1].queue, strict=True):
+            assert (mine.job.id, mine.start, mine.place) == (theirs.job.id, theirs.start, theirs.place)
+    assert sum(repeated) > len(repeated) // 10
