@@ -98,6 +98,8 @@ class Notices:
         """Notices that were answered before the planner was through with them."""
         self.in_charge = False
         """True if the controller of this host decides; told to nodes that the planner does not answer in time."""
+        self.busy_until = 0.0
+        """Time until which the planner takes no notice, as far as it knows."""
         self._within = within
         self._listener = listener
         self._decode = decode
@@ -300,7 +302,12 @@ class Notices:
         # Whoever says another word waits for what is done about it, not for a while.
         if notice.word is None:
             connection.answer_by = connection.since + self._within
-            self._unanswered.append(connection)
+            if self.busy_until > connection.answer_by:
+                # To wait for a planner that will not come in time helps nobody.
+                connection.answer_by = connection.since
+                self._unanswered.appendleft(connection)
+            else:
+                self._unanswered.append(connection)
         self._tell(notice)
 
     def _notice(self, connection: _Connection, payload: bytes) -> Notice | None:

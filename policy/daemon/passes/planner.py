@@ -57,6 +57,9 @@ _CHEAP = 0.01
 _LAST = 60
 """Looks and passes of which `berth status` tells how long they took: about a minute of them."""
 
+REST = 20.0
+"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
+
 HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
 
@@ -118,7 +121,8 @@ class Planner:
         self._changed: frozenset[int] = frozenset()
         self._handed_over = 0.0
         self._stale = False
-        self._pass_took = 0.0
+        # From then on a notice of a job that no reading has shown may cost Slurm a look.
+        self._pass_took, self._look_from = 0.0, 0.0
         self._looks_took: deque[float] = deque(maxlen=_LAST)
         self._passes_took: deque[float] = deque(maxlen=_LAST)
         self._to_write: dict[tuple[int, str | int | None], Change] = {}
@@ -138,7 +142,7 @@ class Planner:
             self._plan.reread(change.job.id)
         self._to_write.clear()
         self._apart(self._pins.begin)
-        picture = self._look(ended=ended)
+        picture = self._look(ended=ended or self._failures.asks_for_ended)
         if picture is None or self._reading is None:
             return
         reading, apart = self._reading, self._apart
@@ -326,15 +330,18 @@ class Planner:
         # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
         known = [picture.end(notice.job, notice.node) for notice in found]
         nodes = set().union(*known)
-        starting = self._plan.starting(nodes)
-        if not all(known):
-            starting = frozenset()
+        left = nodes.copy()
+        looks = not all(known) and time.monotonic() >= self._look_from
+        if not (nodes or looks):
+            return []
+        if looks:
             if self._look(ended=False) is not picture:
                 return []
             nodes |= self._changed
             nodes |= {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
         changes = self._plan.freed(picture, nodes, self._reading.jobs) if self._pass_took > _CHEAP else None
         if changes is None:
+            starting = frozenset() if looks else self._plan.starting(left)
             changes = self._replan(picture, self._reading, starting)
         self._stale = True
         names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
@@ -343,7 +350,8 @@ class Planner:
             self._to_write.pop(_key(change), None)
             self._moved.add(change.job.id)
         self._write(here, self._reading, hurry=True)
-        return [change for change in changes if change not in here]
+        written = {id(change) for change in here}
+        return [change for change in changes if id(change) not in written]
 
     @staticmethod
     def _watch(watcher: Watcher, picture: Picture, reading: Reading) -> None:
@@ -393,6 +401,7 @@ class Planner:
         if reading is None:
             return None
         self._looks_took.append(time.monotonic() - began)
+        self._look_from = time.monotonic() + REST * self.look_takes
         if self._state_file is not None:
             self._state_file.looks.observe(self._looks_took[-1])
         self._sign()

@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from policy.daemon.hear.notices import Notices, open_notices
 from policy.daemon.passes.handover import HURRY, UNSEEN, Sender
 from policy.daemon.passes.overviews import OverviewWriter
-from policy.daemon.passes.planner import HAND_OVER_EVERY, Planner
+from policy.daemon.passes.planner import HAND_OVER_EVERY, REST, Planner
 from policy.formats.errors import BerthError
 from policy.site import log
 from policy.site.config import load
@@ -22,8 +23,8 @@ from policy.slurm.gateways import open_gateway
 
 _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
-_REST = 20.0
-"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
+_LATELY = 8
+"""Passes of which the shortest tells how long one takes at least."""
 _READ_WITHIN = 1.5
 """Ticks until a look that saw a change has ended, unless that takes longer than half of one: what goes wrong has to be
 mended within two seconds."""
@@ -72,13 +73,18 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     gc.disable()
     collect_at = 0.0
     ended = False
+    took: deque[float] = deque(maxlen=_LATELY)
     heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
         began = time.monotonic()
+        if listener:
+            listener.busy_until = began + min(took, default=0.0)
         planner.one_pass(ended=ended)
+        took.append(time.monotonic() - began)
         due = began + pause(tick, planner.look_takes)
         write_until = _write_until(began, time.monotonic(), tick)
         if listener:
+            listener.busy_until = 0.0
             listener.in_charge, planner.notices_late = planner.in_charge, listener.late
         ended, left, writing = False, tick, True
         # At least once, however long the pass took: an Epilog waits.
@@ -111,7 +117,7 @@ def pause(tick: float, look_takes: float) -> float:
     >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.25), pause(1.0, 0.75)
     (1.0, 1.2, 1.25, 1.0)
     """
-    return max(tick, min(_REST * look_takes, _READ_WITHIN * tick - look_takes))
+    return max(tick, min(REST * look_takes, _READ_WITHIN * tick - look_takes))
 
 
 def _write_until(began: float, ended: float, tick: float) -> float:

@@ -52,13 +52,11 @@ _OTHERS = RetryDecision(
 )
 
 MOST_ONE_BY_ONE = 64
-"""Ended jobs whose records are asked for one by one; of more, one look at all jobs tells who ended well."""
+"""Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells who ended well."""
 
 MOST_OVER = 4_096
 """Ended jobs that may wait to be looked into; beyond that the oldest are given up."""
 
-_SORT_EVERY = 10.0
-"""Seconds; Epilogs wait during such a look."""
 _LOOK_AGAIN = 1.0
 _NODES_SHOWN = 1.5
 """Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
@@ -105,7 +103,8 @@ class Failures:
         """Jobs that failed before they began, and are others' to send on."""
         self._classes: Counter[str] = Counter()
         self._retried = 0
-        self._sorted_at = 0.0
+        self.asks_for_ended = False
+        """Whether the next reading should show the jobs that have ended, too."""
 
     @property
     def told(self) -> dict[str, str]:
@@ -144,13 +143,13 @@ class Failures:
         for job_id in self._running.keys() - running.keys():
             self._over[job_id] = _Over(job_id, reading.at, reading.at, self._running[job_id])
         self._running = running
+        if len(self._over) > MOST_ONE_BY_ONE:
+            self._sort_out(reading)
+        self.asks_for_ended = len(self._over) > MOST_ONE_BY_ONE
 
     def step(self, reading: Reading, at: float) -> int:
         """Go on with one job whose time has come, and say which; 0 where there is none."""
         self._accounts.tend(at)
-        if len(self._over) > MOST_ONE_BY_ONE and at - self._sorted_at >= _SORT_EVERY:
-            self._sorted_at = at
-            self._sort_out(at)
         over = next((one for one in self._over.values() if one.due <= at), None)
         if over is None:
             return 0
@@ -169,17 +168,14 @@ class Failures:
         if word is not None:
             self._settled[word.job, word.start, word.node] = at
 
-    def _sort_out(self, at: float) -> None:
+    def _sort_out(self, reading: Reading) -> None:
         """Drops the jobs that ended well; a busy site ends more of them than there is time to ask for."""
-        try:
-            states = {job.id: job.state for job in self._gateway.read(ended=True).jobs if job.id in self._over}
-        except SlurmError as problem:
-            log.error(f"jobs that have ended are looked into one by one: {problem}", 618)
-            states = {}
-        for job_id, state in states.items():
-            if self._over[job_id].found is None and not _is_worth_a_look(state):
-                self._left.pop(job_id, None)
-                self._drop(job_id, at)
+        at = reading.at
+        for job in reading.jobs:
+            over = self._over.get(job.id)
+            if over is not None and over.found is None and not _is_worth_a_look(job.state):
+                self._left.pop(job.id, None)
+                self._drop(job.id, at)
         if len(self._over) > MOST_OVER:
             dropped = list(self._over)[: len(self._over) - MOST_OVER]
             log.error(

@@ -6,7 +6,6 @@ import pytest
 
 from policy.daemon.write import failures as module
 from policy.daemon.write.failures import MOST_ONE_BY_ONE, MOST_OVER, Failures
-from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from tests.unit.policy_world import NOW, node, reading, running
@@ -19,16 +18,10 @@ class Slurm:
     """Jobs in the states that they ended in."""
 
     jobs: dict[int, JobFacts]
-    looks: int = 0
     asked: list[int] = field(default_factory=list)
-    silent: bool = False
 
-    def read(self, *, ended: bool) -> Reading:
-        assert ended
-        self.looks += 1
-        if self.silent:
-            raise SlurmError("Slurm said: Socket timed out")
-        return reading([node("n1")], list(self.jobs.values()))
+    def look(self, *, ended: bool) -> Reading:
+        return reading([node("n1")], list(self.jobs.values()) if ended else [])
 
     def job(self, job_id: int) -> JobText:
         self.asked.append(job_id)
@@ -56,9 +49,10 @@ def test_of_many_ended_jobs_one_look_tells_who_ended_well() -> None:
     failed = {7, 1_900}
     slurm, found = ended(range(1, 2_001), failed)
 
-    found.step(reading([node("n1")], []), NOW)
+    assert found.asks_for_ended
+    found.watch(slurm.look(ended=True))
 
-    assert slurm.looks == 1
+    assert not found.asks_for_ended
     assert set(found._over) == failed
     while found.step(reading([node("n1")], [], at=NOW + 70), NOW + 70):
         pass
@@ -70,22 +64,20 @@ def test_of_many_ended_jobs_one_look_tells_who_ended_well() -> None:
 def test_few_ended_jobs_are_asked_for_one_by_one() -> None:
     slurm, found = ended(range(1, MOST_ONE_BY_ONE + 1), set())
 
+    assert not found.asks_for_ended
     while found.step(reading([node("n1")], []), NOW):
         pass
 
-    assert slurm.looks == 0
     assert len(slurm.asked) == MOST_ONE_BY_ONE
     assert not found._over
 
 
-def test_what_waits_to_be_looked_into_is_bounded_even_where_slurm_says_nothing(
+def test_what_waits_to_be_looked_into_is_bounded_even_where_readings_tell_nothing_of_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_OVER", 100)
     slurm, found = ended(range(1, 151), set())
-    slurm.silent = True
-
-    found.step(reading([node("n1")], []), NOW)
+    found.watch(slurm.look(ended=False))
 
     assert len(found._over) <= 100
     told = [line for line in capsys.readouterr().err.splitlines() if "not looked into" in line]
@@ -99,6 +91,6 @@ def test_a_job_that_still_ends_or_was_put_back_stays_to_be_looked_into() -> None
     slurm.jobs[3] = replace(slurm.jobs[3], state="COMPLETING")
     slurm.jobs[4] = replace(slurm.jobs[4], state="PENDING")
 
-    found._sort_out(NOW)
+    found.watch(slurm.look(ended=True))
 
     assert set(found._over) == {3, 4}

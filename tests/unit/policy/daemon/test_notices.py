@@ -149,6 +149,16 @@ def test_an_epilog_goes_on_after_a_while_though_the_planner_is_busy(in_charge: b
 WAIT = 1.5
 
 
+def test_nobody_waits_for_a_planner_that_will_not_come_in_time(notices: Notices) -> None:
+    waits = client(notices, credential(TEXT) + b"\n")
+    take(notices)
+    notices.in_charge, notices.busy_until = True, float("inf")
+    # The fixture's planner would be waited for a minute.
+    assert heard(client(notices, credential(b"berth/1 epilog job=19 node=n1") + b"\n")) == b"berth/1 done\n"
+    assert [notice.job for notice in take(notices)] == [19]
+    waits.close()
+
+
 def test_what_munged_takes_is_part_of_an_epilogs_wait() -> None:
     decode = Munge(library=str(munge.library())).decode
 

@@ -206,6 +206,34 @@ def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
     assert slurm.in_a_hurry == {7}
 
 
+def test_a_notice_of_a_job_that_no_reading_has_shown_lets_slurm_alone_for_a_while(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0xFF, 9)])
+    planner = planner_of(slurm, tmp_path, channel)
+    clock = [100.0]
+    monkeypatch.setattr(planner_module.time, "monotonic", lambda: clock[0])
+    read = slurm.read
+
+    def slowly(*, ended: bool) -> Reading:
+        looks.append(clock[0])
+        clock[0] += 0.2
+        return read(ended=ended)
+
+    looks: list[float] = []
+    monkeypatch.setattr(slurm, "read", slowly)
+    planner.one_pass(ended=False)
+    answers: list[bytes] = []
+
+    planner.take([Notice(77, "n2", answers.append)])
+    assert len(looks) == 1
+
+    clock[0] += planner_module.REST * 0.2 + 0.1
+    planner.take([Notice(78, "n2", answers.append)])
+    assert len(looks) == 2
+    assert answers == [b"berth/1 done\n"] * 2
+
+
 def test_what_is_planned_anew_is_written_once_and_as_it_was_planned_last(
     tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
