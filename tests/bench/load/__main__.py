@@ -265,6 +265,7 @@ def figures_of(workload: Workload, found: LoadRun) -> list[Figure]:
         Figure("look_p99_ms", 1_000 * quantile([one.look for one in passes], 0.99), "ms"),
         Figure("look_processor_p99_ms", 1_000 * quantile([one.look_processor for one in passes], 0.99), "ms"),
         Figure("pass_p50_ms", quantile(planned, 0.5), "ms"),
+        Figure("pass_processor_p50_ms", 1_000 * quantile([one.processor for one in passes], 0.5), "ms"),
         Figure("pass_processor_p99_ms", 1_000 * quantile([one.processor for one in passes], 0.99), "ms"),
         _limited("pass_p99_ms", quantile(planned, 0.99), must.pass_p99_ms, "ms"),
     ]
