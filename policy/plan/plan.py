@@ -101,14 +101,11 @@ class Plan:
             elif isolation.job(job, at, pinned_by_layout_before, job, book.fleet):
                 changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)
-        reader.forget({entry.job.id for entry in queue})
-        self._free_since = {
-            entry.job.id: self._free_since[entry.job.id] for entry in queue if entry.job.id in self._free_since
-        }
+        present = {entry.job.id for entry in queue}
+        reader.forget(present)
+        self._free_since = {job_id: since for job_id, since in self._free_since.items() if job_id in present}
+        self._memories = {job_id: memory for job_id, memory in self._memories.items() if job_id in present}
         self.book, self.queue, self._planned = book, queue, jobs
-        self._memories = {
-            entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
-        }
         walk = self._walk(book, everybody, queue, changes, starting | self.first)
         isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]

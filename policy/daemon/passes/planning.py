@@ -6,10 +6,12 @@ import os
 import select
 import signal
 import socket
+import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from policy.daemon.hear.notices import Notices, open_notices
@@ -24,7 +26,7 @@ from policy.slurm.gateways import open_gateway
 _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
 _LATELY = 8
-"""Passes of which the shortest tells how long one takes at least."""
+"""Passes, and answers to notices, that tell how long the next one will take."""
 _READ_WITHIN = 1.5
 """Ticks until a look that saw a change has ended, unless that takes longer than half of one: what goes wrong has to be
 mended within two seconds."""
@@ -73,18 +75,15 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     gc.disable()
     collect_at = 0.0
     ended = False
-    took: deque[float] = deque(maxlen=_LATELY)
+    passes, takes = deque([0.0], maxlen=_LATELY), deque([0.0], maxlen=_LATELY)
     heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
         began = time.monotonic()
-        if listener:
-            listener.busy_until = began + min(took, default=0.0)
-        planner.one_pass(ended=ended)
-        took.append(time.monotonic() - began)
+        with _busy(listener, passes):
+            planner.one_pass(ended=ended)
         due = began + pause(tick, planner.look_takes)
         write_until = _write_until(began, time.monotonic(), tick)
         if listener:
-            listener.busy_until = 0.0
             listener.in_charge, planner.notices_late = planner.in_charge, listener.late
         ended, left, writing = False, tick, True
         # At least once, however long the pass took: an Epilog waits.
@@ -101,7 +100,9 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
                     due = min(due, time.monotonic() + _SHOWN_AFTER)
                     left = min(left, _SHOWN_AFTER)
             if listener and (found := listener.ready()):
-                planner.take(found)
+                # Whoever comes meanwhile is served after these.
+                with _busy(listener, takes, 2.0):
+                    planner.take(found)
                 writing = True
             planner.hand_over_if_due()
             writing = writing and planner.write_one()
@@ -109,6 +110,18 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
             if time.monotonic() >= (collect_at if quiet else collect_at + _COLLECT_EVERY):
                 collect_at = time.monotonic() + _COLLECT_EVERY
                 gc.collect()
+
+
+@contextmanager
+def _busy(listener: Notices | None, lately: deque[float], times: float = 1.0) -> Iterator[None]:
+    """Tells the threads of the notices how long the planner will probably take, from how long it took lately."""
+    began = time.monotonic()
+    if listener:
+        listener.busy_until = began + times * statistics.median(lately)
+    yield
+    if listener:
+        listener.busy_until = 0.0
+    lately.append(time.monotonic() - began)
 
 
 def pause(tick: float, look_takes: float) -> float:
