@@ -49,10 +49,10 @@ def test_of_many_ended_jobs_one_look_tells_who_ended_well() -> None:
     failed = {7, 1_900}
     slurm, found = ended(range(1, 2_001), failed)
 
-    assert found.asks_for_ended
+    asks = [found.asks_for_ended]
     found.watch(slurm.look(ended=True))
 
-    assert not found.asks_for_ended
+    assert [*asks, found.asks_for_ended] == [True, False]
     assert set(found._over) == failed
     while found.step(reading([node("n1")], [], at=NOW + 70), NOW + 70):
         pass

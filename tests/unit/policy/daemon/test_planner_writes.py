@@ -1,6 +1,7 @@
 """When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
 
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -212,7 +213,7 @@ def test_a_notice_of_a_job_that_no_reading_has_shown_lets_slurm_alone_for_a_whil
     slurm = Slurm([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0xFF, 9)])
     planner = planner_of(slurm, tmp_path, channel)
     clock = [100.0]
-    monkeypatch.setattr(planner_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     read = slurm.read
 
     def slowly(*, ended: bool) -> Reading:
