@@ -126,23 +126,24 @@ class Walk:
         if not (self._repeats and entry.plain) or (entry.collects and self._gathering < GATHER_AT_ONCE):
             return False
         if entry.least_free <= self._most_free and self._may_change():
-            limit = entry.demand.limit
-            if self._refused.get(entry.shape, limit + 1) > limit:
+            if self._refused.get(entry.shape, entry.demand.limit + 1) > entry.demand.limit:
                 return False
         had = entry.claimed
-        if had is None or not self._book.repeat(had):
+        if had is None or entry.keeps_start or not self._book.repeat(had):
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
             if not start:
                 return False
             self._free_since.pop(entry.job.id, None)
             entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
-            self._claim_later(entry, self._about_as_before(entry, start))
+            kept = self._about_as_before(entry, start)
+            entry.keeps_start = kept != start
+            self._claim_later(entry, kept)
         self._gathering += entry.collects
         return True
 
     def _claim_later(self, entry: Waiting, start: float) -> None:
-        book, had = self._book, entry.claimed
-        entry.claimed = book.claim_later(claim_on(book.fleet, entry.demand, entry.nodes, entry.mask, start), had)
+        claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, start)
+        entry.claimed = self._book.claim_later(claim, entry.claimed)
         entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
 
     def _about_as_before(self, entry: Waiting, start: float) -> float:

@@ -100,6 +100,8 @@ class Waiting:
     """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
     claimed: Repeat | None = field(default=None, init=False, compare=False, repr=False)
     """Its claim in the last whole walk, if it is plain and waits for its place."""
+    keeps_start: bool = field(default=False, init=False, compare=False, repr=False)
+    """True if this claim starts when an earlier one did, not when its place comes free."""
     least_free: float = field(init=False)
     """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
