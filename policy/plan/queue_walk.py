@@ -125,9 +125,9 @@ class Walk:
         """
         if not (self._repeats and entry.plain) or (entry.collects and self._gathering < GATHER_AT_ONCE):
             return False
-        if entry.least_free <= self._most_free and self._may_change():
-            if self._refused.get(entry.shape, entry.demand.limit + 1) > entry.demand.limit:
-                return False
+        limit, searches = entry.demand.limit, entry.least_free <= self._most_free and self._may_change()
+        if searches and self._refused.get(entry.shape, limit + 1) > limit:
+            return False
         had = entry.claimed
         if had is None or entry.keeps_start or not self._book.repeat(had):
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
