@@ -151,8 +151,7 @@ class Book:
             before.append(row)
             after.append(self._rows[node])
         self.bar(claim.nodes)
-        there = self._picture.tenants
-        if there and any(node in there for node in claim.nodes):
+        if self._picture.tenants and not self._picture.tenants.keys().isdisjoint(claim.nodes):
             return None
         return Repeat(claim.nodes, claim.start, tuple(before), tuple(after))
 

@@ -128,8 +128,7 @@ class Walk:
         limit, searches = entry.demand.limit, entry.least_free <= self._most_free and self._may_change()
         if searches and self._refused.get(entry.shape, limit + 1) > limit:
             return False
-        had = entry.claimed
-        if had is None or entry.keeps_start or not self._book.repeat(had):
+        if entry.claimed is None or entry.keeps_start or not self._book.repeat(entry.claimed):
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
             if not start:
                 return False
