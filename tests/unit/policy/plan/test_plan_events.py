@@ -13,7 +13,6 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Read
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.plan.changes import Change, Move
-from policy.plan.claims import claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
@@ -101,28 +100,6 @@ def test_a_new_pin_that_slurm_shows_is_not_planned_again() -> None:
     look = world.read()
 
     assert world.plan.freed(world.picture, world.picture.update(look), look.jobs) == []
-
-
-def test_a_job_that_was_changed_since_the_last_pass_is_planned_as_it_is_now() -> None:
-    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600)]
-    jobs += [waiting(5, "n2", 0xFF, priority=9), waiting(6, "n2", 0xFF, priority=1)]
-    world = World(full_nodes(2), jobs)
-    world.full()
-    world.jobs[6] = replace(world.jobs[6], priority=99)
-
-    [move] = moves(world.end(1))
-
-    assert (move.job.id, move.berth.names) == (6, ("n1",))
-
-
-def test_a_place_that_is_kept_for_a_job_on_its_way_is_nobodys_when_its_node_comes_free() -> None:
-    world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n2", 0xFF)])
-    world.full()
-    assert world.plan.book is not None
-    [entry] = world.plan.queue
-    world.plan.kept = (claim_on(world.plan.book.fleet, entry.demand, [0], 0xFF, NOW),)
-
-    assert world.end(1) == [], "job 5 would have it"
 
 
 def test_a_job_that_came_since_the_last_pass_is_not_robbed_of_its_place() -> None:
