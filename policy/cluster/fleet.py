@@ -73,6 +73,7 @@ class Fleet:
     cpus_by_gpu: bool = False
     """True if jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
     one_task_per_core: bool = False
+    limits_enforced: bool = False
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills, as features of nodes."""
     plain: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))

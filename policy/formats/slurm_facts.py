@@ -221,6 +221,8 @@ class Reading:
     """True if jobs have a DefCpuPerGPU (JobDefaults), which Slurm cannot apply to GPUs of several types."""
     one_task_per_core: bool = False
     """True if Slurm gives each task a core of its own (CR_ONE_TASK_PER_CORE)."""
+    limits_enforced: bool = False
+    """True if limits of accounts, users and QOS may bound the nodes of a job (AccountingStorageEnforce=limits)."""
     version: str = ""
     in_control: bool = True
     """True if the slurmctld of this host is the one in control."""

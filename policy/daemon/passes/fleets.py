@@ -37,7 +37,7 @@ class Fleets:
         self._new_scores = self._scores.refresh() or self._new_scores
         key = (
             *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
-            *(reading.cpus_by_gpu, reading.one_task_per_core),
+            *(reading.cpus_by_gpu, reading.one_task_per_core, reading.limits_enforced),
         )
         if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
             self._fleet = build_fleet(
@@ -57,6 +57,7 @@ class Fleets:
                 counted=reading.counted,
                 cpus_by_gpu=reading.cpus_by_gpu,
                 one_task_per_core=reading.one_task_per_core,
+                limits_enforced=reading.limits_enforced,
                 nodes_alone=self._nodes_alone,
                 plain=(self._fleet.gpu_counts > 0) & ~self._fleet.ready if self._nodes_alone else self._fleet.plain,
             )

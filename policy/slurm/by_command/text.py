@@ -301,12 +301,14 @@ def of_config(config: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of a `Reading` that Slurm's configuration decides, for every gateway."""
     selects, defaults = config.get("SelectTypeParameters", "").upper(), config.get("JobDefaults", "")
     counts = "MEMORY" in selects
+    enforced = config.get("AccountingStorageEnforce", "").lower().split(",")
     return {
         "memory": memory(config, dict(re.findall(r"(\w+)=(\d+)", defaults))) if counts else Memory(),
         "memory_counts": counts,
         "in_all_partitions": config.get("EnforcePartLimits", "").upper() == "ALL",
         "cpus_by_gpu": "DefCpuPerGPU" in defaults,
         "one_task_per_core": "ONE_TASK_PER_CORE" in selects,
+        "limits_enforced": not {"limits", "safe", "all"}.isdisjoint(enforced),
         "counted": counted.models(config.get("Licenses", "")),
         "version": config.get("SLURM_VERSION", ""),
     }

@@ -1,5 +1,7 @@
 """Splits: the numbers of nodes that a job may have, and the requests that keep the one they have."""
 
+from dataclasses import replace
+
 import pytest
 
 from policy.cluster.fit import on_fleet
@@ -36,6 +38,12 @@ def shapes(demand: Demand) -> list[tuple[int, int]]:
 )
 def test_a_job_that_names_a_level_and_no_nodes_may_be_split(gpus: int, found: list[tuple[int, int]]) -> None:
     assert shapes(demand_of(tres_per_job=f"gres/gpu:{gpus}", min_cpus="1", **LEAF)) == found
+
+
+def test_a_job_keeps_the_fewest_nodes_where_limits_may_bound_them() -> None:
+    asked = submit(tres_per_job="gres/gpu:4", min_cpus="1", **LEAF)
+
+    assert shapes(on_fleet(read(asked), replace(FLEET, limits_enforced=True))) == [(1, 4)]
 
 
 @pytest.mark.parametrize(

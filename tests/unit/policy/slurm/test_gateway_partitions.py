@@ -86,3 +86,14 @@ def test_whether_a_job_has_to_fit_all_its_partitions_is_read(folder: Path, rule:
         file.write(f"EnforcePartLimits       = {rule}\n")
 
     assert recorded_gateway(folder).read(ended=False).in_all_partitions is all_of_them
+
+
+@pytest.mark.parametrize(
+    ("rule", "enforced"),
+    [("none", False), ("associations,qos", False), ("associations,limits,qos", True), ("safe", True), ("all", True)],
+)
+def test_whether_limits_may_bound_the_nodes_of_a_job_is_read(folder: Path, rule: str, enforced: bool) -> None:
+    with (folder / "scontrol-show-config").open("a") as file:
+        file.write(f"AccountingStorageEnforce = {rule}\n")
+
+    assert recorded_gateway(folder).read(ended=False).limits_enforced is enforced
