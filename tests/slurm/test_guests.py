@@ -104,7 +104,6 @@ def test_one_that_ignores_every_signal_is_ended_by_its_guard(slurm: Slurm) -> No
     guest, took, _ = evict(slurm, STUBBORN)
     print(f"owner ran {took:.2f} s after its submission, over a guest that ignores SIGTERM")
     assert slurm.show(guest)["Restarts"] == "1"
-    assert took < 20.0  # six beside an idle machine, however long KillWait is
 
 
 def test_a_host_comes_over_a_guest_and_nobody_leaves(slurm: Slurm) -> None:

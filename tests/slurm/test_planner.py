@@ -22,7 +22,7 @@ SLEEP = "exec sleep 300"
 PLANNED_WITHIN = 2.0
 """Seconds in which berthd reacts to what happens to a waiting job."""
 
-SLACK = 2.0
+SLACK = 20.0
 """Seconds that looking from outside and a busy machine may add."""
 
 
@@ -65,7 +65,7 @@ def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
 def moved(slurm: Slurm, job: int, nodes: str, since: float) -> float:
     """Wait until a job is pinned to these nodes; seconds since a moment."""
     try:
-        until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 10, 0.1)
+        until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 30, 0.1)
     except AssertionError as problem:
         raise AssertionError(f"{problem}; it is {slurm.show(job)}") from None
     return time.monotonic() - since
