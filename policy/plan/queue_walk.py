@@ -19,7 +19,7 @@ from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.queue_ahead import QueueAhead
 from policy.plan.splitting import free_now, on_nodes
-from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
+from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting, impossible
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.settings import Settings
 from topology.fabric import LEVELS
@@ -163,7 +163,7 @@ class Walk:
         entry.lets = None
         self._settled.add(entry.job.id)
         job, book, at = entry.job, self._book, self._book.at
-        if _impossible(job) and entry.nodes:
+        if impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
             return
         if not (entry.may_start_at(at) or entry.must_leave):
@@ -199,7 +199,7 @@ class Walk:
                 self._free_since.pop(job.id, None)
                 self._move(entry, demand, move)
                 return
-            stuck = stuck or (_impossible(job) and self._only is None)
+            stuck = stuck or (impossible(job) and self._only is None)
         if reason := self._given_back(entry, stuck=stuck):
             self._changes.append(Release(job, reason))
             return
@@ -577,14 +577,6 @@ def _starts_now(entry: Waiting, berth: Berth) -> str:
     return f"it can start now on {on_nodes(nodes)}" if other else "it can start there now"
 
 
-def _impossible(job: JobFacts) -> bool:
-    """Tells whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
-
-    With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
-    """
-    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
-
-
 def _may_be_its_place(entry: Waiting) -> bool:
     """Tells whether the place may be why a job does not start on it though it looks free, by Slurm's reason.
 
@@ -594,6 +586,6 @@ def _may_be_its_place(entry: Waiting) -> bool:
 
 
 def _why_given_back(job: JobFacts) -> str:
-    if _impossible(job):
+    if impossible(job):
         return "no place can ever start it as it is now"
     return f"it did not start in {STUCK_AFTER} s on a place that looks free"

@@ -123,6 +123,7 @@ class Waiting:
             and self.guest_from == FAR
             and self.demand.tier.name == EXCLUSIVE
             and not self.apart
+            and not impossible(job)
         )
 
     @property
@@ -167,6 +168,14 @@ class Waiting:
         if self.picky is not None and at < self.picky_until:
             return replace(found[0], share=self.picky), (*found[1][:-1], self.picky_number)
         return found
+
+
+def impossible(job: JobFacts) -> bool:
+    """Tells whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
+
+    With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
+    """
+    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
 
 
 WAITS = frozenset({"PENDING", "ARRAY"})

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `read`: what changed in Slurm since the last one; `job`: one job's record. */
 #include "berth_slurm/gateway.h"
+#include "common/one_job.h"
 
 #include <errno.h>
 #include <stdlib.h>

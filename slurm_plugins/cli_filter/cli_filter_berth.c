@@ -16,6 +16,7 @@
 #include "common/messages.h"
 #include "common/options.h"
 #include "cli_filter/preflight.h"
+#include "common/one_job.h"
 #include "common/slurm_api.h"
 #include "common/tres.h"
 

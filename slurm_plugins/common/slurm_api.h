@@ -30,24 +30,6 @@ extern void *slurm_xrecalloc(void **item, size_t count, size_t size, bool clear,
 /* slurm_conf_t is public; the one in use is exported by slurmctld's and the commands' library. */
 extern slurm_conf_t slurm_conf;
 
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
-#define JOB_ID(job) ((job)->step_id.job_id)
-#else
-#define JOB_ID(job) ((job)->job_id)
-#endif
-
-static inline int load_job(uint32_t job_id, job_info_msg_t **found, uint16_t flags)
-{
-#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
-	slurm_step_id_t wanted = SLURM_STEP_ID_INITIALIZER;
-
-	wanted.job_id = job_id;
-	return slurm_load_job(found, wanted, flags);
-#else
-	return slurm_load_job(found, job_id, flags);
-#endif
-}
-
 /* Slurm frees these fields itself, so they must come from its own allocator. */
 static inline void set_string(char **field, const char *value)
 {
