@@ -30,7 +30,8 @@ RESET = f"""#!/bin/sh
 if [ -n "$CUDA_VISIBLE_DEVICES" ]; then
     IFS=,
     for gpu in $CUDA_VISIBLE_DEVICES; do
-        echo "reset $SLURM_JOB_ID gpu=$gpu mps=$(pgrep -c nvidia-cuda-mps)" >>{LOG}
+        # Daemons and servers alone: berth-guard may just be asking its question.
+        echo "reset $SLURM_JOB_ID gpu=$gpu mps=$(pgrep -fc 'nvidia-cuda-mps-(control -f|server)')" >>{LOG}
     done
 fi
 """
