@@ -3,7 +3,7 @@
 `python -m tests.bench.viewers [--viewers 50] [--turns 5]`: a made-up cluster of 1,024 nodes. One process answers a
 submission every 20 ms, as berthd does. A second one is the page's server, of an overview that a third one writes anew
 every second. The viewers hold event streams, and fetch each new moment, as the page does. Turns without and with
-viewers take ten seconds each and alternate; all share the machine's processors.
+viewers take ten seconds each and alternate; all share the machine's processors, the viewers with the lowest priority.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from tests.unit.policy.web.web_world import served
 from tests.unit.policy_world import submit
 
 NODES, TURN, EVERY = 1_024, 10.0, 0.02
+READ_EVERY = 5.0
+"""Seconds between readings, as `berth web` has them."""
 
 
 class NoSlurm:
@@ -57,7 +59,7 @@ def serve(overview: str) -> None:
     source = LiveSource(OverviewFile(Path(overview)).read, NoSlurm(), dict)
     with served(source, WebAccess(), patience=1.0) as server:
         stop = threading.Event()
-        threading.Thread(target=poll, args=(server.exhibit, source, 1.0, stop), daemon=True).start()
+        threading.Thread(target=poll, args=(server.exhibit, source, READ_EVERY, stop), daemon=True).start()
         print(server.server_address[1], flush=True)
         sys.stdin.read()
         stop.set()
@@ -76,6 +78,7 @@ def write(overview: str) -> None:
 
 def watch(port: str, viewers: str) -> None:
     """Holds event streams, and fetches each new moment, until standard input ends; prints how many came."""
+    os.nice(19)  # As if they were elsewhere.
     took: list[int] = []
     for _ in range(int(viewers)):
         threading.Thread(target=_one, args=(int(port), took), daemon=True).start()
