@@ -83,7 +83,7 @@ class Walk:
         self._left_to: dict[int, Bools] = {}
         """Sets of nodes of which the empty ones are left to big jobs already; few objects stand for many jobs."""
         self._repeats = only is None and queue_ahead is None and settings.pin_ahead and not book.fleet.nodes_alone
-        """Whether claims of the last whole walk may be made again as they are."""
+        """True if claims of the last whole walk may be made again as they are."""
         self._expected = 0
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""

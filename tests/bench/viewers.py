@@ -27,6 +27,7 @@ from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats import wire
+from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import OverviewFile
 from policy.web.access import WebAccess
@@ -46,8 +47,8 @@ class NoSlurm:
     """Slurm without PrivateData, and without decisions."""
 
     def job(self, job_id: int) -> JobText:
-        """Is not asked here: no viewer opens a job."""
-        raise NotImplementedError(job_id)
+        """Knows no job: no viewer opens one here."""
+        raise SlurmError(f"there is no job {job_id}")
 
     def config(self) -> dict[str, str]:
         """Returns what the page asks for."""

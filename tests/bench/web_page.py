@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +24,12 @@ from policy.simulate.world import Layout, build
 from policy.web.access import WebAccess
 from policy.web.simulated import SimulatedSource
 from tests.bench.table import Figure, at_most, report
-from tests.unit.policy.web.web_world import served
+from tests.unit.policy.web.web_world import BROWSER, served
 
 PLAYWRIGHT = Path("build/browser/bin/python")
 PICTURES = Path("build/bench/web")
 HOURS, JOBS_PER_NODE, AT = 8.0, 8, 4 * 3600
 JOB = "1100"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def day(nodes: int, folder: Path) -> Path:
@@ -74,18 +72,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 1024], help="sizes of the cluster")
     args = parser.parse_args()
-    browser = next(filter(None, map(shutil.which, NAMES)), None)
-    if browser is None:
+    if BROWSER is None:
         print("bench-web: no chromium is installed; install the package chromium")
         return 1
     found = []
     for nodes in args.nodes:
-        looked = looked_at(nodes, browser)
+        looked = looked_at(nodes, BROWSER)
         found += figures(nodes, looked)
         for view in looked["views"]:
             for finding in view["serious"]:
                 print(f"bench-web: {nodes} nodes, {view['view']}, {view['look']}: {finding}")
-    version = subprocess.run([browser, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    version = subprocess.run([BROWSER, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     report("web", "The page in a browser", found, {"browser": version})
     return 0
 

@@ -104,7 +104,7 @@ class Failures:
         self._classes: Counter[str] = Counter()
         self._retried = 0
         self.asks_for_ended = False
-        """Whether the next reading should show the jobs that have ended, too."""
+        """True if the next reading should show the jobs that have ended, too."""
 
     @property
     def told(self) -> dict[str, str]:

@@ -3,20 +3,21 @@
 import random
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from policy.cluster.snapshot import COLUMNS
 from policy.cluster.timeline import State, as_row, normal, taken
 from policy.formats.arrays import FAR
+from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
-from policy.plan.changes import Change, Move
+from policy.plan.changes import Change
 from policy.plan.claims import Claim
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from tests.bench.plan import World
+from tests.unit.plan_pair import assert_same_plans
 
 
 def plainly_taken(row: list[State], claim: tuple[float, float, int, int, int]) -> list[State]:
@@ -53,12 +54,6 @@ def test_a_claim_leaves_what_it_plainly_leaves(seed: int) -> None:
         row = found if drawn.random() < 0.9 else [(0.0, 0xFF, 64, 1_000)]
 
 
-def told(changes: list[Change]) -> list[object]:
-    return [
-        (one.job.id, one.berth.nodes, one.berth.mask, one.start) if isinstance(one, Move) else one for one in changes
-    ]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
     """Two plans of one world, pass by pass and notice by notice; one writes each claim into the picture at once."""
@@ -72,11 +67,11 @@ def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
         note(self, claim)
         self._write_rows()
 
-    def both(step: str, *arguments: object) -> list[list[Change]]:
+    def both(reading: Reading, ended: JobFacts | None) -> list[list[Change]]:
         found = []
         for number, (plan, picture) in enumerate(zip(plans, pictures, strict=True)):
             with mock.patch.object(Book, "note", at_once if number else note):
-                if step == "pass":
+                if ended is None:
                     picture.update(reading)
                     found.append(plan.replan(picture.book(), reading.jobs))
                 else:
@@ -84,20 +79,4 @@ def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
                     found.append(plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or [])
         return found
 
-    for _ in range(12):
-        world.at += 1 + 400 * (world.random.random() < 0.2)
-        reading = world.reading()
-        ours, plain = both("pass")
-        assert told(ours) == told(plain)
-        world.obey([change for change in ours if isinstance(change, Move)])
-        ended = world.end_one()
-        ours, plain = both("notice")
-        assert told(ours) == told(plain)
-        world.obey([change for change in ours if isinstance(change, Move)])
-        one, other = (plan.book for plan in plans)
-        assert one is not None
-        assert other is not None
-        for name in ("times", "gpus", "cpus", "mem", "gpus_now", "hole_until", "quiet"):
-            assert np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)), name
-        for mine, theirs in zip(plans[0].queue, plans[1].queue, strict=True):
-            assert (mine.job.id, mine.start, mine.place) == (theirs.job.id, theirs.start, theirs.place)
+    assert_same_plans(world, plans, 12, both)

@@ -4,25 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from unittest import mock
 
-import numpy as np
 import pytest
 
+from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan import queue_walk
 from policy.plan.book import Book
-from policy.plan.changes import Change, Move
+from policy.plan.changes import Change
 from policy.plan.claims import Claim, Repeat
 from policy.plan.plan import Plan
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from tests.bench.plan import World
-
-
-def told(changes: list[Change]) -> list[object]:
-    return [
-        (one.job.id, one.berth.nodes, one.berth.mask, one.start) if isinstance(one, Move) else one for one in changes
-    ]
+from tests.unit.plan_pair import assert_same_plans
 
 
 @contextmanager
@@ -58,38 +53,22 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
         repeated.append(repeat(self, claimed))
         return repeated[-1]
 
-    def one_step(plan: Plan, picture: Picture, step: str, *, fresh: bool) -> list[Change]:
-        if step == "notice":
+    def one_step(number: int, reading: Reading, ended: JobFacts | None) -> list[Change]:
+        plan, picture = plans[number], pictures[number]
+        if ended is not None:
             picture.end(ended.id, ended.nodes[0])
             return plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or []
         picture.update(reading)
-        if fresh:
+        if number:
             # Timelines as lists of earlier passes hold what those of this one would.
             picture._rows = [None] * len(fleet.names)
         return plan.replan(picture.book(), reading.jobs)
 
-    def both(step: str) -> list[list[Change]]:
+    def both(reading: Reading, ended: JobFacts | None) -> list[list[Change]]:
         with mock.patch.object(Book, "repeat", counted):
-            ours = one_step(plans[0], pictures[0], step, fresh=False)
+            ours = one_step(0, reading, ended)
         with without_short_ways(settles=settles):
-            return [ours, one_step(plans[1], pictures[1], step, fresh=True)]
+            return [ours, one_step(1, reading, ended)]
 
-    for _ in range(20):
-        world.at += 1 + 400 * (world.random.random() < 0.2)
-        reading = world.reading()
-        ours, plain = both("pass")
-        assert told(ours) == told(plain)
-        world.obey([change for change in ours if isinstance(change, Move)])
-        ended = world.end_one()
-        ours, plain = both("notice")
-        assert told(ours) == told(plain)
-        world.obey([change for change in ours if isinstance(change, Move)])
-        one, other = (plan.book for plan in plans)
-        assert one is not None
-        assert other is not None
-        for name in ("times", "gpus", "cpus", "mem", "gpus_now", "hole_until", "quiet", "pieces"):
-            assert np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)), name
-        assert one.cluster.pieces_wait == other.cluster.pieces_wait
-        for mine, theirs in zip(plans[0].queue, plans[1].queue, strict=True):
-            assert (mine.job.id, mine.start, mine.place) == (theirs.job.id, theirs.start, theirs.place)
+    assert_same_plans(world, plans, 20, both)
     assert sum(repeated) > len(repeated) // 10

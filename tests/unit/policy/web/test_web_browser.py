@@ -1,15 +1,12 @@
 """The page in a real browser."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from policy.web.simulated import SimulatedSource
-from tests.unit.policy.web.web_world import HOSTILE, served, simulated_day
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from tests.unit.policy.web.web_world import BROWSER, HOSTILE, served, simulated_day
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from policy.web.access import WebAccess
 from policy.web.model import WebSource
 from policy.web.server import Exhibit, WebServer
 
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
