@@ -99,6 +99,8 @@ class NodeFacts:
     """True if Slurm can forget it while it runs."""
     weight: int = 1
     """Slurm's Weight: nodes of less weight are taken first."""
+    lost: bool = False
+    """True if it is down or does not answer, so that Slurm ends the jobs there. One that drains is not lost."""
     cpus_kept: int = 0
     """CPUs per GPU that only jobs with GPUs get (RestrictedCoresPerGPU)."""
     models: frozenset[str] = frozenset()

@@ -34,6 +34,8 @@ _CLOSED = frozenset(
     }
 )
 
+_LOST = frozenset({"DOWN", "NOT_RESPONDING", "POWERING_DOWN", "POWERED_DOWN"})
+
 PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 """Marks of jobs that were put back into the queue on hold, or lost their reservation; Slurm writes them in place of
 PENDING, and leaves the first there when the job is released, until it starts."""
@@ -115,6 +117,16 @@ def takes_jobs(state: str) -> bool:
     return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
 
 
+@lru_cache(maxsize=1_024)
+def is_lost(state: str) -> bool:
+    """Tells whether a node in this state runs nothing more, as far as Slurm knows.
+
+    >>> is_lost("DOWN+DRAIN"), is_lost("IDLE*+DRAIN"), is_lost("ALLOCATED+DRAIN"), is_lost("IDLE+POWERED_DOWN")
+    (True, True, False, True)
+    """
+    return "*" in state or bool(_LOST & set(re.findall(r"[A-Z_]+", state)))
+
+
 def is_dynamic(state: str) -> bool:
     """Tells whether Slurm can forget a node in this state while it runs (`scontrol delete`)."""
     return "DYNAMIC" in state
@@ -124,6 +136,7 @@ def node_facts(state: str, has: Gres, used: UsedGres, **own: Any) -> NodeFacts:
     """Returns a node's facts from its state, as scontrol writes it, its GRES, and what each gateway reads itself."""
     return NodeFacts(
         up=takes_jobs(state),
+        lost=is_lost(state),
         completing="COMPLETING" in state,
         dynamic=is_dynamic(state),
         gpus=has.gpus,

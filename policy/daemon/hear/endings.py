@@ -28,6 +28,8 @@ _PAYLOAD = re.compile(
 )
 _MOST_JOBS = 2**32 - 1
 _OF_THE_LAST_FAILURE = frozenset({"again", "retry_text", "tried_before"})
+LEFT_BY_LOSS = frozenset({"mpi_runtime_failure", "job_preempted", NO_SIGNATURE})
+"""Classes of what the nodes that are left say when another is lost: less than Slurm, which knows the lost one."""
 _PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
 """Counts that grow when Berth itself puts a job back."""
 
@@ -84,9 +86,9 @@ def as_it_ran(job: JobFacts) -> JobFacts:
 
 
 def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
-    """Those of the nodes where a job ran that are no more."""
-    up = {node.name for node in reading.nodes if node.up}
-    return tuple(name for name in before.nodes if name not in up)
+    """Those of the nodes where a job ran that are no more. A node that an Epilog drained is there still."""
+    there = {node.name for node in reading.nodes if not node.lost}
+    return tuple(name for name in before.nodes if name not in there)
 
 
 def began_anew(before: JobFacts, boot_times: Mapping[str, int]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.endings import (
+    LEFT_BY_LOSS,
     NodeWord,
     as_it_ran,
     began_anew,
@@ -265,6 +266,9 @@ class Failures:
         """A job was put back into the queue while it ran, by Slurm or a person."""
         values = found.values or {}
         _, word = self._words.get(found.id, (0.0, None))
+        lost = lost_nodes(before, reading)
+        if word is not None and lost and word.failure in LEFT_BY_LOSS:
+            word = None
         if word is not None and before.start and word.start == before.start:
             # It had failed: Slurm's Epilog came first, and somebody's hand second.
             failure = Classification(word.failure, word.transient, word.sign, word.sign)
@@ -275,7 +279,6 @@ class Failures:
                 at,
             )
             return
-        lost = lost_nodes(before, reading)
         run = put_back(before, at, lost, () if lost else self._began_anew(before))
         self._classes[run.failure.failure] += 1
         log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}", 621)

@@ -306,10 +306,10 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     failures.watch(look(job(segment=slurm.values), at=NOW - 1))
     back = waiting(5, "n1", 1, segment=slurm.values)
-    there = look(back, nodes=[node("n1", up=at_once), node("n2")])
+    there = look(back, nodes=[node("n1", lost=not at_once), node("n2")])
     failures.watch(there)
     assert failures.step(there, NOW) == 5
-    later = look(back, at=NOW + 2, nodes=[node("n1", up=soon), node("n2")])
+    later = look(back, at=NOW + 2, nodes=[node("n1", lost=not soon), node("n2")])
     failures.watch(later)
     failures.step(later, NOW + 2)
 
@@ -327,7 +327,7 @@ def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_s
     slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2"}, "PENDING")
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
-    nodes = [node("n1", up=False), node("n2")]
+    nodes = [node("n1", up=False, lost=True), node("n2")]
     if seen_running:
         failures.watch(look(before, at=NOW - 2))
     failures.watch(look(replace(before, state="COMPLETING", nodes=still_ends_on), at=NOW - 1, nodes=nodes))

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from policy.daemon.hear.endings import NodeWord
 from policy.daemon.write.failures import Failures
 from policy.formats import segment
-from policy.formats.slurm_facts import JobText
+from policy.formats.slurm_facts import JobText, NodeFacts
 from policy.slurm import changes
 from policy.slurm.interface import Pin
-from tests.unit.policy_world import NOW
+from tests.unit.policy_world import NOW, node
 
 from .test_retry_daemon import NCCL, PLACED, Slurm, ended, job, look
 
@@ -54,6 +55,37 @@ def test_a_failed_job_that_an_epilog_requeues_is_noted_with_its_class() -> None:
 
     assert slurm.done == ["annotate 5"]
     assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
+
+
+def node_goes(word: NodeWord, gone: NodeFacts) -> Slurm:
+    """A job that was put back while its node was in this state; its other node had something to say of its log."""
+    slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2", "f.retry": "auto"}, "PENDING", restarts=1)
+    before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
+    assert before.start is not None
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.watch(look(before, at=NOW - 1))
+    failures.watch(look(at=NOW, nodes=[gone, node("n2")]))
+    failures.hear(replace(word, start=before.start), NOW)
+    failures.step(look(at=NOW + 4, nodes=[gone, node("n2")]), NOW + 4)
+    return slurm
+
+
+@pytest.mark.parametrize("failure", ["mpi_runtime_failure", "job_preempted", "no_signature"])
+def test_a_node_that_slurm_lost_is_named_whatever_the_job_said_of_it_elsewhere(failure: str) -> None:
+    """Slurm itself puts such a job back: it is nobody else's to try again."""
+    slurm = node_goes(replace(NCCL, failure=failure), node("n1", up=False, lost=True))
+
+    assert slurm.values["fail_text"] == "node n1 was lost"
+    assert "by_others" not in slurm.values
+
+
+@pytest.mark.parametrize(
+    ("failure", "lost"), [("gpu_ecc_error", True), ("mpi_runtime_failure", False)], ids=["says more", "drained only"]
+)
+def test_an_epilog_that_takes_the_node_away_and_sends_the_job_on_is_left_to_it(failure: str, lost: bool) -> None:
+    slurm = node_goes(replace(NCCL, failure=failure), node("n1", up=False, lost=lost))
+
+    assert (slurm.values["fail"], slurm.values["by_others"]) == (failure, "1")
 
 
 def test_foreign_text_stays_as_it_is() -> None:
