@@ -191,7 +191,7 @@ def _parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[
 
 def _flags() -> Iterator[str]:
     """The plugin's own table, which sbatch shows in its help."""
-    source = (ROOT / "slurm_plugins" / "common" / "options.c").read_text()
+    source = (ROOT / "slurm_plugins" / "config" / "options.c").read_text()
     table = source.partition("berth_options[] = {")[2]
     yield "# Flags\n\nThe flags of sbatch, srun and salloc, as the SPANK plugin registers them.\n"
     yield "[user.md](../user.md#flags) explains them, [formats.md](../formats.md#5-flags) has their exact forms.\n\n"

@@ -1,7 +1,7 @@
 """GPU models that the site counts for limits and bills: each one is a Slurm licence named `berth_MODEL`.
 
 GPUs have a type for each position, so Slurm cannot count them by model. One GPU is one licence of its model, and the
-model is a feature of its node. The plugin writes the same at submission (slurm_plugins/common/counted.c).
+model is a feature of its node. The plugin writes the same at submission (slurm_plugins/config/counted.c).
 """
 
 import re

@@ -22,9 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/config.h"
-#include "common/share_file.h"
-#include "common/text.h"
+#include "config/config.h"
+#include "node/share_file.h"
+#include "text/text.h"
 
 #define DEADLINE_MS 300
 #define HOSTS_MAX 4

@@ -8,7 +8,7 @@
 #define BERTH_GATEWAY_H
 
 #include "common/slurm_api.h"
-#include "common/text.h"
+#include "text/text.h"
 
 /* The longest line; a job's texts are far shorter. */
 #define GATEWAY_LINE (16u << 20)

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/counted.h"
-#include "common/hostlist.h"
 #include "berthd/reply_lines.h"
-#include "common/text.h"
+#include "config/counted.h"
+#include "text/hostlist.h"
+#include "text/text.h"
 
 static bool printable(const char *s, const char *forbidden, size_t max)
 {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/limits.h"
+#include "text/limits.h"
 
 enum reply_verb { REPLY_PLACE, REPLY_LATER, REPLY_PASS, REPLY_REFUSE, REPLY_BUSY };
 

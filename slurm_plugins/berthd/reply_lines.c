@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/text.h"
+#include "text/text.h"
 
 static const struct {
 	const char *name;

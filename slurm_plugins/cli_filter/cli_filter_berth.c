@@ -12,13 +12,13 @@
 #include <string.h>
 
 #include "cli_filter/cli_options.h"
+#include "cli_filter/preflight.h"
 #include "common/client_side.h"
 #include "common/messages.h"
-#include "common/options.h"
-#include "cli_filter/preflight.h"
 #include "common/one_job.h"
 #include "common/slurm_api.h"
-#include "common/tres.h"
+#include "config/options.h"
+#include "text/tres.h"
 
 const char plugin_name[] = "Berth cli_filter plugin";
 const char plugin_type[] = "cli_filter/berth";

@@ -8,14 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/client_side.h"
-#include "common/config.h"
-#include "common/messages.h"
-#include "common/options.h"
 #include "cli_filter/preflight_again.h"
+#include "common/client_side.h"
+#include "common/messages.h"
 #include "common/slurm_api.h"
-#include "common/text.h"
-#include "common/tres.h"
+#include "config/config.h"
+#include "config/options.h"
+#include "text/text.h"
+#include "text/tres.h"
 
 #define TELL_MAX (AGAIN_WHY_MAX + 64)
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "cli_filter/preflight.h"
-#include "common/text.h"
+#include "text/text.h"
 
 /* A submission takes some milliseconds; Slurm itself gives up a question after ten seconds. */
 #define LONGEST_MS 30000

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "common/client_side.h"
-#include "common/config.h"
 #include "common/slurm_api.h"
-#include "common/tres.h"
+#include "config/config.h"
+#include "text/tres.h"
 
 /* What nodes have; where a request leaves the number of nodes to Slurm. */
 #define USUAL_NODE 8

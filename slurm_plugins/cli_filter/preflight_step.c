@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "common/slurm_api.h"
-#include "common/text.h"
+#include "text/text.h"
 
 static const char *const dropped[] = {
     "ntasks-per-node",

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/config.h"
-#include "common/tres.h"
+#include "config/config.h"
+#include "text/tres.h"
 
 /* A broken file is slurmctld's to complain about, not each user's: it means the defaults. */
 static struct hook_config read_config(void)

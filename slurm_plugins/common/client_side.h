@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "common/config.h"
+#include "config/config.h"
 
 /*
  * Does Berth leave jobs of this partition alone? A login node without berth.conf says no, which is

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/counted.h"
-#include "common/options.h"
+#include "config/counted.h"
+#include "config/options.h"
 #include "pin/pin_text.h"
 #include "pin/segment.h"
 

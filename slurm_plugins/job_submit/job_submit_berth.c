@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job_submit/ask.h"
 #include "berthd/client.h"
-#include "common/counted.h"
-#include "common/messages.h"
-#include "common/options.h"
 #include "berthd/recent.h"
+#include "common/messages.h"
+#include "config/counted.h"
+#include "config/options.h"
+#include "job_submit/ask.h"
 #include "pin/segment.h"
 
 const char plugin_name[] = "Berth job_submit plugin";

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/counted.h"
+#include "config/counted.h"
 
 static void strip(char *tres)
 {

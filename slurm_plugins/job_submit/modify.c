@@ -7,12 +7,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "job_submit/ask.h"
 #include "berthd/client.h"
-#include "common/counted.h"
-#include "common/messages.h"
-#include "pin/pinned.h"
 #include "berthd/recent.h"
+#include "common/messages.h"
+#include "config/counted.h"
+#include "job_submit/ask.h"
+#include "pin/pinned.h"
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
 #define NUMBER_OF(change) ((change)->step_id.job_id)

@@ -3,9 +3,9 @@
 
 #include <inttypes.h>
 
-#include "common/hostlist.h"
 #include "pin/segment.h"
-#include "common/tres.h"
+#include "text/hostlist.h"
+#include "text/tres.h"
 
 static void add_berth(struct text *body, const struct reply *reply, const char *nodes)
 {

@@ -7,7 +7,7 @@
 #define BERTH_PIN_TEXT_H
 
 #include "berthd/reply.h"
-#include "common/text.h"
+#include "text/text.h"
 
 /* The job's Extra with the place in it; `own` (may be NULL) is what stands there. */
 bool pin_extra(const struct reply *reply, const char *own, struct text *extra);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/text.h"
+#include "text/text.h"
 
 #define HEADER_LEN 16 /* the NUL is part of it */
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "common/text.h"
+#include "text/text.h"
 
 #define SEGMENT_TAG "[berth/"
 

@@ -10,8 +10,8 @@
 
 #include "common/client_side.h"
 #include "common/messages.h"
-#include "common/options.h"
 #include "common/preflight_names.h"
+#include "config/options.h"
 
 #define USAGE_MAX 160
 

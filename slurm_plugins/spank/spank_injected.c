@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/path_list.h"
-#include "common/text.h"
+#include "text/path_list.h"
+#include "text/text.h"
 
 #define INJECTED "BERTH_INJECTED"
 /* Where guard and job speak; see prolog_epilog/injob/. */

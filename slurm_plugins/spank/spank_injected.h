@@ -5,7 +5,7 @@
 
 #include <slurm/spank.h>
 
-#include "common/share_file.h"
+#include "node/share_file.h"
 
 /* Take away what an outer job, or an earlier task of this one, was given. */
 void spank_injected_forget(spank_t spank);

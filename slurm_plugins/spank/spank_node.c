@@ -12,12 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "spank/devices.h"
-#include "spank/mps_listens.h"
 #include "common/messages.h"
-#include "common/options.h"
-#include "common/share_file.h"
 #include "common/slurm_api.h"
+#include "config/options.h"
+#include "node/devices.h"
+#include "node/mps_listens.h"
+#include "node/share_file.h"
 #include "spank/spank_injected.h"
 #include "spank/spank_preflight.h"
 

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/limits.h"
 #include "common/messages.h"
 #include "common/preflight_names.h"
 #include "common/slurm_api.h"
-#include "common/text.h"
+#include "text/limits.h"
+#include "text/text.h"
 
 /* Berth's own, whatever the job's environment says to Pythons (-I). */
 #define PYTHON "/opt/berth/bin/python"

@@ -13,15 +13,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/config.h"
-#include "common/hostlist.h"
-#include "common/options.h"
-#include "common/path_list.h"
+#include "config/config.h"
+#include "text/hostlist.h"
+#include "config/options.h"
+#include "text/path_list.h"
 #include "pin/pinned.h"
 #include "berthd/reply.h"
 #include "pin/segment.h"
-#include "common/share_file.h"
-#include "common/tres.h"
+#include "node/share_file.h"
+#include "text/tres.h"
 
 #define NONCE "0123456789abcdef"
 

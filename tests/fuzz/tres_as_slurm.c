@@ -19,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/tres.h"
+#include "text/tres.h"
 
 #define TEXT_MAX 400
 #define READ_MAX 128

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from policy.daemon.passes.profiles import load_fit
+from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Change, Move

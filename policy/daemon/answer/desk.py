@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from policy.daemon.answer.beside import run_beside
 from policy.daemon.answer.questions import Questions, refusal
+from policy.daemon.processes.beside import run_beside
 from policy.site import ask, log
 from policy.site.config import Config
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge

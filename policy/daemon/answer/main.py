@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.child import Child
 from policy.daemon.answer.server import Server, child_command, planner_command
+from policy.daemon.processes.child import Child
 from policy.formats.errors import BerthError, ConfigError
 from policy.placement.registry import create
 from policy.site import log

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.child import Child
-from policy.daemon.answer.notify import notify, watchdog_seconds
 from policy.daemon.answer.turns import Turns, asker
-from policy.daemon.answer.vigil import Vigil
 from policy.daemon.passes.handover import HURRY, UNSEEN, Receiver
+from policy.daemon.processes.child import Child
+from policy.daemon.processes.notify import notify, watchdog_seconds
+from policy.daemon.processes.vigil import Vigil
 from policy.formats.errors import DaemonError
 from policy.formats.wire import REQUEST_BYTES, encode
 from policy.site import log, overview

@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from policy.daemon.answer.beside import run_beside
 from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import MetricsServer, MetricsSite
 from policy.daemon.passes.cluster_state import ClusterState, path_beside, read
+from policy.daemon.processes.beside import run_beside
 from policy.formats.errors import DaemonError
 from policy.site import ask
 from policy.site.config import Config

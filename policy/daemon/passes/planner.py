@@ -20,12 +20,12 @@ from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
+from policy.daemon.known.company import ProfileKeeper
+from policy.daemon.known.fleets import Fleets
+from policy.daemon.known.living_scores import LivingScores
 from policy.daemon.passes.cluster_state import StateFile, path_beside, planner_counts
-from policy.daemon.passes.company import ProfileKeeper
 from policy.daemon.passes.explainer import MOST_REASONS, Explainer
-from policy.daemon.passes.fleets import Fleets
 from policy.daemon.passes.handover import Sender, Snapshot
-from policy.daemon.passes.living_scores import LivingScores
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.watcher import Watcher
 from policy.daemon.write.culprits import Culprits

@@ -96,7 +96,14 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-C_FLOORS = (("common",), ("berthd", "berth_notice", "berth_slurm", "cli_filter", "spank"), ("pin",), ("job_submit",))
+C_FLOORS = (
+    ("text",),
+    ("config", "node"),
+    ("common",),
+    ("berthd", "berth_notice", "berth_slurm", "cli_filter", "spank"),
+    ("pin", "request"),
+    ("job_submit",),
+)
 """Folders of slurm_plugins/, from the lowest floor up; one includes what lies below it."""
 
 

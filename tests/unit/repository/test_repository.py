@@ -48,7 +48,7 @@ def test_make_help_explains_each_target(target: str) -> None:
 
 
 def test_every_flag_is_in_the_users_guide_and_the_formats() -> None:
-    options = (ROOT / "slurm_plugins" / "common" / "options.c").read_text()
+    options = (ROOT / "slurm_plugins" / "config" / "options.c").read_text()
     flags = set(re.findall(r'"((?:locality|app-class|gpu-[a-z]+|preflight|movable|retry))"', options))
 
     assert len(flags) == 8

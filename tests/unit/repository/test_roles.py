@@ -51,7 +51,7 @@ DAEMON = (
     "policy.cli.topo.compile",
     "policy.daemon.answer.desk",
     "policy.daemon.answer.main",
-    "policy.daemon.passes.matcher",
+    "policy.daemon.known.matcher",
     "policy.daemon.passes.planning",
 )
 # What these reach with all that is imported late is part of the role; the others import late what only admins need.

@@ -32,8 +32,8 @@ def shares() -> Path:
 
 @functools.cache
 def program() -> Path:
-    names = ("config", "config_table", "options", "share_file", "path_list", "text")
-    sources = ("berth_notice/berth_notice.c", *(f"common/{name}.c" for name in names))
+    own = ("config/config.c", "config/config_table.c", "config/options.c", "node/share_file.c")
+    sources = ("berth_notice/berth_notice.c", *own, "text/path_list.c", "text/text.c")
     flags = ("-pthread", f'-DSHARE_FOLDER="{shares()}"')
     return building.built("berth-notice", [building.PLUGINS / name for name in sources], flags=flags)
 

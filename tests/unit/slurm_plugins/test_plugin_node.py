@@ -28,13 +28,13 @@ def program() -> Path:
         "spank/spank_node.c",
         "spank/spank_injected.c",
         "spank/spank_preflight.c",
-        "common/share_file.c",
-        "common/path_list.c",
-        "spank/devices.c",
+        "node/share_file.c",
+        "text/path_list.c",
+        "node/devices.c",
     )
     sources = [
         STEPD / "stepd.c",
-        *(building.PLUGINS / name for name in (*names, "common/text.c", "spank/mps_listens.c")),
+        *(building.PLUGINS / name for name in (*names, "text/text.c", "node/mps_listens.c")),
     ]
     return building.built("stepd", sources, (STEPD, building.PLUGINS))
 

@@ -20,7 +20,7 @@ ALWAYS = {
 
 @functools.cache
 def program() -> Path:
-    names = ("cli_filter/preflight_shrink.c", "common/tres.c", "common/tres_element.c", "common/text.c")
+    names = ("cli_filter/preflight_shrink.c", "text/tres.c", "text/tres_element.c", "text/text.c")
     sources = [DATA / "sbatch" / "shrink.c", *(building.PLUGINS / name for name in names)]
     return building.built("shrink", sources, (DATA / "stepd", building.PLUGINS))
 

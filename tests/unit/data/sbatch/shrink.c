@@ -12,7 +12,7 @@
 #include "common/client_side.h"
 #include "cli_filter/preflight.h"
 #include "common/slurm_api.h"
-#include "common/tres.h"
+#include "text/tres.h"
 
 #define MOST 64
 

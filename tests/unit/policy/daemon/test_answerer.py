@@ -18,8 +18,8 @@ from policy.daemon.answer.answerer import SLICE, Answerer
 from policy.daemon.answer.held_places import MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER
 from policy.daemon.answer.untaken import LEFT_FOR
+from policy.daemon.known.profiles import load_fit
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
-from policy.daemon.passes.profiles import load_fit
 from policy.formats import segment, wire
 from policy.formats.errors import DaemonError
 from policy.plan.answer import known_requests

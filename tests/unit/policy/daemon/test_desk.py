@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.answer import desk as module
-from policy.daemon.answer.child import Child
 from policy.daemon.answer.desk import Desk
+from policy.daemon.processes.child import Child
 from policy.formats import wire
 from policy.formats.errors import ConfigError
 from policy.site.config import load

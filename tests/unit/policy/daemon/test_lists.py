@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from policy.cluster.fleet import Fleet
-from policy.daemon.passes.fleets import AWAY_FOR, LOOK_EVERY, Absences
+from policy.daemon.known.fleets import AWAY_FOR, LOOK_EVERY, Absences
 from policy.daemon.write.lists import MOST_A_PASS, Lists
 from policy.formats.errors import SlurmError
 from policy.formats.excluded_nodes import KEY, mark_of

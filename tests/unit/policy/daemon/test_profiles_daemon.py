@@ -9,9 +9,9 @@ import pytest
 from policy.cluster.shared.sharers import who_is
 from policy.daemon.hear.guards import Alone, GuardWord, Together
 from policy.daemon.hear.notices import Notice
-from policy.daemon.passes.company import ProfileKeeper
+from policy.daemon.known.company import ProfileKeeper
+from policy.daemon.known.profiles import KNOWN_EVERY, USED_AFTER, WRITE_EVERY, Profiles
 from policy.daemon.passes.planner import Planner
-from policy.daemon.passes.profiles import KNOWN_EVERY, USED_AFTER, WRITE_EVERY, Profiles
 from policy.formats.errors import ConfigError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
@@ -93,7 +93,7 @@ def test_it_is_written_now_and_then_for_its_owner_alone_and_read_by_the_next_ber
 
 
 def test_users_who_name_each_job_anew_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policy.daemon.passes.profiles.MOST", 3)
+    monkeypatch.setattr("policy.daemon.known.profiles.MOST", 3)
     path = tmp_path / "profiles"
     made = opened(path)
     for number in range(9):
@@ -113,7 +113,7 @@ def test_users_who_name_each_job_anew_fill_no_memory(tmp_path: Path, monkeypatch
 def test_many_names_of_one_user_push_no_other_out_of_what_packed_jobs_are_placed_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy.daemon.passes.profiles.MOST_NEIGHBOURS", 3)
+    monkeypatch.setattr("policy.daemon.known.profiles.MOST_NEIGHBOURS", 3)
     made = Profiles(tmp_path / "profiles", name_of=lambda user: f"user{user}")
     one = replace(jobs()[1], segment={}, user=1)
     made.hear(word(alone=Alone(1, 60.0, busy=0.5)), {1: replace(one, user=2)}, NOW)

@@ -15,8 +15,8 @@ import pytest
 from policy.cli.main import main
 from policy.daemon.hear.step_times import HeardStepTimes as Record
 from policy.daemon.hear.step_times import StepWord, read_word
-from policy.daemon.passes.living_scores import LivingScores, living_table
-from policy.daemon.passes.score_table import ScoreTable
+from policy.daemon.known.living_scores import LivingScores, living_table
+from policy.daemon.known.score_table import ScoreTable
 from policy.site.step_records import place_of, records_of
 from prolog_epilog.guard.hold.grip import Ground
 from prolog_epilog.guard.measure.senses import Look

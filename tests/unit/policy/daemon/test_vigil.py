@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from policy.cli import ask
-from policy.daemon.answer.vigil import Vigil
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.daemon.passes.planner import Planner
+from policy.daemon.processes.vigil import Vigil
 from policy.formats import wire
 from policy.formats.errors import DaemonError, FormatError, SlurmError, UnreadableError
 from policy.formats.slurm_facts import Reading
@@ -39,7 +39,7 @@ from policy.site import log
 from policy.daemon.answer.answerer import Answerer
 from policy.site.config import Config
 from policy.daemon.answer.server import Server
-from policy.daemon.answer.vigil import Vigil
+from policy.daemon.processes.vigil import Vigil
 from policy.formats.errors import DaemonError
 try:
     vigil = Vigil(silent_for=float(sys.argv[3]), most_ends=3, within=60.0)

@@ -85,7 +85,7 @@ def test_a_number_is_decimal_without_sign_or_leading_zeros(text: str) -> None:
 
 
 def test_berthd_knows_every_key_that_the_plugin_sends() -> None:
-    source = (Path(__file__).parents[4] / "slurm_plugins" / "job_submit" / "request.c").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[4] / "slurm_plugins" / "request" / "request.c").read_text(encoding="utf-8")
     sent = set(re.findall(r'add_(?:string|number|mark)\(out, "([a-z_]+)"', source))
     sent |= set(re.findall(r'"(?:[^"]*\\n)?([a-z_]+)=(?:%|\\n|")', source))
 

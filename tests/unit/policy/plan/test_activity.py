@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.daemon.hear.guards import Alone, GuardWord
-from policy.daemon.passes.company import ProfileKeeper
+from policy.daemon.known.company import ProfileKeeper
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.segment_values import moved

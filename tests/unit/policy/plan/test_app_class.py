@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.daemon.passes.profiles import load_fit
+from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide

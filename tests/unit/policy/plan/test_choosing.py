@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from policy.daemon.passes.matcher import ProcessMatcher
+from policy.daemon.known.matcher import ProcessMatcher
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.segment_values import moved

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.daemon.passes.profiles import load_fit
+from policy.daemon.known.profiles import load_fit
 from policy.daemon.write.evictions import evicted
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy

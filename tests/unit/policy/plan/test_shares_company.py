@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy.cluster.shared.company import NOBODY_KNOWN
 from policy.cluster.shared.tenants import PlannedTenant
-from policy.daemon.passes.profiles import load_fit
+from policy.daemon.known.profiles import load_fit
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policy.cluster.shared.sharers import JobIdentity
-from policy.daemon.passes.profiles import load_fit
+from policy.daemon.known.profiles import load_fit
 from policy.plan.guests.trial_ledger import LONGEST, TrialLedger
 from policy.sharing.companions import Companions, Footing
 from policy.sharing.predictor import profile

@@ -1,0 +1,106 @@
+"""Profiles and the matcher for the planner: which guest goes beside which owner, and what guards tell of both.
+
+Where the site names no file of profiles nothing of this is there, and guests are seated by rules alone.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from policy.daemon.hear.guards import GuardWord
+from policy.daemon.known.matcher import ProcessMatcher
+from policy.daemon.known.profiles import Profiles
+from policy.formats.errors import BerthError
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.plan.guests.choosing import Chooser
+from policy.request.settings import Sharing
+from policy.request.share import Mate
+from policy.sharing.activity import Activity
+from policy.sharing.classes import Classes
+from policy.sharing.neighbours import Neighbours
+from policy.site import log
+
+_READINGS_KEPT = 10
+"""Readings in which those are looked for whom a fault ended: when the guard's word comes they are gone."""
+
+
+class ProfileKeeper:
+    """All that the planner has to do with profiles."""
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._profiles: Profiles | None = None
+        self._least, self._capped = sharing.least_speed / 100, sharing.way == "mps"
+        self._looks = sharing.least_speed > 0
+        try:
+            if sharing.profiles:
+                self._profiles = Profiles(Path(sharing.profiles), sharing.fit)
+        except BerthError as problem:
+            log.error(f"{problem}; guests are seated by rules alone", 647)
+        self._matcher = ProcessMatcher()
+        self.activity = Activity()
+        """Activity of the SMs under owners, for the shares of guests beside them."""
+        self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
+        self._by_id: Mapping[int, JobFacts] | None = None
+        self.classes = Classes(self._profiles.companions if self._profiles is not None else None)
+        self.chooser: Chooser | None = None
+        """Gives guests their seats; None: rules do."""
+        if self._profiles is not None:
+            tries = sharing.unsure == "try"
+            self.chooser = Chooser(self._profiles.companions, self._matcher, tries=tries, trials_a_day=sharing.trials)
+
+    @property
+    def foes(self) -> frozenset[tuple[Mate, Mate]]:
+        """Jobs that brought each other down, as packed jobs are told apart."""
+        return self._profiles.foes if self._profiles is not None else frozenset()
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """Returns what is known of packed jobs beside each other; None where nobody looks at that."""
+        return self._profiles.neighbours if self._profiles is not None and self._looks else None
+
+    def look(self, reading: Reading, *, writes: bool) -> None:
+        """Slurm was read; `writes`: whether the file of profiles is this berthd's to write."""
+        if self._profiles is not None:
+            self._lately.append(reading)
+            self._by_id = None
+            self._profiles.refresh(reading.at, writes=writes)
+            if self._looks:
+                self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
+
+    def hear(self, word: GuardWord, at: float) -> str:
+        """Learn from a guard; why its guest should go elsewhere, or empty."""
+        if self._profiles is None or not self._lately:
+            return ""
+        if word.word == "fault" and word.job:
+            self._blame(self._profiles, word, at)
+            return ""
+        if word.alone is None and word.together is None:
+            return ""
+        if self._by_id is None:
+            self._by_id = {job.id: job for job in self._lately[-1].jobs}
+        self._hear_activity(word, self._by_id, at)
+        return self._profiles.hear(word, self._by_id, at)
+
+    def close(self) -> None:
+        """Let go of the matcher, and write what was learned."""
+        self._matcher.close()
+        if self._profiles is not None:
+            self._profiles.close(time.time())
+
+    def _hear_activity(self, word: GuardWord, jobs: Mapping[int, JobFacts], at: float) -> None:
+        alone = word.alone
+        if alone is not None and alone.sms is not None and alone.job in jobs and not jobs[alone.job].rides:
+            job = jobs[alone.job]
+            self.activity.hear((job.user, job.name), at, alone.sms)
+
+    def _blame(self, profiles: Profiles, word: GuardWord, at: float) -> None:
+        """The cause and those who were on its GPU are never put together again."""
+        met: dict[int, JobFacts] = {}
+        for reading in self._lately:
+            for job in reading.jobs:
+                if word.node in job.nodes and (job.gpus or 0) >> word.gpu & 1:
+                    met[job.id] = job
+        culprit = met.pop(word.job, None)
+        if culprit is not None:
+            profiles.fault(culprit, met.values(), at)

@@ -1,0 +1,121 @@
+"""The fleet that berthd plans on: what Slurm says of the nodes, with topology, fabric and scores."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.daemon.known.score_table import ScoreTable
+from policy.daemon.known.topologies import Topologies
+from policy.formats.slurm_facts import NodeFacts, Reading
+from policy.request.share import Mate
+from policy.site import log
+from policy.site.config import Config
+
+
+class Fleets:
+    """Made anew only when something that seldom changes did: it travels to the answerer each time."""
+
+    def __init__(self, config: Config) -> None:
+        self._topologies = Topologies(config.topology_dir, config.fabric)
+        self._scores = ScoreTable(config.scores, config.steps)
+        self._sharing = config.settings.sharing
+        self._by_weight = config.settings.node_weight
+        self._skipped = config.skip_partitions
+        self._nodes_alone = config.plain
+        self._absences = Absences()
+        self._fleet: Fleet | None = None
+        self._new_files = self._new_scores = False
+        self._nodes: list[NodeFacts] = []
+        self._key: object = None
+
+    def of(
+        self, reading: Reading, apart: frozenset[int] = frozenset(), foes: frozenset[tuple[Mate, Mate]] = frozenset()
+    ) -> Fleet:
+        """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
+        # What is new stays so until a fleet is made of it.
+        self._new_files = self._topologies.refresh() or self._new_files
+        self._new_scores = self._scores.refresh() or self._new_scores
+        key = (
+            *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
+            *(reading.cpus_by_gpu, reading.one_task_per_core, reading.limits_enforced),
+        )
+        if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
+            self._fleet = build_fleet(
+                reading.nodes,
+                reading.partitions,
+                self._topologies.machines,
+                reading.memory,
+                memory_counts=reading.memory_counts,
+                in_all_partitions=reading.in_all_partitions,
+                fabric=self._topologies.fabric,
+                sharing=self._sharing,
+                by_weight=self._by_weight,
+            )
+            self._fleet = replace(
+                self._fleet,
+                skipped=self._skipped,
+                counted=reading.counted,
+                cpus_by_gpu=reading.cpus_by_gpu,
+                one_task_per_core=reading.one_task_per_core,
+                limits_enforced=reading.limits_enforced,
+                nodes_alone=self._nodes_alone,
+                plain=(self._fleet.gpu_counts > 0) & ~self._fleet.ready if self._nodes_alone else self._fleet.plain,
+            )
+            self._fleet.tables.warm()
+            self._key, self._new_files = key, False
+            self._new_scores = True
+            for reason in self._fleet.not_ready.values():
+                log.error(f"{reason}; Berth places no job there", 639)
+        if self._new_scores:
+            self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
+            self._new_scores = False
+        if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):
+            self._fleet = replace(self._fleet, sharing=replace(self._sharing, apart=apart, foes=foes))
+        unnamed = self._absences.of(reading.nodes, reading.at)
+        if self._fleet.unnamed != unnamed:
+            self._fleet = replace(self._fleet, unnamed=unnamed)
+        self._nodes = list(reading.nodes)
+        return self._fleet
+
+    def model_of(self, node: str, uuid: str) -> str:
+        """The model of a GPU as its topology file has it; empty where there is none."""
+        machine = self._topologies.machines.get(node)
+        return next((gpu.name for gpu in machine.gpus if gpu.uuid == uuid), "") if machine else ""
+
+    def _same_nodes(self, reading: Reading) -> bool:
+        """Tells whether no node is another than before, apart from what changes with each job."""
+        if len(reading.nodes) != len(self._nodes):
+            return False
+        return all(
+            new is old or _lasting(new) == _lasting(old) for new, old in zip(reading.nodes, self._nodes, strict=True)
+        )
+
+
+def _lasting(node: NodeFacts) -> NodeFacts:
+    return replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0, shared=())
+
+
+AWAY_FOR = 600.0
+"""Seconds after which a node that takes no jobs may be on its way out of slurm.conf; a reboot takes less."""
+
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks: each change makes all places be computed anew."""
+
+
+class Absences:
+    """Remembers since when nodes take no jobs."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._last: float | None = None
+        self._away: frozenset[str] = frozenset()
+
+    def of(self, nodes: Iterable[NodeFacts], at: float) -> frozenset[str]:
+        """Those that can vanish while Slurm runs, or have taken no jobs for long."""
+        nodes = list(nodes)
+        if self._last is None or not 0 <= at - self._last < LOOK_EVERY:
+            self._last = at
+            self._since = {node.name: self._since.get(node.name, at) for node in nodes if not node.up}
+            self._away = frozenset(name for name, since in self._since.items() if at - since >= AWAY_FOR)
+        return self._away | {node.name for node in nodes if node.dynamic}

@@ -1,0 +1,49 @@
+"""The scores that berthd plans with, read again when their file changed: as calibrated, or as jobs saw them since."""
+
+from pathlib import Path
+
+from policy.cluster.fleet import Fleet
+from policy.cluster.scored import scores_on
+from policy.daemon.known.living_scores import living_table
+from policy.formats.arrays import Floats
+from policy.site import log
+from topology.errors import TopologyError
+from topology.scores import Score, load
+
+
+class ScoreTable:
+    """A table that cannot be read is logged and costs the scores, nothing more."""
+
+    def __init__(self, path: Path | None, steps: Path | None = None) -> None:
+        self._calibrated, self._steps = path, steps
+        self._mark: tuple[object, ...] | None = None
+        self._scores: tuple[Score, ...] = ()
+
+    def refresh(self) -> bool:
+        """Tells whether there is anything new."""
+        if self._calibrated is None:
+            return False
+        path = living_table(self._calibrated, self._steps)
+        mark = (path, *_stamp(path))
+        if mark == self._mark:
+            return False
+        self._mark = mark
+        self._scores = ()
+        try:
+            self._scores = load(path)
+            log.info(f"{len(self._scores)} scores in {path}", 640)
+        except TopologyError as problem:
+            log.error(f"{problem}; all GPUs count as equally fast", 641)
+        return True
+
+    def on(self, fleet: Fleet) -> dict[str, Floats]:
+        """The scores of each class on a fleet."""
+        return scores_on(fleet, self._scores)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0)
+    return status.st_mtime_ns, status.st_size

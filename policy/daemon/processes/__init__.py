@@ -1,0 +1,1 @@
+"""berthd's processes: how one is started beside it, watched, told of and ended."""

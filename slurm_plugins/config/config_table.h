@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a table of berth.conf is read, line by line, into a struct. No Slurm in here. */
+#ifndef BERTH_CONFIG_TABLE_H
+#define BERTH_CONFIG_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/config.h"
+
+enum key_kind { KEY_PATH, KEY_LIST, KEY_NUMBER, KEY_FAIL, KEY_MESSAGE, KEY_LAYOUT, KEY_TIME };
+
+struct key {
+	const char *name;
+	enum key_kind kind;
+	size_t offset; /* into the table's struct */
+	size_t size;
+	uint32_t min, max; /* of a time: in seconds */
+	const char *right;
+};
+
+struct table {
+	const char *name;
+	const struct key *keys;
+	size_t key_count;
+	const void *defaults;
+	size_t size;
+};
+
+bool table_parse(const char *text, const struct table *table, void *config,
+		 char error[CONFIG_ERROR_MAX]);
+bool table_load(const char *path, const struct table *table, void *config,
+		char error[CONFIG_ERROR_MAX]);
+
+#endif
