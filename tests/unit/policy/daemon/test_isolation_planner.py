@@ -17,8 +17,8 @@ from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.hear.words import Word
+from policy.daemon.known import topologies
 from policy.daemon.passes import planner as planner_module
-from policy.daemon.passes import topologies
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.planner import Planner
 from policy.formats.errors import SlurmError

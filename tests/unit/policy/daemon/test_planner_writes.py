@@ -10,8 +10,8 @@ import pytest
 
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
+from policy.daemon.known import topologies
 from policy.daemon.passes import planner as planner_module
-from policy.daemon.passes import topologies
 from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
 from policy.formats.errors import TooLong

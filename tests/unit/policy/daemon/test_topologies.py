@@ -10,8 +10,8 @@ import pytest
 
 from policy.cli.main import main
 from policy.cluster.fleet import build_fleet
+from policy.daemon.known import topologies
 from policy.daemon.known.topologies import Topologies
-from policy.daemon.passes import topologies
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.site.config import fabric_file, load
 from tests.unit.policy_world import machine
