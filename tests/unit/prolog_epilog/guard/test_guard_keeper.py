@@ -511,7 +511,10 @@ def test_a_gpu_that_does_not_recover_is_not_watched_for_ever(world: World) -> No
     world.memory = 0.9
     world.seconds(61)
     world.goes(HOST)
-    world.seconds(610)
+    world.seconds(5)
+    assert world.devices.watched
+    world.now += 600.0
+    world.seconds(5)
     assert {one.state for one in world.told} == {"init"}
     assert world.devices.watched == frozenset()
     assert world.keeper.seats == {}

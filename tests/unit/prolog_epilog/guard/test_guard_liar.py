@@ -63,13 +63,15 @@ def test_a_guest_that_lies_about_its_gate_is_the_freezers_soon_and_for_good(
 
     assert world.seconds(within_s + 1, until=lambda: by_freezer(world)) <= within_s
     world.seconds(5)
-    speeds = [speed(world, host, 10.0) for _ in range(30)]
+    guest = world.programs[GUEST]
+    before = guest.done
+    speeds = [speed(world, host, 10.0) for _ in range(10)]
 
     assert min(speeds) >= 0.949
-    assert sum(speeds) / 30 >= 0.95
+    assert sum(speeds) / 10 >= 0.95
     assert world.seat.decider.baseline.step == pytest.approx(step, rel=0.01)
     assert by_freezer(world)
-    assert world.programs[GUEST].done * 0.2 / 300.0 >= 0.8 * 0.04 / harm, "it has its share, and no more"
+    assert (guest.done - before) * 0.2 / 100.0 >= 0.8 * 0.04 / harm, "it has its share, and no more"
     (said,) = [said for said in world.said if "held by the freezer" in said]
     assert said.startswith(f"job {GUEST} ")
 
@@ -178,8 +180,8 @@ def test_a_guest_without_a_gate_keeps_the_bound_in_the_freezers_turns(world: Wor
     before = guest.done
 
     # Each step of the host meets a whole turn of the guest's or none, and not the mean of all.
-    assert min(speed(world, host, 10.0) for _ in range(30)) >= 0.949
-    assert (guest.done - before) * 0.2 / 300.0 >= 0.06
+    assert min(speed(world, host, 10.0) for _ in range(10)) >= 0.949
+    assert (guest.done - before) * 0.2 / 100.0 >= 0.06
 
 
 def test_a_guest_that_another_of_its_gpus_holds_is_not_blamed_for_its_silence(
