@@ -43,8 +43,8 @@ PUBLISHED: Table = {
     # For farther levels nothing is published for such jobs: PAL's default for any two nodes is the upper bound.
     EVERYONE: one_factor(leaf=1.17, pod=1.3, any=1.7),
     # PAL's own measurements by model, from its artifact; it has no levels beyond "another node".
-    "resnet50": {"leaf": {2: 1.0, 16: 1.16}, "pod": {2: 1.0, 16: 1.16}, "any": {2: 1.17, 16: 1.3}},
-    "PointNet": {level: {2: 1.0, 8: 1.1, 12: 1.2, 16: 1.25} for level in ("leaf", "pod", "any")},
+    "resnet50": {"leaf": {16: 1.16}, "pod": {16: 1.16}, "any": {2: 1.17, 16: 1.3}},
+    "PointNet": {level: {8: 1.1, 12: 1.2, 16: 1.25} for level in ("leaf", "pod", "any")},
 }
 """The localities of a site that sets none."""
 

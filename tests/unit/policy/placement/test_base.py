@@ -93,3 +93,10 @@ def test_a_berth_has_seats_only_where_each_of_its_nodes_has() -> None:
         True,
         False,
     ]
+
+
+def test_where_nobody_measured_the_gpus_a_place_costs_its_distance_alone() -> None:
+    here = room()
+
+    assert Policy.spread(demand(2), here, [0], [0b0011], "by hand").cost == 1.0
+    assert Policy.spread(demand(2), here, [0, 1], [0b0001, 0b0001], "by hand").cost == 1.7

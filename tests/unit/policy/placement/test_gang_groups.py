@@ -1,13 +1,18 @@
 """Groups of nodes for gangs, and which nodes of a group a gang is given."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from policy.placement.gang import _fullest_group, _least_missed, _of_both
-from topology.fabric import NOBODY
+from policy.cluster.view import View
+from policy.placement.gang import LEVELS_OF_NODES, _fullest_group, _least_missed, _of_both, choose, nearness
+from policy.plan.tracker import open_book
+from policy.request.demand import Demand
+from tests.unit.policy_world import fleet, node, reading
+from topology.fabric import NOBODY, Fabric
 
 
 def test_nodes_are_together_only_where_both_groupings_have_them_together() -> None:
@@ -49,3 +54,40 @@ def test_the_best_group_is_the_one_whose_slowest_needed_node_is_fastest() -> Non
 
     assert found is not None
     assert found.tolist() == [0, 1, 2]
+
+
+def two_pods() -> View:
+    """Four free nodes: in the first pod on a leaf each, in the second on one leaf."""
+    look = reading([node(name) for name in ("n1", "n2", "n3", "n4")])
+    flat = fleet(look)
+    fabric = replace(Fabric.flat(flat.names), leaf=np.array([0, 1, 2, 2]), pod=np.array([0, 0, 1, 1]))
+    return open_book(replace(flat, fabric=fabric), look).cluster.now(3_600)
+
+
+@pytest.mark.parametrize(
+    ("level", "able", "nodes"),
+    [
+        ("leaf", [0, 1, 2, 3], [2, 3]),
+        ("leaf", [0, 1, 2], None),
+        ("pod", [0, 1, 2], [0, 1]),
+        ("pod", [0, 2], None),
+        ("any", [0, 2], [0, 2]),
+    ],
+)
+def test_a_gang_never_goes_farther_than_the_level_that_it_needs(
+    level: str, able: list[int], nodes: list[int] | None
+) -> None:
+    view = two_pods()
+    demand = Demand(2, 8, cpus=1, mem=1, level=level, limit=3_600, candidates=view.fleet.ready)
+
+    gang = choose(demand, view, np.array(able), 0xFF)
+
+    assert (gang and gang.nodes) == nodes
+
+
+def test_the_nearest_level_at_which_enough_nodes_have_a_set_free() -> None:
+    on = np.array([[0, 1, 1], [0, 1, 0], [1, 0, 1], [1, 0, 0]], np.bool_)
+
+    near = nearness(2, two_pods().fleet.fabric, np.arange(4), on)
+
+    assert [LEVELS_OF_NODES[place] for place in near] == ["leaf", "pod", "any"]

@@ -99,3 +99,16 @@ def test_together_is_a_tenth_better_on_average() -> None:
             sums[policy] += total(create(policy), demands, on)
 
     assert sums["berth"] < 0.9 * sums["pal"]
+
+
+def test_gangs_among_the_jobs_of_a_round_have_the_same_gpus_on_each_of_their_nodes() -> None:
+    on = fleet("flat", 0.2, 4, 1)
+    gangs = [Demand(2, width, cpus=0, mem=0, level="any", limit=3_600, candidates=on.ready) for width in (4, 3, 2)]
+
+    berths = create("berth").place_together(gangs, view(on, on.full))
+
+    check(berths, gangs)
+    for berth in berths:
+        assert berth is not None
+        assert len(set(berth.nodes)) == 2
+        assert len(set(berth.masks)) == 1

@@ -99,3 +99,13 @@ def test_a_linked_pair_is_found_at_the_first_score_that_completes_one() -> None:
 
     assert found is not None
     assert (found[0].tolist(), found[1]) == ([0b0111], 1.1)
+
+
+@pytest.mark.parametrize(("second", "least"), [(1.1, 1.1), (1.4, 1.4), (1.5, 1.5), (1.9, 1.9)])
+def test_the_lowest_score_of_many_that_completes_a_linked_pair_is_found(second: float, least: float) -> None:
+    fleet = pairs([[1.0, second, 1.0, 2.0, 1.3, 2.1, 1.6, 2.2]])
+
+    offered = fast_enough(demand(fleet, 2, "nvlink"), view(fleet, fleet.full), fleet.ready)
+
+    assert offered is not None
+    assert offered[1] == least
