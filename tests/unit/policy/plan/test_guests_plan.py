@@ -6,6 +6,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Change, Evict, Move, Own, Park
+from policy.plan.claims import Claim
 from policy.plan.guests import seats
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
@@ -278,3 +279,22 @@ def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
     planned.replan(picture.book(), look.jobs)
     assert planned.freed(picture, picture.end(1, "n1"), look.jobs) == []
     assert picture.book().cluster.sharers[0].guest_mask == 1
+
+
+@pytest.mark.parametrize(
+    ("tier", "starts", "leaves"),
+    [
+        ("guaranteed", NOW, []),
+        ("guaranteed", 0.0, []),
+        ("exclusive", NOW, [3]),
+        ("exclusive", 0.0, [3]),
+        ("exclusive", NOW + 60, []),
+    ],
+)
+def test_a_guest_leaves_a_place_just_given_to_a_job_once_that_starts_and_bears_no_guest(
+    tier: str, starts: float, leaves: list[int]
+) -> None:
+    there = book([node("n1")], [guest(3, "n1", 0)])
+    there.claim(Claim((0,), 0b01, 1, 100, starts, NOW + 600, tier=tier))
+
+    assert [one.guest.job for one in seats.to_evict(there)] == leaves
