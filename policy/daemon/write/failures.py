@@ -11,6 +11,7 @@ two that requeue one job would end each other's tries.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from signal import SIGTERM
 
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.endings import (
@@ -201,18 +202,12 @@ class Failures:
             if not _is_worth_a_look(state):
                 return True
             over.found = self._ask(over.id)
-        found, before = over.found, over.job
+        found = over.found
         values = found.values
-        if values is None or "id" not in values or by_berth((before and before.segment) or values, values):
+        if values is None or "id" not in values or by_berth((over.job and over.job.segment) or values, values):
             return True
         if found.state == "PENDING":
-            if before is not None and not before.guest:
-                if reading.at - over.since < _NODES_SHOWN and not lost_nodes(before, reading):
-                    # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
-                    over.due, over.found = at + _LOOK_AGAIN, None
-                    return False
-                self._note(before, found, reading, at)
-            return True
+            return over.job is None or over.job.guest or self._put_back(over, over.job, found, reading, at)
         if found.state not in _FAILED:
             return True
         _, word = self._words.get(found.id, (0.0, None))
@@ -262,27 +257,39 @@ class Failures:
         if now.state not in _FAILED and now.state not in changes.ENDED:
             self._gateway.annotate(found.id, {**failed(values, runs, found.ended, None, at), BY_OTHERS: "1"})
 
-    def _note(self, before: JobFacts, found: Outcome, reading: Reading, at: float) -> None:
-        """A job was put back into the queue while it ran, by Slurm or a person."""
-        values = found.values or {}
+    def _put_back(self, over: _Over, before: JobFacts, found: Outcome, reading: Reading, at: float) -> bool:
+        """Look at one job that is back in the queue; whether that was all."""
+        lost = lost_nodes(before, reading)
+        if reading.at - over.since < _NODES_SHOWN and not lost:
+            # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
+            over.due, over.found = at + _LOOK_AGAIN, None
+            return False
+        _, word = self._words.get(found.id, (0.0, None))
+        if word is None and _failed_by_itself(found) and not lost and at - over.since < WORD_WITHIN:
+            over.due = over.since + WORD_WITHIN
+            return False
+        self._note(before, found, self._ask(over.id), reading, at)
+        return True
+
+    def _note(self, before: JobFacts, found: Outcome, now: Outcome, reading: Reading, at: float) -> None:
+        """A job was put back into the queue, by Slurm or a person: while it ran, or after it had failed."""
         _, word = self._words.get(found.id, (0.0, None))
         lost = lost_nodes(before, reading)
-        if word is not None and lost and word.failure in LEFT_BY_LOSS:
+        if word is not None and (
+            (lost and word.failure in LEFT_BY_LOSS) or not before.start or word.start != before.start
+        ):
             word = None
-        if word is not None and before.start and word.start == before.start:
+        anew = () if lost or word is not None else self._began_anew(before)
+        if word is not None or (_failed_by_itself(found) and not lost and not anew):
             # It had failed: Slurm's Epilog came first, and somebody's hand second.
-            failure = Classification(word.failure, word.transient, word.sign, word.sign)
-            self._step_back(
-                replace(found, state="FAILED", nodes=before.nodes, ended=int(at), started=before.start),
-                found,
-                failure,
-                at,
-            )
+            run = replace(found, state="FAILED", nodes=before.nodes, ended=int(at), started=before.start or int(at))
+            self._step_back(run, now, class_of(run, word), at)
             return
-        run = put_back(before, at, lost, () if lost else self._began_anew(before))
-        self._classes[run.failure.failure] += 1
-        log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}", 621)
-        self._gateway.annotate(found.id, failed(values, [*history.trials(values), run], int(at), None, at))
+        values = now.values or {}
+        trial = put_back(before, at, lost, anew)
+        self._classes[trial.failure.failure] += 1
+        log.info(f"JobId={found.name} was put back into the queue: {trial.failure.failure}, {trial.failure.sign}", 621)
+        self._gateway.annotate(found.id, failed(values, [*history.trials(values), trial], int(at), None, at))
 
     def _began_anew(self, before: JobFacts) -> tuple[str, ...]:
         if not before.nodes:
@@ -297,6 +304,11 @@ class Failures:
 def _is_another_run(now: Outcome, found: Outcome) -> bool:
     """Tells whether a job that had failed has been put back into the queue since."""
     return (now.state, now.restarts, now.started) != (found.state, found.restarts, found.started)
+
+
+def _failed_by_itself(found: Outcome) -> bool:
+    """Tells whether the last run ended with a status of its own; one that is put back while it runs keeps none."""
+    return found.exit_code != 0 or found.signal not in {0, SIGTERM}
 
 
 def _is_worth_a_look(state: str) -> bool:

@@ -302,7 +302,7 @@ def test_a_word_of_an_earlier_run_says_nothing_of_this_one() -> None:
     ids=["lost", "lost, and its node is read later", "told to go"],
 )
 def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: str) -> None:
-    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING")
+    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING", exit_code=0)
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     failures.watch(look(job(segment=slurm.values), at=NOW - 1))
     back = waiting(5, "n1", 1, segment=slurm.values)
@@ -324,7 +324,7 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
 def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_still_ends(
     still_ends_on: tuple[str, ...], seen_running: bool
 ) -> None:
-    slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2"}, "PENDING")
+    slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2"}, "PENDING", exit_code=0)
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
     nodes = [node("n1", up=False, lost=True), node("n2")]
@@ -351,7 +351,7 @@ def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_s
 def test_a_node_that_booted_has_lost_its_job_though_slurm_never_called_it_down(
     booted: float | None, failure: str, text: str
 ) -> None:
-    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING")
+    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING", exit_code=0)
 
     def boots(names: Iterable[str]) -> dict[str, int]:
         if booted is None:

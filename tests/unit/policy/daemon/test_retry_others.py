@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from policy.daemon.hear.endings import NodeWord
-from policy.daemon.write.failures import Failures
+from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
-from policy.formats.slurm_facts import JobText, NodeFacts
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.unit.policy_world import NOW, node
@@ -55,6 +55,47 @@ def test_a_failed_job_that_an_epilog_requeues_is_noted_with_its_class() -> None:
 
     assert slurm.done == ["annotate 5"]
     assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
+
+
+def put_back(exit_code: int) -> tuple[Slurm, Failures, JobFacts]:
+    """A job that is in the queue again, with this status of its last run; its node has not spoken yet."""
+    slurm = Slurm({**PLACED, "f.retry": "auto"}, "PENDING", exit_code, restarts=1)
+    before = job(segment=slurm.values)
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.watch(look(before, at=NOW - 1))
+    failures.watch(look(at=NOW))
+    failures.step(look(at=NOW + 4), NOW + 4)
+    return slurm, failures, before
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+def test_the_node_of_a_failed_job_may_speak_after_others_have_put_it_back(state: str) -> None:
+    slurm, failures, before = put_back(exit_code=1)
+    assert slurm.done == []
+    assert before.start is not None
+    slurm.state, slurm.values = state, {**slurm.values, "nodes": "n2"}
+
+    failures.hear(replace(NCCL, start=before.start), NOW + 9)
+    failures.step(look(at=NOW + 9), NOW + 9)
+
+    assert slurm.done == ["annotate 5"]
+    assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
+    assert slurm.values["nodes"] == "n2", "what was written meanwhile stays"
+
+
+def test_a_failed_job_is_left_to_others_also_if_its_node_never_speaks() -> None:
+    slurm, failures, _ = put_back(exit_code=1)
+
+    failures.step(look(at=NOW + WORD_WITHIN), NOW + WORD_WITHIN)
+
+    assert (slurm.values["fail"], slurm.values["by_others"]) == ("no_signature", "1")
+
+
+def test_a_job_that_is_put_back_while_it_runs_is_nobodys_to_send_on() -> None:
+    slurm, _, _ = put_back(exit_code=0)
+
+    assert slurm.values["fail"] == "job_preempted"
+    assert "by_others" not in slurm.values
 
 
 def node_goes(word: NodeWord, gone: NodeFacts) -> Slurm:
