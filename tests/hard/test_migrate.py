@@ -30,18 +30,27 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(1800)]
 PLAIN = r"""
 svc berthd stop
 cd /etc/slurm
-BERTH=no PROFILE=accounting /usr/share/berth-cluster/render
+BERTH=no /usr/share/berth-cluster/render
 rm -f plugstack.conf berth.conf
 sed -i 's/^NodeName=DEFAULT Gres=.*//; s/disable_job_shrink,//' slurm.conf
 sed -i -E 's/^NodeName=(n[0-9]) Feature=(\w+)/nodename = \1 \\\n    Gres=gpu:\2:8 # by model/' slurm.conf
 for pair in n1:v100 n2:h100 n3:a6000 n4:l40s; do
     sed -i -E "s/^NodeName=${pair%:*} Name=gpu /&Type=${pair#*:} /" gres.conf
 done
+"""
+"""As on a site that names GPUs by model and nothing by feature; Berth's packages are there, and nothing names them."""
+
+COUNTED = r"""
 sed -i 's/^AccountingStorageTRES=.*/&,gres\/gpu:h100/' slurm.conf
 sed -i 's|^PartitionName=gpu .*|& TRESBillingWeights="CPU=1,gres/gpu:h100=10"|' slurm.conf
 echo AccountingStorageEnforce=limits,qos,associations >>slurm.conf
 """
-"""As on a site that names GPUs by model and nothing by feature; Berth's packages are there, and nothing names them."""
+
+COMPLETIONS = r"""
+install -d -o slurm -g slurm /home/state
+printf 'JobCompType=jobcomp/filetxt\nJobCompLoc=/home/state/ended\n' >>slurm.conf
+"""
+"""Slurm's own list of jobs that have ended, for a site without accounting."""
 
 LIMITS = """
 sacctmgr -iQ add qos three set GrpTRES=gres/gpu:h100=3
@@ -66,6 +75,8 @@ KINDS = [
 class Site:
     """The cluster, its admin, and the jobs of its users."""
 
+    kinds = KINDS
+
     def __init__(self, project: str, controller: Container) -> None:
         self.controller = controller
         self.nodes = {node: Container(f"{project}-{node}") for node in MODELS}
@@ -76,7 +87,7 @@ class Site:
 
     def submit(self, seconds: int) -> None:
         """Submits one job of each kind."""
-        for words in KINDS:
+        for words in self.kinds:
             fixed = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "20", "--mem=100"]
             answer = self.controller.run([*fixed, *words, "--wrap", f"sleep {seconds}"])
             self.jobs.append(answer.out.strip())
@@ -102,7 +113,7 @@ class Site:
         if command.startswith("systemctl"):
             self.service(command, hosts)
         elif command.startswith("squeue"):
-            until(text, lambda: not self.root(f"{command} -h").strip(), 120)
+            until(text, lambda: not self.root(f"{command} -h").strip(), 420)
         elif command.startswith("berth migrate"):
             asks = not re.search(r"--yes|migrate (drain|resume) ", command)
             self.root(command + (" --yes" if asks else ""))
@@ -140,6 +151,14 @@ class Site:
         # The test cluster has no leaves, and simulated machines are no nodes with MPS.
         assert [line for line in wrong if command == "berth doctor" and "fabric" not in line] == [], answer.out
 
+    def jobs_ended_well(self, more: int = 0) -> None:
+        """Checks by COMPLETIONS, without accounting, that each job ran to its end exactly once."""
+        until("all jobs to end", lambda: not self.root("squeue -h").strip(), 420)
+        count = len(self.jobs) // len(self.kinds) * (len(self.kinds) + 1) + more
+        ended = self.root("cat /home/state/ended").splitlines()
+        assert [line for line in ended if "JobState=COMPLETED" not in line or "ExitCode=0:0" not in line] == []
+        assert len({line.split()[0] for line in ended}) == len(ended) == count
+
     def no_node_is_invalid(self) -> bool:
         return "inval" not in self.root("scontrol show node | grep State=").lower()
 
@@ -150,7 +169,7 @@ def plain_site(version: str) -> Iterator[Site]:
     words = ("--slurm", version, "--profile", "accounting")
     try:
         cluster("up", *words)
-        made = Site(one.project, lay_out(one, PLAIN))
+        made = Site(one.project, lay_out(one, PLAIN + COUNTED))
         made.root(LIMITS)
         yield made
     finally:
@@ -194,7 +213,7 @@ def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:
 
     assert site.root(BYTES) == before
     assert site.root(SHOWN) == limits
-    until("all jobs to end", lambda: not site.root("squeue -h").strip(), 300)
+    until("all jobs to end", lambda: not site.root("squeue -h").strip(), 420)
     lines = site.root(f"sacct -nPXDa -j {','.join(site.jobs)} -o JobID,State,Restarts,ExitCode").splitlines()
     assert [line for line in lines if not line.endswith("|COMPLETED|0|0:0")] == []
     assert len(lines) == len(site.jobs) // len(KINDS) * (len(KINDS) + 1)

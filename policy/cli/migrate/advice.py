@@ -58,13 +58,17 @@ def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[Limit
     yield Step("Check", "berth doctor")
 
 
-def steps_back(rung: str, came_from: str, nodes: Sequence[str], files: Files, back: Sequence[str]) -> Iterator[Step]:
-    """Yields the steps that undo a rung, `undo` among them."""
+def steps_back(
+    rung: str, came_from: str, nodes: Sequence[str], files: Files, back: Sequence[str], *, forget: bool = False
+) -> Iterator[Step]:
+    """Yields the steps that undo a rung, `undo` among them; `forget` if Slurm knows jobs that shared GPUs there."""
     exact = rung == "exact"
     controllers = tuple(_controllers(files))
     last = came_from in ("observe", "advise")
     if exact and nodes:
         yield from _emptied(nodes)
+    if forget:
+        yield Step("Wait until Slurm has forgotten the jobs that ran there", f"squeue -w {fold(nodes)} -t all")
     if rung == "sharing":
         yield Step("Let no new job share, and wait for those that do", "berth queue")
         gpu_nodes = tuple(sorted_nodes(files.texts.nodes))
@@ -93,7 +97,7 @@ def _emptied(nodes: Sequence[str]) -> Iterator[Step]:
 
 
 def _restart(rung: str, nodes: Sequence[str], files: Files, *, all_slurmds: bool) -> Iterator[Step]:
-    yield Step("Copy the changed files to the hosts named above, if they are not shared")
+    yield Step(_copies(files))
     own = fold(nodes)
     if rung == "exact" and nodes:
         # One that registers with its old GPUs at a controller with the new configuration would be drained.
@@ -114,6 +118,22 @@ def _restart(rung: str, nodes: Sequence[str], files: Files, *, all_slurmds: bool
                 tuple(others),
             ),
         )
+    if _configless(files):
+        # A slurmctld that starts sends its files to nobody; a slurmd asks for them at its own start only.
+        yield Step("Let slurmds and sackds fetch Slurm's files", "scontrol reconfigure")
+
+
+def _copies(files: Files) -> str:
+    controllers = _controllers(files)
+    gone = "remove there what is gone here"
+    if not _configless(files):
+        return f"Copy the changed files to all controllers, compute and login nodes that do not share them; {gone}"
+    others = f", and the other changed files to {', '.join(controllers[1:])}" if len(controllers) > 1 else ""
+    return f"Copy berth.conf to all compute and login nodes{others}; {gone}"
+
+
+def _configless(files: Files) -> bool:
+    return "enable_configless" in value_of(files.texts.slurm_conf, "SlurmctldParameters")
 
 
 def _while_no_job_starts(nodes: Sequence[str], step: Step) -> Iterator[Step]:
@@ -136,9 +156,8 @@ def notes(files: Files, says: SlurmSays, kind: str, rung: Rung, nodes: Sequence[
     if len(files.slurm_conf) > 1:
         yield f"Include: slurm.conf is {len(files.slurm_conf)} files; each setting is changed where it stands"
     controllers = _controllers(files)
-    configless = any("enable_configless" in value_of(conf, key) for key in ("SlurmctldParameters",))
     folder = files.slurm_conf[0].parent
-    if configless:
+    if _configless(files):
         yield (
             f"Configless: write the files on {', '.join(controllers)} only; slurmds and sackds fetch slurm.conf,"
             " gres.conf and plugstack.conf, but not berth.conf: copy that to /etc/slurm of login and compute nodes"

@@ -16,7 +16,7 @@ from policy.cli.migrate.conf_text import value_of
 from policy.cli.migrate.drained import NodeUpdate, drain, node_states, resume
 from policy.cli.migrate.node_lines import ExactNode, sorted_nodes
 from policy.cli.migrate.rungs import RUNGS, ExactWords, Rung, rung_of
-from policy.cli.migrate.site import Files, SlurmSays, ask_slurm, file_system, jobs_on, read_files
+from policy.cli.migrate.site import Files, SlurmSays, ask_slurm, file_system, jobs_on, read_files, sharing_jobs
 from policy.cli.migrate.state import Change, ChangeStore, FileChange, content_of, difference, new_change
 from policy.cli.output import print_json, some
 from policy.formats.errors import BerthError, SlurmError, UsageError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 STATE = Path("/var/lib/berth/migrate")
 _SINCE = "now-7days"
+_REGISTERS = 60.0
+"""Seconds within which a slurmd registers after its start."""
 
 
 def register(commands: Any) -> None:
@@ -346,6 +348,11 @@ def _undo(options: argparse.Namespace) -> int:
     if not options.no_checks:
         if nodes:
             _must_be_empty(site, nodes)
+        if known := _known_shares(site, nodes):
+            raise BerthError(
+                f"jobs {some(known)} shared GPUs of these nodes, and slurmctld would crash at its next start while it"
+                f" knows them; wait until squeue -w {fold(nodes)} -t all shows none (MinJobAge after their end)"
+            )
         if any(change.rung == "sharing" for change in undone):
             _none_shares(site)
     if not _agreed(options, f"Restore the files of {len(undone)} steps?"):
@@ -361,7 +368,14 @@ def _steps_back(changes: Sequence[Change], site: _Site) -> list[advice.Step]:
     return [
         step
         for change in changes
-        for step in advice.steps_back(change.rung, change.came_from, change.nodes, site.files, change.back)
+        for step in advice.steps_back(
+            change.rung,
+            change.came_from,
+            change.nodes,
+            site.files,
+            change.back,
+            forget=bool(change.rung == "exact" and _known_shares(site, change.nodes)),
+        )
     ]
 
 
@@ -374,24 +388,38 @@ def _show_undo(change: Change, site: _Site) -> None:
 def _none_shares(site: _Site) -> None:
     if not site.says.answers:
         raise BerthError("Slurm does not say whether jobs share GPUs; try again, or with --no-checks")
-    words = ("squeue", "-h", "-a", "-t", "R,S,CG,ST", "-O", "JobID:20,tres-alloc:1000")
-    shares = [
-        line.split()[0]
-        for line in _printed(*words).decode().splitlines()
-        if "gres/shard" in line or "gres/seat" in line
-    ]
+    shares = sharing_jobs(_printed, "R,S,CG,ST")
     if shares:
         raise BerthError(f"jobs {some(shares)} share GPUs and need berth-epilog at their end; wait for it")
 
 
+def _known_shares(site: _Site, nodes: Sequence[str]) -> list[str]:
+    """Returns the jobs that shared GPUs of nodes which lose their shards while others keep theirs.
+
+    slurmctld 24.11 to 26.05 crashes at each start while it knows such a job, also one that has ended: it looks for the
+    node's shards to write down which ones the job had. Without any node with shards it passes the job's over.
+    """
+    others = any(node.exact and name not in nodes for name, node in site.files.texts.nodes.items())
+    return sharing_jobs(_printed, "all", nodes) if nodes and others and site.says.answers else []
+
+
 def _turn(options: argparse.Namespace) -> int:
-    lines = _printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
-    found: NodeUpdate = options.turn(list(dict.fromkeys(expand(options.nodes))), node_states(lines))
-    for line in found.told:
+    asked = list(dict.fromkeys(expand(options.nodes)))
+    ends = time.monotonic() + _REGISTERS
+    while True:
+        lines = _printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
+        found: NodeUpdate = options.turn(asked, node_states(lines))
+        try:
+            if found.command:
+                _printed(*found.command)
+            break
+        except SlurmError as problem:
+            # A node whose slurmd has just started cannot be resumed before it has registered; others are resumed.
+            if "Invalid node state" not in str(problem) or time.monotonic() > ends:
+                raise
+            time.sleep(1)
+    for line in (*found.told, *([" ".join(found.command)] if found.command else [])):
         sys.stdout.write(f"{line}\n")
-    if found.command:
-        _printed(*found.command)
-        sys.stdout.write(f"{' '.join(found.command)}\n")
     return 0
 
 

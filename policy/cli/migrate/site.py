@@ -14,7 +14,7 @@ from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError, SlurmError
 
-__all__ = ["Files", "SlurmSays", "ask_slurm", "file_system", "read_files"]
+__all__ = ["Files", "SlurmSays", "ask_slurm", "file_system", "jobs_on", "read_files", "sharing_jobs"]
 
 Printed = Callable[..., bytes]
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
@@ -129,6 +129,22 @@ def jobs_on(printed: Printed, nodes: Sequence[str]) -> dict[str, list[str]]:
         if jobs:
             found[node] = jobs
     return found
+
+
+def sharing_jobs(printed: Printed, states: str, nodes: Sequence[str] = ()) -> list[str]:
+    """Returns the jobs in these states that share GPUs, on these nodes or anywhere.
+
+    A site may track no GRES beside gpu, so the request counts too. Whole GPUs come with a seat; a guest has that alone.
+    """
+    where = ("-w", ",".join(nodes)) if nodes else ()
+    form = "JobID:20,tres-alloc:1000,tres-per-node:1000,tres-per-job:1000"
+    lines = printed("squeue", "-h", "-a", *where, "-t", states, "-O", form).decode().splitlines()
+    asked = {line[:20].strip(): (line[20:1020], line[1020:]) for line in lines}
+    return [
+        job
+        for job, (allocated, requested) in asked.items()
+        if "gres/shard" in allocated + requested or ("gres/seat" in requested and "gres/gpu" not in requested)
+    ]
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:

@@ -1,12 +1,13 @@
 """Checks the advice for each way of working of a site, and the order of the steps."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from policy.cli.migrate.advice import model_users, notes, steps, steps_back
 from policy.cli.migrate.rungs import RUNGS, Rung, Texts
-from policy.cli.migrate.site import Files, SlurmSays, file_system, read_files
+from policy.cli.migrate.site import Files, SlurmSays, file_system, read_files, sharing_jobs
 
 CONF = "ClusterName=one\nSlurmctldHost=a(10.0.0.1)\nSlurmctldHost=b\nNodeName=n[1-4] Gres=gpu:a100:8\n"
 SAYS = SlurmSays("25.11.2", {"n1": "25.11.2", "n2": "24.11.5"}, {}, ("one", "two"), accounting=True)
@@ -70,6 +71,20 @@ def test_no_job_starts_where_a_slurmd_is_away(rung: Rung, nodes: list[str], kept
     ]
 
 
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("rung", ["advise", "exact", "sharing"])
+def test_configless_nodes_fetch_the_files_when_all_daemons_have_started(rung: Rung, *, back: bool) -> None:
+    site = files(CONF + "SlurmctldParameters=enable_configless\n")
+    found = list(steps_back(rung, "observe", ["n1"], site, ()) if back else steps(rung, ["n1"], site, ()))
+    commands = [step.command for step in found]
+
+    starts = [place for place, command in enumerate(commands) if re.search(r"(re)?start slurm(ctl)?d$", command)]
+    assert commands.index("scontrol reconfigure") > max(starts)
+    copied = "Copy berth.conf to all compute and login nodes, and the other changed files to b; remove there"
+    assert any(step.text.startswith(copied) for step in found)
+    assert "scontrol reconfigure" not in [step.command for step in steps(rung, ["n1"], files(), ())]
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 def test_no_step_changes_a_nodes_state_whatever_it_is(rung: Rung) -> None:
     up = steps(rung, ["n1"], files(), ())
@@ -97,6 +112,34 @@ def test_pins_are_given_back_before_their_types_go(came_from: str, *, gives_back
     if gives_back:
         assert commands.index("berth release --all") < commands.index("berth migrate undo")
     assert commands.index("berth migrate undo") < commands.index("sacctmgr x")
+
+
+def line(job: str, allocated: str = "", by_node: str = "", by_job: str = "") -> str:
+    return f"{job:20}{allocated:1000}{by_node:1000}{by_job}"
+
+
+@pytest.mark.parametrize(
+    ("told", "shares"),
+    [
+        (line("7", by_node="gres/gpu:g0:1,gres/seat:g0:1"), False),
+        (line("7", by_node="gres/seat:g0:1", by_job="gres/gpu:g0:1"), False),
+        (line("7", by_node="gres/shard:g0:30"), True),
+        (line("7", "cpu=1,gres/shard:g0=30"), True),
+        (line("7", by_node="gres/seat:g0:1"), True),
+    ],
+)
+def test_who_shares_is_seen_on_sites_that_track_no_shards(told: str, *, shares: bool) -> None:
+    def printed(*words: str) -> bytes:
+        assert words[:8] == ("squeue", "-h", "-a", "-w", "n1,n2", "-t", "all", "-O")
+        return told.encode()
+
+    assert sharing_jobs(printed, "all", ["n1", "n2"]) == (["7"] if shares else [])
+
+
+def test_nodes_lose_their_shards_when_slurm_has_forgotten_who_had_them() -> None:
+    commands = [step.command for step in steps_back("exact", "exact", ["n1"], files(), (), forget=True)]
+
+    assert commands.index("squeue -w n1 -t all") < commands.index("berth migrate undo")
 
 
 def test_users_who_name_a_model_are_counted() -> None:

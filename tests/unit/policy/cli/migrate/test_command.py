@@ -70,3 +70,26 @@ def test_nodes_are_not_changed_while_slurm_cannot_say_that_they_are_empty(
     assert "n1 cannot be laid out" in capsys.readouterr().err
     assert run(site, "apply", "n9", "--yes") == 2
     assert "n9: slurm.conf has no GPUs there" in capsys.readouterr().err
+
+
+SCONTROL = """#!/bin/sh
+cd "${0%/*}"
+[ "$1" = show ] && exec cat nodes
+echo "$2" >>asked
+[ -e registered ] || { : >registered; echo "slurm_update error: Invalid node state specified" >&2; exit 1; }
+"""
+
+
+def test_resume_waits_for_a_slurmd_that_has_just_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "nodes").write_text("NodeName=n1 State=UNKNOWN+DRAIN Reason=berth migrate [root@now]\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+    assert main(["migrate", "resume", "n1"]) == 0
+
+    assert (tmp_path / "asked").read_text() == "NodeName=n1\n" * 2
+    assert capsys.readouterr().out == "scontrol update NodeName=n1 State=RESUME\n"
