@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 ROLES = ("berth-common", "berth-controller", "berth-login", "berth-node", "berth-report", "berth-simulate")
+OLDER = {"bookworm": ("debian:bookworm-slim", "deb-debian12"), "ubuntu:24.04": ("ubuntu:24.04", "deb-ubuntu24.04")}
+"""Suites whose own Slurm is older than 24.11: there are no plugins in their packages."""
 PLUGINS = re.compile(r"berth-slurm-plugins-(\d+\.\d+\.\d+)")
 # Of everything but what the kernel shows and the package managers' own books.
 LIST = (
@@ -43,9 +45,9 @@ def rpms() -> Path:
 class Container:
     """A container that waits for commands."""
 
-    def __init__(self, image: str) -> None:
+    def __init__(self, image: str, *more: str) -> None:
         folders = ["--volume", f"{DIST}:/dist:ro", "--volume", f"{ROOT / 'packaging'}:/packaging:ro"]
-        words = ["docker", "run", "--detach", "--rm", *folders, image, "sleep", "infinity"]
+        words = ["docker", "run", "--detach", "--rm", *folders, *more, image, "sleep", "infinity"]
         self.name = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
     def tries(self, script: str) -> subprocess.CompletedProcess[str]:
@@ -87,6 +89,35 @@ def tools(rpms: Path) -> Iterator[Container]:
     container = Container("berth-packaging:bookworm")
     yield container
     container.end()
+
+
+@pytest.fixture(params=sorted(OLDER))
+def older(request: pytest.FixtureRequest) -> Iterator[tuple[Container, str]]:
+    """A computer with a distribution's Python, whose Slurm is too old for the plugins; and its folder in dist/."""
+    suite: str = request.param
+    image, folder = OLDER[suite]
+    if (
+        ":" in suite
+        and subprocess.run(["docker", "image", "inspect", image], check=False, capture_output=True).returncode
+    ):
+        pytest.skip(f"there is no image {image}")
+    build("deb", suite, folder)
+    container = Container(image, "--network", "host")
+    container.runs(
+        "apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y python3 libstdc++6 procps; apt-get clean"
+    )
+    yield container, folder
+    container.end()
+
+
+def next_version(computer: Container, folder: str) -> str:
+    """Lays packages of the same content and a higher version into /tmp/next, and names them."""
+    computer.runs(
+        f"mkdir /tmp/next; for one in /dist/{folder}/berth-[clnrs]*.deb; do dpkg-deb -R $one /tmp/one;"
+        " sed -i 's/-1~/-2~/' /tmp/one/DEBIAN/control; dpkg-deb -Znone -b /tmp/one /tmp/next; rm -r /tmp/one;"
+        " done"
+    )
+    return " ".join(f"/tmp/next/{name}_*.deb" for name in ROLES)
 
 
 def names(*packages: str, folder: str = "deb-debian13") -> str:
@@ -169,8 +200,9 @@ def test_an_upgrade_keeps_what_jobs_and_admins_left(debs: Path, computer: Contai
     computer.runs("".join(f"mkdir -p $(dirname {path}); echo mine >{path};" for path in kept))
     computer.runs("echo '# ours' >>/etc/slurm/berth.conf")
 
-    computer.runs(f"dpkg -i {names(*ROLES)}")
+    computer.runs(f"dpkg -i {next_version(computer, debs.name)}; rm -r /tmp/next")
 
+    assert "-2~" in computer.runs("dpkg-query -W -f '${Version}' berth-node")
     assert computer.runs(f"cat {' '.join(kept)}") == "mine\n" * len(kept)
     assert computer.runs("tail -n 1 /etc/slurm/berth.conf") == "# ours\n"
     # A job shares a GPU: its Epilog has to stay.
@@ -180,6 +212,28 @@ def test_an_upgrade_keeps_what_jobs_and_admins_left(debs: Path, computer: Contai
     computer.runs("test -x /opt/berth/bin/berth-epilog; rm /run/berth/jobs/7")
     computer.runs(f"dpkg --purge {' '.join(ROLES)}")
     assert "berth" not in "".join(line for line in computer.runs(LIST).splitlines() if "berth-cluster" not in line)
+
+
+def test_on_other_distributions_all_roles_install_upgrade_and_leave_nothing(older: tuple[Container, str]) -> None:
+    computer, folder = older
+    before = computer.runs(LIST)
+
+    computer.runs(f"dpkg -i {names(*ROLES, folder=folder)}")
+
+    installed = computer.runs(LIST)
+    assert computer.runs("berth --version").startswith("berth ")
+    assert computer.tries("berth doctor").stdout.startswith("FAIL  Slurm: ")
+    assert "NV18" in computer.runs("berth topo show machine:hgx-h100")
+    computer.runs(
+        "/opt/berth/bin/python -c 'import pynvml, scipy.optimize, msgspec, networkx, yaml, rich.live, matplotlib'"
+    )
+    assert computer.runs(LIST) == installed
+    computer.runs(f"dpkg -i {next_version(computer, folder)}; rm -r /tmp/next")
+    assert "-2~" in computer.runs("dpkg-query -W -f '${Version}' berth-controller")
+    assert computer.runs(LIST) == installed
+    computer.runs(f"dpkg --purge {' '.join(ROLES)}")
+
+    assert computer.runs(LIST).splitlines() == before.splitlines()
 
 
 def test_a_folder_made_by_hand_is_not_overwritten(debs: Path, computer: Container) -> None:
