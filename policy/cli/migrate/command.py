@@ -396,8 +396,9 @@ def _none_shares(site: _Site) -> None:
 def _known_shares(site: _Site, nodes: Sequence[str]) -> list[str]:
     """Returns the jobs that shared GPUs of nodes which lose their shards while others keep theirs.
 
-    slurmctld 24.11 to 26.05 crashes at each start while it knows such a job, also one that has ended: it looks for the
-    node's shards to write down which ones the job had. Without any node with shards it passes the job's over.
+    slurmctld 24.11.5 crashes at each start while it knows such a job, also one that has ended, and 26.05.3 has the same
+    lines: it looks for the node's shards to write down which ones the job had. Without any node
+    with shards it passes the job's over.
     """
     others = any(node.exact and name not in nodes for name, node in site.files.texts.nodes.items())
     return sharing_jobs(_printed, "all", nodes) if nodes and others and site.says.answers else []
