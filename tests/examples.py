@@ -32,3 +32,9 @@ def sampled(cases: Iterable[T], count: int | None) -> list[T]:
     if count is None or count >= len(every):
         return every
     return [every[at] for at in sorted(random.Random(SEED).sample(range(len(every)), count))]
+
+
+def seeds(count: int, more: int) -> pytest.MarkDecorator:
+    """Runs a test with the first seeds, and in `make test-hard` with more, which draw larger worlds."""
+    larger = [pytest.param(seed, marks=pytest.mark.hard) for seed in range(count, count + more)]
+    return pytest.mark.parametrize("seed", [*range(count), *larger])

@@ -56,6 +56,10 @@ def test_the_widest_pair_of_a_fleet_is_that_of_its_best_linked_machine(kinds: li
     assert tables.widest(9) == 0.0
 
 
+def test_all_gpus_of_a_machine_are_its_only_set_of_so_many() -> None:
+    assert SetTables([machine("n1", "a6000", size=2)]).widest(2) == 56.25
+
+
 def test_islands_that_a_set_cuts_into_are_counted_and_left_alone() -> None:
     """Pairs of linked GPUs; of the last pair only one is free, so that it is no island any more."""
     tables = SetTables([machine("n1", "a6000")])

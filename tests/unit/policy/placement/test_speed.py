@@ -109,3 +109,13 @@ def test_the_lowest_score_of_many_that_completes_a_linked_pair_is_found(second: 
 
     assert offered is not None
     assert offered[1] == least
+
+
+def test_the_score_that_completes_a_pair_is_found_behind_many_that_do_not() -> None:
+    alone, partners = [1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6]
+    fleet = pairs([[score for pair in zip(alone, partners, strict=True) for score in pair]])
+
+    offered = fast_enough(demand(fleet, 2, "nvlink"), view(fleet, fleet.full), fleet.ready)
+
+    assert offered is not None
+    assert offered[1] == 2.0

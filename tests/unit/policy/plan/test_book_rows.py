@@ -17,6 +17,7 @@ from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from tests.bench.plan import World
+from tests.examples import seeds
 from tests.unit.plan_pair import assert_same_plans
 
 
@@ -54,7 +55,7 @@ def test_a_claim_leaves_what_it_plainly_leaves(seed: int) -> None:
         row = found if drawn.random() < 0.9 else [(0.0, 0xFF, 64, 1_000)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, more=3)
 def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
     """Two plans of one world, pass by pass and notice by notice; one writes each claim into the picture at once."""
     world = World(24 + 8 * seed, 150 + 40 * seed, seed=seed + 1)

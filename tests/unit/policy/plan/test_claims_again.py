@@ -17,6 +17,7 @@ from policy.plan.queue_walk import Walk
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from tests.bench.plan import World
+from tests.examples import seeds
 from tests.unit.plan_pair import assert_same_plans
 
 
@@ -37,7 +38,7 @@ def without_short_ways(*, settles: bool) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("settles", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2, more=2)
 def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two plans of one world, pass by pass and notice by notice."""
     world = World(24 + 16 * seed, 150 + 80 * seed, seed=seed + 1)

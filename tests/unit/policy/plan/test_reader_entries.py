@@ -207,12 +207,22 @@ def test_a_guest_that_is_to_have_gpus_of_its_own_waits_for_these_from_then_on() 
     assert entry.least_free == 1
 
 
-@pytest.mark.parametrize(("parked", "seated"), [({}, True), ({"parked": str(int(NOW))}, False)])
-def test_a_guest_without_a_begin_time_of_berths_has_its_seat(*, parked: dict[str, str], seated: bool) -> None:
-    entry = read(waiting(9, "n1", 1, guest=True, segment={"tier": "opportunistic", **parked}))
+@pytest.mark.parametrize(
+    ("segment", "only_guest", "seated"),
+    [
+        ({}, True, True),
+        ({"parked": str(int(NOW))}, True, False),
+        ({"upgrade": "300"}, True, True),
+        ({"upgrade": "300", "parked": str(int(NOW))}, False, False),
+    ],
+)
+def test_a_guest_without_a_begin_time_of_berths_has_its_seat(
+    *, segment: dict[str, str], only_guest: bool, seated: bool
+) -> None:
+    entry = read(waiting(9, "n1", 1, guest=True, segment={"tier": "opportunistic", **segment}))
 
-    assert entry.only_guest
-    assert (entry.seated, entry.guest_from, entry.nodes) == (seated, FAR, (0,))
+    assert (entry.only_guest, entry.seated) == (only_guest, seated)
+    assert entry.guest_from == (SUBMITTED + 300 if "upgrade" in segment else FAR)
 
 
 def test_an_evicted_guests_old_seat_is_no_pin_for_gpus_of_its_own() -> None:

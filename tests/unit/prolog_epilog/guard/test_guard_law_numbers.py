@@ -189,3 +189,20 @@ def test_false_alarms_are_rare_for_a_host_that_its_largest_burst_would_not_harm(
     after(law, 1.0, duty, 0.5)
 
     assert asked == [getattr(settings, alarm)]
+
+
+@pytest.mark.parametrize(("peak", "growth"), [(0.22, 1.2), (0.5, 2.5), (1.8, 4.0)])
+def test_a_burst_may_come_again_that_was_seen_but_never_none_and_no_larger_one_than_there_are(
+    peak: float, growth: float
+) -> None:
+    law, _ = began()  # with a slope of 0.2
+    law._peak = peak
+
+    assert law._growth(BEGAN) == pytest.approx(growth)
+
+
+def test_where_a_burst_was_seen_and_nothing_is_left_of_it_the_largest_may_come() -> None:
+    law, _ = began()
+    law._peak, law._fit = 0.5, SlopeFit()
+
+    assert law._growth(BEGAN) == 4.0
