@@ -98,3 +98,21 @@ def test_pals_penalty_is_the_same_for_any_two_nodes() -> None:
     costs = CostModel(pal_locality())
 
     assert [costs.locality("", "", level, 2) for level in ("node", "leaf", "pod", "any")] == [1.0, 1.7, 1.7, 1.7]
+
+
+@pytest.mark.parametrize(
+    ("model", "levels", "factors"),
+    [
+        ("gpt", ("leaf",), {2: 1.17, 64: 1.17}),
+        ("gpt", ("pod",), {2: 1.3, 64: 1.3}),
+        ("gpt", ("any",), {2: 1.7, 64: 1.7}),
+        ("resnet50", ("leaf", "pod"), {2: 1.0, 15: 1.0, 16: 1.16}),
+        ("resnet50", ("any",), {2: 1.17, 15: 1.17, 16: 1.3}),
+        ("PointNet", ("leaf", "pod", "any"), {7: 1.0, 8: 1.1, 11: 1.1, 12: 1.2, 15: 1.2, 16: 1.25}),
+    ],
+)
+def test_a_site_that_says_nothing_has_what_docs_placement_says(
+    model: str, levels: tuple[str, ...], factors: dict[int, float]
+) -> None:
+    for level in levels:
+        assert {gpus: CostModel().locality(model, "compute", level, gpus) for gpus in factors} == factors

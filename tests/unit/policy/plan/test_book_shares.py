@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from policy.plan.book import Book
+from policy.plan.claims import Claim
 from policy.plan.waiting_jobs import Reader
 from policy.request.demand import Demand
 from tests.unit.policy_world import NOW
@@ -40,3 +41,15 @@ def test_it_may_have_all_the_cpus_of_a_node_and_no_more(more: int, start: float 
     demand = replace(asked(opened), cpus=int(opened.cluster.fleet.cpus[0]) + more)
 
     assert opened.start_of(demand, [0], 1) == start
+
+
+@pytest.mark.parametrize(("limit", "start"), [(600, 0.0), (601, NOW + 4_200)])
+def test_beside_a_share_on_a_gpu_that_is_planned_for_a_job_no_other_outlasts_that_jobs_wait(
+    limit: int, start: float
+) -> None:
+    opened = book([node("n1")])
+    share = replace(asked(opened), limit=300)
+    opened.claim(Claim((0,), 1, 1, 100, NOW + 600, NOW + 4_200))
+    opened.claim(Claim((0,), 1, 1, 100, NOW, NOW + 300, share.share))
+
+    assert opened.start_of(replace(share, limit=limit), [0], 1) == start
