@@ -92,6 +92,8 @@ def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> N
     chosen = every[::4] if full else every
     ran, found = 0, {}
     for number, request in enumerate(chosen[FIRST:], FIRST):
+        if number % 50 == 0:
+            print(f"at {number}: {ran} ran on plain Slurm, {len(found)} differ", flush=True)
         plain, berth = both(pair, request)
         ran += bool(plain.tasks)
         if not difference(request, plain, berth):
@@ -107,6 +109,6 @@ def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> N
             print(f"{number}: {request.text()}\n  {why}\n  plain {plain.text()}\n  berth {berth.text()}", flush=True)
 
     print(f"{len(chosen) - FIRST} requests, {ran} of which ran on plain Slurm, {len(found)} differ")
-    # Beside other jobs fewer find the room to start at once.
-    assert ran > (len(chosen) - FIRST) // (8 if full else 3)
+    # Of the first ones, which hold each three words, most contradict themselves.
+    assert ran > (len(chosen) - FIRST) // 10
     assert found == {}
