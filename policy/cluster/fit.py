@@ -98,8 +98,8 @@ def _with_splits(request: "Request", fleet: "Fleet", demand: Demand, on: Callabl
     # A pin says the job's CPUs in whole cores, which have to be the same on all nodes.
     if not splits.may_split(request) or threads.min() != threads.max():
         return demand
-    if fleet.limits_enforced:
-        # A limit of nodes for each job would refuse a place on more of them, and plain Slurm would wait for fewer.
+    if fleet.splits_limited:
+        # A limit of nodes, CPUs or memory would refuse a place on more nodes, and plain Slurm would wait for fewer.
         return demand
     others = []
     for n, k in splits.more_nodes(demand.n * demand.k, demand.n):

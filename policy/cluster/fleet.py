@@ -73,7 +73,8 @@ class Fleet:
     cpus_by_gpu: bool = False
     """True if jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
     one_task_per_core: bool = False
-    limits_enforced: bool = False
+    splits_limited: bool = False
+    """True if a limit in slurmdbd may refuse a job on more nodes than it needs."""
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills, as features of nodes."""
     plain: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))

@@ -224,7 +224,9 @@ class Reading:
     one_task_per_core: bool = False
     """True if Slurm gives each task a core of its own (CR_ONE_TASK_PER_CORE)."""
     limits_enforced: bool = False
-    """True if limits of accounts, users and QOS may bound the nodes of a job (AccountingStorageEnforce=limits)."""
+    """True if Slurm holds jobs to the limits of accounts, users and QOS (AccountingStorageEnforce=limits)."""
+    cluster: str = ""
+    """Slurm's name of this cluster."""
     version: str = ""
     in_control: bool = True
     """True if the slurmctld of this host is the one in control."""

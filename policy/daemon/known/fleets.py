@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.daemon.known.score_table import ScoreTable
+from policy.daemon.known.split_limits import SplitLimits
 from policy.daemon.known.topologies import Topologies
 from policy.formats.slurm_facts import NodeFacts, Reading
 from policy.request.share import Mate
@@ -23,6 +24,7 @@ class Fleets:
         self._skipped = config.skip_partitions
         self._nodes_alone = config.plain
         self._absences = Absences()
+        self._split_limits = SplitLimits()
         self._fleet: Fleet | None = None
         self._new_files = self._new_scores = False
         self._nodes: list[NodeFacts] = []
@@ -37,7 +39,7 @@ class Fleets:
         self._new_scores = self._scores.refresh() or self._new_scores
         key = (
             *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
-            *(reading.cpus_by_gpu, reading.one_task_per_core, reading.limits_enforced),
+            *(reading.cpus_by_gpu, reading.one_task_per_core),
         )
         if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
             self._fleet = build_fleet(
@@ -57,7 +59,6 @@ class Fleets:
                 counted=reading.counted,
                 cpus_by_gpu=reading.cpus_by_gpu,
                 one_task_per_core=reading.one_task_per_core,
-                limits_enforced=reading.limits_enforced,
                 nodes_alone=self._nodes_alone,
                 plain=(self._fleet.gpu_counts > 0) & ~self._fleet.ready if self._nodes_alone else self._fleet.plain,
             )
@@ -71,6 +72,9 @@ class Fleets:
             self._new_scores = False
         if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):
             self._fleet = replace(self._fleet, sharing=replace(self._sharing, apart=apart, foes=foes))
+        splits_limited = self._split_limits.may_refuse(reading)
+        if self._fleet.splits_limited != splits_limited:
+            self._fleet = replace(self._fleet, splits_limited=splits_limited)
         unnamed = self._absences.of(reading.nodes, reading.at)
         if self._fleet.unnamed != unnamed:
             self._fleet = replace(self._fleet, unnamed=unnamed)

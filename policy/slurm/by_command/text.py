@@ -308,6 +308,7 @@ def of_config(config: Mapping[str, str]) -> dict[str, Any]:
         "in_all_partitions": config.get("EnforcePartLimits", "").upper() == "ALL",
         "cpus_by_gpu": "DefCpuPerGPU" in defaults,
         "one_task_per_core": "ONE_TASK_PER_CORE" in selects,
+        "cluster": config.get("ClusterName", ""),
         "limits_enforced": not {"limits", "safe", "all"}.isdisjoint(enforced),
         "counted": counted.models(config.get("Licenses", "")),
         "version": config.get("SLURM_VERSION", ""),

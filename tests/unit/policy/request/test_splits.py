@@ -43,7 +43,7 @@ def test_a_job_that_names_a_level_and_no_nodes_may_be_split(gpus: int, found: li
 def test_a_job_keeps_the_fewest_nodes_where_limits_may_bound_them() -> None:
     asked = submit(tres_per_job="gres/gpu:4", min_cpus="1", **LEAF)
 
-    assert shapes(on_fleet(read(asked), replace(FLEET, limits_enforced=True))) == [(1, 4)]
+    assert shapes(on_fleet(read(asked), replace(FLEET, splits_limited=True))) == [(1, 4)]
 
 
 @pytest.mark.parametrize(
