@@ -150,14 +150,17 @@ def started(version: str, *, berth: bool) -> Site:
     names = {model: f"{tres}{model}" for model in MODELS.values()}
     licenses = "".join(f",berth_{model}:8" for model in names) if berth else ""
     tracked = ",".join(names.values()).replace("/", "\\/")
+    # A slurmd that still counts GPUs without a type would be drained.
+    nodes = [] if berth else [Container(f"{name}-{node}") for node in MODELS]
+    for node in nodes:
+        node.run(["svc", "slurmd", "stop"], user="root")
     if not berth:
         slurm.target.bash(TYPED, user="root")
     slurm.target.bash(LIMITED.format(tracked=tracked, licenses=licenses, **names) + RESTART, user="root")
     if berth:
         slurm.target.bash("svc berthd restart", user="root")
-    else:
-        for node in MODELS:
-            Container(f"{name}-{node}").run(["svc", "slurmd", "restart"], user="root")
+    for node in nodes:
+        node.run(["svc", "slurmd", "start"], user="root")
     idle = ["sinfo", "-h", "-N", "-t", "idle", "-p", "gpu"]
     until("the nodes", lambda: len(slurm.target.run(idle).out.strip().split("\n")) == len(MODELS) or None, 60)
     until("the models in slurmdbd", lambda: "h100" in slurm.target.run(["sacctmgr", "-n", "show", "tres"]).out or None)
@@ -173,6 +176,14 @@ def sites(request: pytest.FixtureRequest) -> Iterator[tuple[Site, Site]]:
     finally:
         for words in ([], ["--without-berth"]):
             subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version, *words], check=True)
+
+
+@pytest.fixture(autouse=True)
+def none_left(sites: tuple[Site, Site]) -> Iterator[None]:
+    """Ends what a test that fails would leave to the next ones' bills."""
+    yield
+    for site in sites:
+        site.end_all()
 
 
 CASES = (
@@ -254,19 +265,22 @@ def test_reports_add_models_up_as_on_a_site_without_berth(sites: tuple[Site, Sit
 
 def test_fair_share_weighs_models_as_on_a_site_without_berth(sites: tuple[Site, Site]) -> None:
     orders = []
+    jobs = {"alice": "--gpus=h100:1", "bob": "--gpus=v100:1", "carol": "-n1"}
     for site in sites:
-        jobs = (("alice", "--gpus=h100:1"), ("bob", "--gpus=v100:1"), ("carol", "-n1"))
-        for user, options in jobs:
+        for user, options in jobs.items():
             site.slurm.finish(site.slurm.submit(*options.split(), body="sleep 20", user=user))
 
-        def weighed(s: Site = site) -> dict[str, tuple[int, float]] | None:
+        def settled(s: Site = site) -> dict[str, tuple[int, float]] | None:
             found, billed = s.shares(), s.billed()
             # slurmctld adds usage up each minute, to the second of its own clock, and lets it decay.
             same = all(abs(found[user][0] - spent) <= 60 + spent // 20 for user, spent in billed.items())
-            return found if same and set(billed) <= set(found) else None
+            # It weighs users by it a moment later.
+            used_most = sorted(jobs, key=lambda user: -found[user][0])
+            weighed = sorted(jobs, key=lambda user: found[user][1]) == used_most
+            return found if same and weighed and set(billed) <= set(found) else None
 
-        found = until("the usage of each user to be what sacct bills", weighed, 150)
-        orders.append(sorted((user for user, _ in jobs), key=lambda user: found[user][1]))
+        found = until("the usage of each user to be what sacct bills, and to be weighed", settled, 150)
+        orders.append(sorted(jobs, key=lambda user: found[user][1]))
         print(f"{site.tres}: {found}, billed {site.billed()}")
     assert orders[0] == orders[1]
 
