@@ -90,7 +90,7 @@ def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> N
     every = requests()
     # Most are tried on nodes that are idle; the others would show the same.
     chosen = every[::4] if full else every
-    ran, found = 0, {}
+    ran, found = 0, dict[str, str]()
     for number, request in enumerate(chosen[FIRST:], FIRST):
         if number % 50 == 0:
             print(f"at {number}: {ran} ran on plain Slurm, {len(found)} differ", flush=True)
