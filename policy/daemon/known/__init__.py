@@ -1,1 +1,1 @@
-"""Knowledge of the planner that does not come from Slurm: topology, scores, profiles; read anew when it changes."""
+"""Knowledge of the planner that does not come from slurmctld: topology, scores, profiles, limits; read anew when it changes."""
