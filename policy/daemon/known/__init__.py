@@ -1,1 +1,1 @@
-"""Knowledge of the planner that does not come from slurmctld: topology, scores, profiles, limits; read anew when it changes."""
+"""Knowledge of the planner from beside slurmctld: topology, scores, profiles, limits; read anew when it changes."""
