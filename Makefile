@@ -63,6 +63,12 @@ build/torch/.installed: requirements/torch.txt
 	@build/torch/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 -r $<
 	@touch $@
 
+# Ansible for the role's test alone.
+build/ansible/.installed: requirements/ansible.lock
+	@test -x build/ansible/bin/python || python3 -m venv build/ansible
+	@build/ansible/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 docs: $(VENV)/.installed build/docs/venv/.installed ## the documentation as a site, build/docs/html/index.html; a warning or a broken link is an error
 	@$(PY) packaging/docs_site.py build/docs/source
 	@build/docs/venv/bin/sphinx-build -q -W --keep-going -n build/docs/source build/docs/html
@@ -79,7 +85,7 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 	@if $(cluster-runs); then $(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all); \
 	 else FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all --without-clusters; fi
 
-test-hard: setup build/torch/.installed ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
+test-hard: setup build/torch/.installed build/ansible/.installed ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
 	@$(PY) -m pytest tests/unit tests/world -m "hard or published" -n auto
 	@BERTH_TORCH_PYTHON=$(CURDIR)/build/torch/bin/python $(PY) -m pytest tests/unit -m torch
@@ -261,6 +267,7 @@ lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
 	@printf 'furo\nmyst-parser\nsphinx\n' | $(LOCK) - -o requirements/docs.lock
 	@printf 'axe-playwright-python\nplaywright\n' | $(LOCK) - -o requirements/browser.lock
+	@printf 'ansible-core\n' | $(LOCK) - -o requirements/ansible.lock
 
 deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in a container of that Debian; PYTHON=python3)
 	@packaging/build.py deb $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))
