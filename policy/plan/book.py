@@ -4,7 +4,7 @@ berthd's planner fills a book from a reading of Slurm: first the running jobs, t
 answerer takes the finished picture, and claims each place that it gives until Slurm shows the job.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -22,6 +22,7 @@ from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan import share_packing
 from policy.plan.claims import Claim, Repeat
+from policy.plan.pinnable import in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
@@ -58,6 +59,8 @@ class Book:
         """Timelines that are newer than those in the picture, or equal to them."""
         self._newer: set[int] = set()
         """Nodes whose timelines in the picture are out of date."""
+        self._holes: dict[int, float] = {}
+        """First starts of claims made again, which the picture does not have yet; these nodes are not quiet either."""
         self._first_rows = rows
         self._keeps_rows = False
         self.fleet = cluster.fleet
@@ -107,9 +110,19 @@ class Book:
             picture.times[list(self._newer), 0] = picture.at
             self._newer.clear()
             self._first_rows = None
+        if self._holes:
+            here = list(self._holes)
+            picture.hole_until[here] = np.minimum(picture.hole_until[here], list(self._holes.values()))
+            picture.quiet[here] = False
+            self._holes.clear()
         # Whoever has the picture may write into it.
         if not self._keeps_rows:
             self._rows.clear()
+
+    @property
+    def kept_rows(self) -> Mapping[int, list[State]]:
+        """Returns the timelines as lists, within `rows_kept`; the same object until its end."""
+        return self._rows
 
     @contextmanager
     def rows_kept(self) -> Iterator[None]:
@@ -128,10 +141,15 @@ class Book:
         for node, before in zip(claimed.nodes, claimed.before, strict=True):
             if rows.get(node) is not before:
                 return False
-        self.state = next(_STATES)
-        for node, after in zip(claimed.nodes, claimed.after, strict=True):
-            self._replace_row(node, claimed.start, after)
+        self.claim_again(claimed)
         return True
+
+    def claim_again(self, claimed: Repeat) -> None:
+        """Makes a claim of an earlier book again, whose nodes' timelines are those that it found."""
+        self.state = next(_STATES)
+        start = claimed.start
+        for node, after in zip(claimed.nodes, claimed.after, strict=True):
+            self._replace_row(node, start, after)
 
     def claim_later(self, claim: Claim, had: Repeat | None) -> Repeat | None:
         """Makes a claim on whole GPUs from a later moment on; returns it for the next book, None beside shares.
@@ -158,8 +176,9 @@ class Book:
     def _replace_row(self, node: int, start: float, row: list[State]) -> None:
         self._rows[node] = row
         self._newer.add(node)
-        self._picture.quiet[node] = False
-        self._picture.hole_until[node] = min(self._picture.hole_until[node], start)
+        holes = self._holes
+        if start < holes.get(node, FAR):
+            holes[node] = start
 
     def claim(self, claim: Claim) -> None:
         """Takes a place out of the picture."""
@@ -312,7 +331,7 @@ class Book:
         def place(part: Demand) -> Berth:
             if part.share is not None:
                 return share_packing.place(part, view, {}, self.cluster.at, self.cluster.shapes)
-            return _pinnable(policy, part, view)
+            return pinnable(policy, part, view)
 
         return in_first_part(demand, place)
 
@@ -403,7 +422,7 @@ class Book:
                 picture.neighbours,
                 picture.shelves,
             )
-        return _pinnable(policy, demand, view)
+        return pinnable(policy, demand, view)
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
         """Returns when a given place is free: 0 for now, None if that is not in sight."""
@@ -428,7 +447,7 @@ class Book:
         mem = int(fleet.mem[node]) if demand.mem is None else demand.mem
         last_start = float(picture.reserved_from[node]) - demand.limit
         now_is_open = last_start >= picture.at
-        if now_is_open and picture.hole_until[node] >= picture.at + demand.limit:
+        if now_is_open and self._hole_until(node) >= picture.at + demand.limit:
             now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
             if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
                 return 0.0
@@ -438,6 +457,10 @@ class Book:
                     return None
                 return time if place else 0.0
         return None
+
+    def _hole_until(self, node: int) -> float:
+        until = float(self._picture.hole_until[node])
+        return min(until, self._holes[node]) if node in self._holes else until
 
     def _share_starts_on(self, demand: Demand, share: Share, node: int, mask: int) -> float | None:
         """Returns when a share can start on given GPUs: free ones, or shared ones with room for it all the time."""
@@ -569,31 +592,3 @@ class Book:
         ever, place = fits.any(axis=1), (np.arange(nodes.size), fits.argmax(axis=1))
         opens = (gpus[place] == fleet.full[nodes]) & (fleet.size[nodes] > demand.k)
         return np.compress(ever, times[place]), np.compress(ever, opens)
-
-
-def in_first_part(demand: Demand, place: Callable[[Demand], Berth]) -> Berth:
-    """Returns the place in the first partition that has one; else raises the `NotNow` of the first partition."""
-    first, *others = demand.parts()
-    try:
-        return place(first)
-    except NotNow:
-        for part in others:
-            with suppress(NotNow):
-                return place(part)
-        raise
-
-
-def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
-    """Returns a policy's place if Slurm can pin it: a typed request must be the same on each node."""
-    if not view.fleet.names:
-        # All nodes of a cloud may be gone for a while; policies need not handle that.
-        raise NotNow("the cluster has no nodes now", 302)
-    berth = policy.place(demand, view)
-    if any(mask != berth.mask for mask in berth.masks):
-        raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin", 303)
-    blocks = view.fleet.fabric.blocks
-    if blocks is not None and not blocks.allow(berth.nodes):
-        raise NotNow(
-            f"policy {policy.name} chose nodes of several blocks, which Slurm's topology/block does not start", 303
-        )
-    return berth

@@ -88,12 +88,15 @@ class Plan:
         changes: list[Change] = []
         queue: list[Waiting] = []
         running = _running_tasks(everybody)
+        leaves_any = isolation.leaves_any
         for job in everybody:
             if job.state not in WAITS:
                 continue
-            entry: Waiting | FormatError | None = None if isolation.leaves(job) else reader.known(job, at)
-            if entry is None:
-                entry = isolation.job(job, at, _read, reader, job, at)
+            known = None if leaves_any and isolation.leaves(job) else reader.known(job, at)
+            if known is not None:
+                queue.append(known)
+                continue
+            entry = isolation.job(job, at, _read, reader, job, at)
             if isinstance(entry, Waiting):
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
@@ -116,7 +119,7 @@ class Plan:
         with book.rows_kept():
             for claim in self.kept:
                 isolation.group(at, book.claim, claim)
-            for one in line:
+            for one in walk.to_plan(line):
                 if isinstance(one, Rider):
                     changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
                 elif not (one.only_guest or isolation.job(one.job, at, walk.claims_simply, one)):

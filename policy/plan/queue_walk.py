@@ -8,21 +8,21 @@ import numpy as np
 from policy.cluster.fit import may_wait_pinned
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
 from policy.formats.array_tasks import waiting_tasks
-from policy.formats.arrays import Bools
+from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import NotNow
-from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth, Policy
 from policy.placement.keep_together import is_piece
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
+from policy.plan.guests.guest_pass import Rider
 from policy.plan.later_places import Outlook, PlannedBefore
+from policy.plan.move_reasons import may_be_its_place, relaxed, starts_now, why_given_back
 from policy.plan.queue_ahead import QueueAhead
-from policy.plan.splitting import free_now, on_nodes
-from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting, impossible
+from policy.plan.splitting import free_now
+from policy.plan.waiting_jobs import Shape, Waiting, impossible
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.settings import Settings
-from topology.fabric import LEVELS
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
@@ -49,9 +49,6 @@ AFRESH = 17
 
 SOONEST, ALIKE = 60.0, 0.02
 """Seconds ahead from which on its former start may stay, and the part of them by which it may be too early."""
-
-_BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
-_BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
 
 
 class Walk:
@@ -117,6 +114,38 @@ class Walk:
         others = self._siblings.get(entry.job.het, {})
         taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
         return demand.without(taken) if taken else demand
+
+    def to_plan(self, line: Iterable[Waiting | Rider]) -> Iterator[Waiting | Rider]:
+        """Yields the jobs of a line that have to be planned, after those before them have claimed what they had.
+
+        This is the part of `claims_simply` that most jobs of a long queue need, without any call for a single job.
+        """
+        if not self._repeats:
+            yield from line
+            return
+        rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
+        if self._may_change():
+            most = self._most_free
+        for one in line:
+            if (
+                isinstance(one, Waiting)
+                and (claimed := one.claimed) is not None
+                and not (
+                    one.keeps_start
+                    or one.only_guest
+                    or (one.collects and self._gathering < GATHER_AT_ONCE)
+                    or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
+                )
+            ):
+                for node, before in zip(claimed.nodes, claimed.before, strict=True):
+                    if rows.get(node) is not before:
+                        break
+                else:
+                    again(claimed)
+                    self._gathering += one.collects
+                    continue
+            yield one
+            most = self._most_free if self._may_change() else -1.0
 
     def claims_simply(self, entry: Waiting) -> bool:
         """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
@@ -234,7 +263,7 @@ class Walk:
     def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
         """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin."""
         if stuck:
-            return _why_given_back(entry.job)
+            return why_given_back(entry.job, STUCK_AFTER)
         if self._book.fleet.nodes_alone and not entry.nodes and entry.job.gpus is not None and self._only is None:
             return "its nodes are not for it any more, and no others are in sight"
         if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
@@ -320,12 +349,18 @@ class Walk:
 
     def concerned(self, queue: Iterable[Waiting], touched: AbstractSet[int]) -> Iterator[Waiting]:
         """Yields the jobs that have a place on the nodes of this walk, or may find one there; most have neither."""
-        most, empty = self._most_free, not self._none_empty
+        most, empty, refused, elsewhere = self._most_free, not self._none_empty, self._refused, touched.isdisjoint
         for entry in queue:
             if entry.only_guest:
                 continue
-            if touched.isdisjoint(entry.place) and (
-                entry.start == 0.0 or (entry.least_free > most and not (empty and entry.collects))
+            if (
+                elsewhere(entry.place)
+                and (
+                    entry.start == 0.0
+                    or entry.least_free > most
+                    or (entry.plain and refused.get(entry.shape, FAR) <= entry.demand.limit)
+                )
+                and (entry.start == 0.0 or not (empty and entry.collects))
             ):
                 continue
             yield entry
@@ -346,7 +381,7 @@ class Walk:
             and not self._refuses(entry, demand, berth, entry.start)
             and not self._lets_others_first(entry, demand.on(len(berth.nodes)), berth)
         ):
-            self._move(entry, demand, Move(entry.job, berth, 0.0, _starts_now(entry, berth), adopted=entry.adopted))
+            self._move(entry, demand, Move(entry.job, berth, 0.0, starts_now(entry, berth), adopted=entry.adopted))
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
         """Adds a move to the changes; from here on the job counts as pinned there, before Slurm shows it."""
@@ -364,15 +399,15 @@ class Walk:
         entry.packed = demand.share is not None and move.start == 0.0
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
-        relaxed = _relaxed(entry, self._book.at)
+        less = relaxed(entry, self._book.at)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, start):
             if self._lets_others_first(entry, demand.on(len(berth.nodes)), berth):
                 return None if start is not None else self._to_later(entry, demand)
-            return Move(entry.job, berth, 0.0, relaxed or _starts_now(entry, berth), adopted=entry.adopted)
+            return Move(entry.job, berth, 0.0, less or starts_now(entry, berth), adopted=entry.adopted)
         if self._only is not None or not self._ahead(entry):
             return None
-        searches = relaxed or self._gathers(entry) or demand.n > demand.every_split[0].n
+        searches = bool(less) or self._gathers(entry) or demand.n > demand.every_split[0].n
         if start is not None and not (searches and self._has_turn(entry)):
             return None
         place = self._outlook.best(entry, demand, start)
@@ -382,7 +417,7 @@ class Walk:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
             return Move(entry.job, place.berth, place.start, reason, adopted=entry.adopted)
         why = self._outlook.why_better(entry, demand, start, place)
-        return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
+        return Move(entry.job, place.berth, place.start, less or why) if why else None
 
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
         if not self._ahead(entry):
@@ -455,7 +490,7 @@ class Walk:
         """Tells whether a job has failed for too long to start on a place that looks free."""
         if self._on_any_node(entry):
             return seconds > STUCK_ON_A_NODE
-        return seconds > STUCK_AFTER and _may_be_its_place(entry)
+        return seconds > STUCK_AFTER and may_be_its_place(entry)
 
     def _start_of(self, entry: Waiting, demand: Demand) -> float | None:
         """Returns when a job's place is free: 0 for now.
@@ -548,44 +583,3 @@ class Walk:
             now = self._book.cluster.gpus_now
             self._most = int(np.bitwise_count(now if self._only is None else now[self._only]).max(initial=0))
         return self._most
-
-
-def _relaxed(entry: Waiting, at: float) -> str:
-    """Returns why a job may now take less than it asked for; empty if it may not, or has already taken less."""
-    if entry.insists is None or at < entry.until:
-        return ""
-    level = entry.insisted_level
-    if not _nearest_was_taken(entry, level):
-        return ""
-    if level == "nvlink":
-        where = "one node" if entry.demand.n == 1 else f"{entry.demand.n} nodes"
-        return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
-    nodes = "nodes" if entry.demand.splits else f"{entry.demand.n} nodes"
-    return f"its wait for one {level} has ended, the nearest {nodes} will do"
-
-
-def _nearest_was_taken(entry: Waiting, level: str) -> bool:
-    """Tells whether a job's present place is as near as it insisted on; on one node it may be nearer."""
-    had = (entry.job.segment or {}).get("level")
-    return had == level or (bool(entry.demand.splits) and had in LEVELS and LEVELS.index(had) < LEVELS.index(level))
-
-
-def _starts_now(entry: Waiting, berth: Berth) -> str:
-    """Returns why a job gets a place that is free now."""
-    nodes = len(berth.nodes)
-    other = entry.demand.splits and nodes != entry.demand.n
-    return f"it can start now on {on_nodes(nodes)}" if other else "it can start there now"
-
-
-def _may_be_its_place(entry: Waiting) -> bool:
-    """Tells whether the place may be why a job does not start on it though it looks free, by Slurm's reason.
-
-    If the place is in the wrong one of several partitions, Slurm names no reason, or that of another partition.
-    """
-    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)
-
-
-def _why_given_back(job: JobFacts) -> str:
-    if impossible(job):
-        return "no place can ever start it as it is now"
-    return f"it did not start in {STUCK_AFTER} s on a place that looks free"

@@ -66,7 +66,7 @@ def _a_dead_node_looks_alive(put: Replaced) -> None:
 
 def _a_dead_node_looks_alive_and_nobody_wonders(put: Replaced) -> None:
     _a_dead_node_looks_alive(put)
-    put.set(queue_walk, "_may_be_its_place", lambda _: False)
+    put.set(queue_walk, "may_be_its_place", lambda _: False)
 
 
 def _no_limits_by_model(put: Replaced) -> None:

@@ -2,7 +2,7 @@
 
 Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole picture or
 none, however slowly the planner writes. What seldom changes, the fleet and what is known of jobs, travels only when it
-is new.
+is new. Of the jobs that Slurm shows only those travel that came or went: a long queue has tens of thousands.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import pickle
 import socket
 import time
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +38,8 @@ class Snapshot:
     """The state that the answerer needs; `cluster` is None where Slurm could not be read, `problem` says why."""
 
     cluster: Cluster | None
-    seen: frozenset[str]
+    seen: AbstractSet[str]
+    """Nonces of the jobs that Slurm shows. The receiver brings this set up to date when the next snapshot comes."""
     version: str
     gateway: str
     problem: str
@@ -57,6 +59,8 @@ class Snapshot:
     """GPU jobs that ended since the last picture, where the site orders jobs by size."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """Jobs that failed since berthd's start, by class, for `berth status`."""
+    gone: AbstractSet[str] = frozenset()
+    """On its way only: nonces that the last snapshot had in `seen`, which then has the new ones alone."""
 
 
 class Sender:
@@ -65,6 +69,7 @@ class Sender:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._sent: dict[str, object] = {}
+        self._seen: AbstractSet[str] = frozenset()
         self._next_sign = 0.0
 
     def sign(self) -> None:
@@ -80,7 +85,9 @@ class Sender:
     def send(self, snapshot: Snapshot) -> None:
         """Hand over a snapshot."""
         data = io.BytesIO()
-        _Pickler(data, self._sent).dump(snapshot)
+        seen = self._seen if snapshot.cluster is None else snapshot.seen
+        came, gone = (seen - self._seen, self._seen - seen) if seen is not self._seen else (frozenset(), frozenset())
+        _Pickler(data, self._sent).dump(replace(snapshot, seen=came, gone=gone))
         file = os.memfd_create("berth-snapshot", os.MFD_CLOEXEC)
         try:
             with open(file, "wb", closefd=False) as whole:
@@ -89,6 +96,7 @@ class Sender:
         finally:
             os.close(file)
         self._sent |= _lasting(snapshot)
+        self._seen = seen
 
 
 class Receiver:
@@ -99,6 +107,7 @@ class Receiver:
         channel.setblocking(False)  # noqa: FBT003 - its only argument
         self._channel = channel
         self._known: dict[str, object] = {}
+        self._seen: set[str] = set()
         self._sign = False
 
     def take_sign(self) -> bool:
@@ -123,6 +132,9 @@ class Receiver:
                 with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
                     whole.seek(0)
                     one: Snapshot = _Unpickler(whole, self._known).load()
+                self._seen -= one.gone
+                self._seen |= one.seen
+                one = replace(one, seen=self._seen, gone=frozenset())
                 self._sign = self._sign or one.cluster is not None
                 # Of the others only what they tell of ended jobs is worth keeping.
                 newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from signal import Signals
@@ -32,7 +33,16 @@ from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 PROGRAM = Path("/usr/libexec/berth/berth-slurm")
 
 Fact = JobFacts | NodeFacts | PartitionFacts | Reservation
+Facts = defaultdict[str, dict[int, Fact]]
+"""By kind of record and number."""
 F = TypeVar("F", JobFacts, NodeFacts, PartitionFacts, Reservation)
+
+_KINDS: Mapping[type[Fact], str] = {
+    JobFacts: "job",
+    NodeFacts: "node",
+    PartitionFacts: "partition",
+    Reservation: "reservation",
+}
 
 _RARELY = 15.0
 """Seconds between readings of what seldom changes: configuration and who is in control."""
@@ -49,7 +59,7 @@ class LibslurmGateway:
         self._seldom: tuple[float, Mapping[str, str], Ping] | None = None
         # Whether the program and this object agree on what was told.
         self._in_step = False
-        self._facts: dict[tuple[str, int], Fact] = {}
+        self._facts: Facts = defaultdict(dict)
         self._records: dict[int, JobRecord] = {}
         """Records of jobs that are not over: the others are never changed, and Slurm may keep very many."""
         # The records of tasks that have not split off, by their array.
@@ -58,6 +68,7 @@ class LibslurmGateway:
         # Made from the facts when they changed.
         self._shown: dict[type, tuple[Any, ...]] = {}
         self._live: tuple[JobFacts, ...] = ()
+        self._nonces: dict[int, str] = {}
         self._seen: frozenset[str] = frozenset()
         self._refused: frozenset[str] = frozenset()
 
@@ -208,22 +219,24 @@ class LibslurmGateway:
         found = self._program.ask("read" if in_step else "read all")
         known = self._facts
         if not in_step or self._program.starts != self._starts:
-            self._facts, self._records, self._arrays, self._unreadable = {}, {}, {}, {}
+            self._facts, self._records, self._arrays, self._unreadable = defaultdict(dict), {}, {}, {}
+            self._nonces = {}
         for record in found:
             self._take(record, known)
         if found:
             self._shown.clear()
-            jobs = self._all(JobFacts)
-            self._live = tuple(job for job in jobs if job.id in self._records)
-            self._seen = frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment)
+            jobs, records = self._all(JobFacts), self._records
+            self._live = tuple(job for job in jobs if job.id in records)
+            self._seen = frozenset(self._nonces.values())
             self._refused = fields.refused(jobs)
         self._starts, self._in_step = self._program.starts, True
 
-    def _take(self, record: Record, known: Mapping[tuple[str, int], Fact]) -> None:
+    def _take(self, record: Record, known: Facts) -> None:
         match record:
             case Gone(kind, number):
-                self._facts.pop((kind, number), None)
+                self._facts[kind].pop(number, None)
                 if kind == "job":
+                    self._nonces.pop(number, None)
                     self._forget_record(number)
             case JobRecord():
                 self._forget_record(record.id)
@@ -236,27 +249,32 @@ class LibslurmGateway:
                     self._records[record.id] = record
                     if record.tasks:
                         self._arrays[record.array] = record.id
-                self._keep(("job", record.id), facts, known)
+                if facts.segment and "id" in facts.segment:
+                    self._nonces[record.id] = facts.segment["id"]
+                else:
+                    self._nonces.pop(record.id, None)
+                self._keep("job", record.id, facts, known)
             case UnreadableJob(number, why):
                 self._forget_record(number)
                 self._leave_out(number, why)
             case NodeRecord():
-                self._keep(("node", record.id), node_facts(record), known)
+                self._keep("node", record.id, node_facts(record), known)
             case PartitionRecord():
                 [partition] = text.partitions(unescape(record.text))
-                self._keep(("partition", record.id), partition, known)
+                self._keep("partition", record.id, partition, known)
             case ReservationRecord():
                 nodes = hostlist.expand(unescape(record.nodes))
                 found = Reservation(record.start, record.end or 1 << 62, nodes, unescape(record.name))
-                self._keep(("reservation", record.id), found, known)
+                self._keep("reservation", record.id, found, known)
 
-    def _keep(self, key: tuple[str, int], fact: Fact, known: Mapping[tuple[str, int], Fact]) -> None:
+    def _keep(self, kind: str, number: int, fact: Fact, known: Facts) -> None:
         """The old object where it says the same: a record may have changed in what Berth does not look at."""
-        old = known.get(key)
-        self._facts[key] = old if old is not None and old == fact else fact
+        old = known[kind].get(number)
+        self._facts[kind][number] = old if old is not None and old == fact else fact
 
     def _leave_out(self, job_id: int, why: str) -> None:
-        self._facts.pop(("job", job_id), None)
+        self._facts["job"].pop(job_id, None)
+        self._nonces.pop(job_id, None)
         self._unreadable[job_id] = why
 
     def _forget_record(self, job_id: int) -> None:
@@ -267,7 +285,7 @@ class LibslurmGateway:
 
     def _all(self, kind: type[F]) -> tuple[F, ...]:
         if kind not in self._shown:
-            self._shown[kind] = tuple(fact for fact in self._facts.values() if isinstance(fact, kind))
+            self._shown[kind] = tuple(self._facts[_KINDS[kind]].values())
         return self._shown[kind]
 
 
