@@ -92,7 +92,7 @@ class BerthdProcesses:
         self.waiting = 0
         snapshot = self._receiver.receive()
         if snapshot is not None and snapshot.cluster is not None:
-            self.seen = snapshot.seen
+            self.seen = frozenset(snapshot.seen)
         if snapshot is not None and self.answerer.take(snapshot, self._clock.time()):
             assert self._sockets is not None
             self._sockets[0].send(UNSEEN)
