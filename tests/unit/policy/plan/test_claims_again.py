@@ -10,7 +10,7 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan import queue_walk
 from policy.plan.book import Book
-from policy.plan.changes import Change
+from policy.plan.changes import Change, Move
 from policy.plan.claims import Claim, Repeat
 from policy.plan.plan import Plan
 from policy.plan.queue_walk import Walk
@@ -83,3 +83,31 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
 
     assert_same_plans(world, plans, 20, both)
     assert len(repeated) > len(claimed_anew) // 10
+
+
+def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone() -> None:
+    world, told = World(24, 150), list[str]()
+    plan, picture = Plan(BerthPolicy(), Settings(), tell=told.append), Picture(world.fleet())
+
+    def one_pass() -> None:
+        world.at += 1
+        reading = world.reading()
+        picture.update(reading)
+        changes = plan.replan(picture.book(), reading.jobs)
+        world.obey([change for change in changes if isinstance(change, Move)])
+
+    for _ in range(4):
+        one_pass()
+    [broken, *_] = [entry for entry in plan.queue if entry.claimed is not None]
+    claim_again = Book.claim_again
+
+    def failing(self: Book, claimed: Repeat) -> None:
+        if claimed is broken.claimed:
+            raise IndexError("planted")
+        claim_again(self, claimed)
+
+    with mock.patch.object(Book, "claim_again", failing):
+        one_pass()
+
+    assert len(told) == plan.isolation.count == 1
+    assert f"JobId={broken.job.id} is left to Slurm" in told[0]
