@@ -85,7 +85,7 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
     assert len(repeated) > len(claimed_anew) // 10
 
 
-def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone() -> None:
+def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world, told = World(24, 150), list[str]()
     plan, picture = Plan(BerthPolicy(), Settings(), tell=told.append), Picture(world.fleet())
 
@@ -106,8 +106,8 @@ def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone() -> N
             raise IndexError("planted")
         claim_again(self, claimed)
 
-    with mock.patch.object(Book, "claim_again", failing):
-        one_pass()
+    monkeypatch.setattr(Book, "claim_again", failing)
+    one_pass()
 
     assert len(told) == plan.isolation.count == 1
     assert f"JobId={broken.job.id} is left to Slurm" in told[0]
