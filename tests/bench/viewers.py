@@ -2,8 +2,9 @@
 
 `python -m tests.bench.viewers [--viewers 50] [--turns 5]`: a made-up cluster of 1,024 nodes. One process answers a
 submission every 20 ms, as berthd does. A second one is the page's server, of an overview that a third one writes anew
-every second. The viewers hold event streams, and fetch each new moment, as the page does. Turns without and with
-viewers take ten seconds each and alternate; all share the machine's processors, the viewers with the lowest priority.
+every second. The viewers hold event streams, and fetch each new moment, as the page does. They share the machine's
+processors, with the lowest priority. To tell their own work from the page's, there are three kinds of turns of ten
+seconds, in rotation: no viewers; viewers that unpack a moment as often, and ask nobody; viewers of the page.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import OverviewFile
 from policy.web.access import WebAccess
+from policy.web.command import give_way
 from policy.web.live import LiveSource
 from policy.web.server import poll
 from tests.bench.scrape import Measured
@@ -57,6 +59,7 @@ class NoSlurm:
 
 def serve(overview: str) -> None:
     """Serves the page of an overview until standard input ends."""
+    give_way()
     source = LiveSource(OverviewFile(Path(overview)).read, NoSlurm(), dict)
     with served(source, WebAccess(), patience=1.0) as server:
         stop = threading.Event()
@@ -86,6 +89,37 @@ def watch(port: str, viewers: str) -> None:
     print("they watch", flush=True)
     sys.stdin.read()
     print(len(took), sum(took), flush=True)
+
+
+def unpack(port: str, viewers: str) -> None:
+    """Unpacks one moment as often as viewers of the page do, and asks nobody, until standard input ends."""
+    os.nice(19)
+    moment = _moment(int(port))
+    for _ in range(int(viewers)):
+        threading.Thread(target=_unpacks, args=(moment,), daemon=True).start()
+    print("they unpack", flush=True)
+    sys.stdin.read()
+    print(0, 0, flush=True)
+
+
+def _unpacks(moment: bytes) -> None:
+    while True:
+        # As told by an event: all at once.
+        time.sleep(READ_EVERY - time.time() % READ_EVERY)
+        json.loads(gzip.decompress(moment))
+
+
+def _moment(port: int) -> bytes:
+    """Returns a moment as it is sent, packed."""
+    while True:
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        asked.request("GET", "/api/moment", headers={"Accept-Encoding": "gzip"})
+        reply = asked.getresponse()
+        body = reply.read()
+        asked.close()
+        if reply.headers.get("Content-Encoding") == "gzip":
+            return body
+        time.sleep(0.1)
 
 
 def _one(port: int, took: list[int]) -> None:
@@ -134,6 +168,17 @@ def answers(answerer: Answerer, at: float, first: int) -> list[float]:
     return taken
 
 
+def p99_of(some: list[float]) -> float:
+    """Returns the 99th percentile."""
+    return statistics.quantiles(some, n=100)[98]
+
+
+def measurable(name: str, some: list[float], others: list[float]) -> Figure:
+    """Returns how much greater the mean of some turns is; more than two standard errors can be told from chance."""
+    error = sum(statistics.variance(one) / len(one) for one in (some, others)) ** 0.5
+    return at_most(name, statistics.mean(some) - statistics.mean(others), 2 * error, "ms")
+
+
 def measure(folder: Path, viewers: int, turns: int) -> list[Figure]:
     """Measures turns without and with viewers."""
     made = Measured(folder, NODES)
@@ -146,30 +191,40 @@ def measure(folder: Path, viewers: int, turns: int) -> list[Figure]:
     answerer.take(Snapshot(made.picture.book().cluster, frozenset(), "26.05", "bench", ""), at)
     server, writer = started("serve", str(overview)), started("write", str(overview))
     port = line_of(server)
-    alone: list[float] = []
-    beside: list[float] = []
+    taken: dict[str, list[float]] = {kind: [] for kind in ("none", "unpack", "watch")}
+    p50s: dict[str, list[float]] = {kind: [] for kind in taken}
+    p99s: dict[str, list[float]] = {kind: [] for kind in taken}
     spent, moments, sizes = 0.0, 0, 0
     try:
-        for turn in range(turns):
-            alone += answers(answerer, at, 2 * turn << 16)
-            crowd = started("watch", port, str(viewers))
-            line_of(crowd)
+        for turn, kind in enumerate(tuple(taken) * turns):
+            crowd = started(kind, port, str(viewers)) if kind != "none" else None
+            if crowd is not None:
+                line_of(crowd)
             before = processor_of(server.pid)
-            beside += answers(answerer, at, (2 * turn + 1) << 16)
-            spent += processor_of(server.pid) - before
-            count, size = map(int, crowd.communicate()[0].split())
-            moments, sizes = moments + count, sizes + size
+            one_turn = answers(answerer, at, turn << 16)
+            taken[kind] += one_turn
+            p50s[kind].append(statistics.median(one_turn))
+            p99s[kind].append(p99_of(one_turn))
+            if crowd is not None:
+                spent += (processor_of(server.pid) - before) * (kind == "watch")
+                count, size = map(int, crowd.communicate()[0].split())
+                moments, sizes = moments + count, sizes + size
     finally:
         for one in (writer, server):
             one.kill()
             one.communicate()
-    p99 = [statistics.quantiles(some, n=100)[98] for some in (alone, beside)]
-    p50 = [statistics.median(some) for some in (alone, beside)]
+    p50 = {kind: statistics.median(some) for kind, some in taken.items()}
+    p99 = {kind: p99_of(some) for kind, some in taken.items()}
     return [
-        Figure("answer_p50_ms", p50[1], "ms", "no viewers", p50[0]),
-        Figure("answer_p99_ms", p99[1], "ms", "no viewers", p99[0]),
-        at_most("answer_p99_over_alone_ms", p99[1] - p99[0], 2.0, "ms"),
-        Figure("answers", len(beside), "a side"),
+        Figure("answer_p50_ms", p50["watch"], "ms", "the same viewers, no page", p50["unpack"]),
+        Figure("answer_p99_ms", p99["watch"], "ms", "the same viewers, no page", p99["unpack"]),
+        Figure("answer_p50_without_viewers_ms", p50["none"], "ms"),
+        Figure("answer_p99_without_viewers_ms", p99["none"], "ms"),
+        measurable("page_adds_to_p50_ms", p50s["watch"], p50s["unpack"]),
+        measurable("page_adds_to_p99_ms", p99s["watch"], p99s["unpack"]),
+        measurable("viewers_and_page_add_to_p99_ms", p99s["watch"], p99s["none"]),
+        Figure("answer_p99_of_turns_without_viewers_ms", max(p99s["none"]), "ms", "the least", min(p99s["none"])),
+        Figure("answers", len(taken["watch"]), "a kind"),
         Figure("moments_of_a_viewer", moments / viewers / turns / TURN, "a second"),
         Figure("moment_kib", sizes / max(1, moments) / 1_024, "KiB"),
         Figure("server_processor", 100 * spent / turns / TURN, "% of one"),
@@ -178,7 +233,7 @@ def measure(folder: Path, viewers: int, turns: int) -> list[Figure]:
 
 def main() -> int:
     """Measure and show."""
-    parts: dict[str, Any] = {"serve": serve, "write": write, "watch": watch}
+    parts: dict[str, Any] = {"serve": serve, "write": write, "watch": watch, "unpack": unpack}
     if sys.argv[1:] and sys.argv[1] in parts:
         parts[sys.argv[1]](*sys.argv[2:])
         return 0

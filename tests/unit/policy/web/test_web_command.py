@@ -37,6 +37,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return conf
 
 
+@pytest.fixture(autouse=True)
+def niceness(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What was added to the niceness of the process, which goes on here after the page has ended."""
+    added: list[int] = []
+    monkeypatch.setattr("os.nice", added.append)
+    return added
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[WebServer]:
     """The servers that began to serve; each ends at once."""
@@ -50,11 +58,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[WebServer]:
 
 
 def test_it_tells_its_address_serves_and_ends(
-    site: Path, opened: list[WebServer], capsys: pytest.CaptureFixture[str]
+    site: Path, opened: list[WebServer], niceness: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["web", "--port", "0", "--gateway", RECORDED]) == 0
 
     [server] = opened
+    assert niceness == [10], "berthd goes first"
     host, port = server.server_address[:2]
     assert (host, capsys.readouterr().out) == ("127.0.0.1", f"berth web: http://127.0.0.1:{port}/\n")
     assert server.stopped.is_set()
