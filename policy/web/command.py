@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ipaddress
-import os
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +26,6 @@ __all__ = ["register"]
 
 PORT = 8484
 _LEAST = 1.0
-_NICENESS = 10
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -75,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
     else:
         from policy.site.config import config_path, load  # noqa: PLC0415
+        from policy.site.priority import give_way  # noqa: PLC0415
 
         give_way()
         config = load(config_path())
@@ -92,12 +90,6 @@ def run(options: argparse.Namespace) -> int:
         server.stopped.set()
         server.server_close()
     return 0
-
-
-def give_way() -> None:
-    """Lets berthd and Slurm on the same machine go first: a page can wait for some milliseconds."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
 
 
 def _recorded(options: argparse.Namespace) -> SimulatedSource:

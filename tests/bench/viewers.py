@@ -31,8 +31,8 @@ from policy.formats import wire
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import OverviewFile
+from policy.site.priority import give_way
 from policy.web.access import WebAccess
-from policy.web.command import give_way
 from policy.web.live import LiveSource
 from policy.web.server import poll
 from tests.bench.scrape import Measured

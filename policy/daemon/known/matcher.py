@@ -17,9 +17,9 @@ from typing import BinaryIO
 from policy.plan.guests.choosing import Problem
 from policy.sharing.matching import Matching, match
 from policy.site import log
+from policy.site.priority import give_way
 
 _HEAD = struct.Struct("!Q")
-_NICE = 10
 
 
 class ProcessMatcher:
@@ -95,7 +95,7 @@ def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
 
 def main() -> int:
     """Answer matchings until the planner is gone."""
-    os.nice(_NICE)
+    give_way()
     # What a library prints must not come between.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

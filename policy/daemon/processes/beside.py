@@ -1,20 +1,17 @@
 """Runs a process that berthd starts beside itself: at low priority, with berthd's configuration, gateway and socket."""
 
 import argparse
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from policy.formats.errors import BerthError
 from policy.site import log
 from policy.site.config import Config, load
+from policy.site.priority import give_way
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
 
 __all__ = ["run_beside"]
-
-_NICENESS = 10
 
 
 def run_beside(program: str, arguments: Sequence[str] | None, serve: Callable[[Config, Gateway, Path], None]) -> int:
@@ -24,8 +21,7 @@ def run_beside(program: str, arguments: Sequence[str] | None, serve: Callable[[C
     parser.add_argument("--gateway", required=True)
     parser.add_argument("--socket", type=Path, required=True)
     options = parser.parse_args(arguments)
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+    give_way()
     try:
         config = load(options.config)
         gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)

@@ -268,13 +268,12 @@ class Failures:
         if word is None and _failed_by_itself(found) and not lost and at - over.since < WORD_WITHIN:
             over.due = over.since + WORD_WITHIN
             return False
-        self._note(before, found, self._ask(over.id), reading, at)
+        self._note(before, found, self._ask(over.id), lost, at)
         return True
 
-    def _note(self, before: JobFacts, found: Outcome, now: Outcome, reading: Reading, at: float) -> None:
+    def _note(self, before: JobFacts, found: Outcome, now: Outcome, lost: tuple[str, ...], at: float) -> None:
         """A job was put back into the queue, by Slurm or a person: while it ran, or after it had failed."""
         _, word = self._words.get(found.id, (0.0, None))
-        lost = lost_nodes(before, reading)
         if word is not None and (
             (lost and word.failure in LEFT_BY_LOSS) or not before.start or word.start != before.start
         ):

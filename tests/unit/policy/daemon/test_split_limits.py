@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import IO, Any
 
 import pytest
@@ -10,25 +9,11 @@ import pytest
 from policy.daemon.known.split_limits import LOOK_EVERY, SplitLimits
 from policy.formats.slurm_facts import Reading
 
+from .test_retry_daemon import Process
+
 NOTHING = ("||||||||\n", "||||\n||||\n")
 ENDED = 0
 RUNS: int | None = None
-
-
-@dataclass
-class Command:
-    """A sacctmgr that has printed something."""
-
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def kill(self) -> None:
-        self.returncode = -9
-
-    def wait(self) -> int:
-        return self.returncode or 0
 
 
 class Site:
@@ -38,14 +23,14 @@ class Site:
         self.asked: list[list[str]] = []
         self.prints = NOTHING
         self.ends: list[int | None] = [ENDED, ENDED]
-        self.commands: list[Command] = []
+        self.commands: list[Process] = []
         self.limits = SplitLimits(self.start)
 
     def start(self, words: list[str], out: IO[bytes]) -> Any:
         turn = len(self.asked) % 2
         self.asked.append(words)
         out.write(self.prints[turn].encode())
-        self.commands.append(Command(self.ends[turn]))
+        self.commands.append(Process(self.ends[turn]))
         return self.commands[-1]
 
     def at(self, seconds: float, *, enforced: bool = True) -> bool:
