@@ -242,8 +242,12 @@ def _gpu(driver: devices.Driver, gpu: devices.NodeGpu, *, is_shared: bool) -> It
 
 
 def _mps(settings: NodeConfig, paths: Paths) -> Iterator[NodeFinding]:
+    uuids: list[str] = []
+    # Without a driver there is a finding of its own; what the program says is one more.
+    with suppress(NodeError), devices.driver() as driver:
+        uuids = [gpu.uuid for gpu in driver.gpus()]
     try:
-        able = control.abilities(settings.mps_control, paths.mps)
+        able = control.abilities(settings.mps_control, paths.mps, uuids)
     except NodeError as problem:
         yield NodeFinding("MPS", ok=False, text=str(problem))
         return

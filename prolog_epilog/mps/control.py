@@ -10,9 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -127,34 +128,36 @@ class Control:
         return _await(lambda: self.call(*words), until)
 
 
-def abilities(program: str, folder: Path, *, static: bool = True, multi_user: bool = True) -> Abilities:
+def abilities(
+    program: str, folder: Path, uuids: Sequence[str], *, static: bool = True, multi_user: bool = True
+) -> Abilities:
     """Finds out which options this driver's daemon accepts, by starting it; its help does not tell.
 
-    A daemon with an option that it does not know ends at once. Each option is tried in a folder of its own below
-    `folder`, never in the default one in /tmp, without a server and without a GPU.
+    A daemon with an option that it does not know ends at once, and so does one that sees no GPU (from driver 580 on).
+    Each option is tried in a folder of its own below `folder`, never in the default one in /tmp, without a server.
     """
     if not os.access(program, os.X_OK):
         raise ControlError(_MISSING.format(program=program))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _folder_locked(folder, fcntl.LOCK_SH):
-            return _try_all(program, folder, static=static, multi_user=multi_user)
+            return _try_all(partial(_starts_with, program, folder, uuids), static=static, multi_user=multi_user)
     except OSError as error:
         raise ControlError(f"what MPS can do cannot be tried in {folder} ({error.strerror}); try it as root") from error
 
 
-def _try_all(program: str, folder: Path, *, static: bool, multi_user: bool) -> Abilities:
+def _try_all(starts_with: Callable[[tuple[str, ...]], bool], *, static: bool, multi_user: bool) -> Abilities:
     flags = ("--multiuser", "-multiuser-server") if multi_user else ()
     return Abilities(
-        namespaces=_starts_with(program, folder, ("-p", "3")),
-        static=static and _starts_with(program, folder, ("-S",)),
-        multi_user=next((flag for flag in flags if _starts_with(program, folder, (flag,))), None),
+        namespaces=starts_with(("-p", "3")),
+        static=static and starts_with(("-S",)),
+        multi_user=next((flag for flag in flags if starts_with((flag,))), None),
     )
 
 
-def _starts_with(program: str, folder: Path, options: tuple[str, ...]) -> bool:
+def _starts_with(program: str, folder: Path, uuids: Sequence[str], options: tuple[str, ...]) -> bool:
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=folder) as place:
-        trial = Control(program, Path(place), Path(place), ())
+        trial = Control(program, Path(place), Path(place), tuple(uuids))
         trial.check_path()
         try:
             daemon = subprocess.Popen(

@@ -160,7 +160,7 @@ def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tena
     """Attaches the first job to these GPUs, which are not shared yet."""
     # A client can name only one partition, so a job with several GPUs could not have one on each.
     static = config.static_partitions != "never" and len(uuids) == 1
-    able = abilities(config.mps_control, paths.mps, static=static, multi_user=config.multi_user)
+    able = abilities(config.mps_control, paths.mps, uuids, static=static, multi_user=config.multi_user)
     if config.multi_user and able.multi_user is None:
         raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
     with devices.driver() as nvml:
@@ -275,7 +275,7 @@ def revive(paths: Paths, config: MpsConfig, state: SetState) -> SetState:
     daemon.stop(paths, control, state, config.mps_stop_timeout)
     # The partitions ended with their daemon.
     state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
-    able = abilities(config.mps_control, paths.mps, static=False, multi_user=state.multi_user)
+    able = abilities(config.mps_control, paths.mps, state.uuids, static=False, multi_user=state.multi_user)
     state = launch(paths, config, state, able)
     for tenant in state.tenants:
         again, _ = method.admit(control, state, tenant)

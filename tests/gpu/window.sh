@@ -30,7 +30,10 @@ mps() { # mps QUESTIONS OPTIONS...: facts of a daemon with these options, and no
   D=$(mktemp -d /run/w.XXXX); chmod 711 "$D"; mkdir -m 711 "$D/pipe"; mkdir -m 755 "$D/log"
   export CUDA_MPS_PIPE_DIRECTORY=$D/pipe CUDA_MPS_LOG_DIRECTORY=$D/log CUDA_VISIBLE_DEVICES=$G
   setsid "$C" "$@" > "$D/out" 2>&1 < /dev/null & P=$!
-  for q in $(seq 50); do [ -e "$D/pipe/control" ] && break; sleep 0.1; done
+  for q in $(seq 50); do
+    if [ -e "$D/pipe/control" ] || { [ "$q" -gt 10 ] && ! kill -0 $P 2> /dev/null; }; then break; fi
+    sleep 0.1
+  done
   [ -s "$D/pipe/nvidia-cuda-mps-control.pid" ] && P=$(cat "$D/pipe/nvidia-cuda-mps-control.pid")
   echo "$P $D" >> "$W/started"
   t() { printf -- '--- root: %s\n' "$*"; echo "$*" | timeout 5 "$C"; echo "rc=$?"; }
@@ -42,7 +45,7 @@ mps() { # mps QUESTIONS OPTIONS...: facts of a daemon with these options, and no
     for q in $(seq 20); do S=$(echo get_server_list | timeout 5 "$C" | head -1); [ -n "$S" ] && break; sleep 0.5; done
     sleep 2; t get_server_list; t get_server_status "$S"; ps -o pid,uid,args -p "$S"; ls -la "$D/pipe" "$D/log"
   }
-  "q_$questions"
+  if [ -e "$D/pipe/control" ]; then "q_$questions"; else echo "the daemon does not start with: $*"; fi
   echo "### log folder"; ls -la "$D/log"; tail -n 40 "$D"/log/*.log; echo "### stdout"; tail -n 60 "$D/out"
   echo quit -t 2 | timeout 5 "$C"; sleep 1
 }
@@ -70,14 +73,27 @@ q_faults() {
   u shutdown_server "$S" -f; sleep 2; t get_server_list; u quit; t get_server_list; t ps
 }
 
+q_many() { # one server for all users, which is root's: what may a tenant tell it?
+  t set_default_active_thread_percentage 30; t set_default_device_pinned_mem_limit 0 5000M
+  serve
+  u set_active_thread_percentage "$S" 100; u set_device_pinned_mem_limit "$S" 0 80G; u terminate_client "$S" 1
+  t get_active_thread_percentage "$S"; asked sms; asked allocate 4000; asked allocate 6000
+  client CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G,1=4G "$CLIENT" -m tests.gpu.client allocate 6000
+  client CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100 "$CLIENT" -m tests.gpu.client sms
+  (asked loop 8 > "$D/loop" 2>&1) & K=$!
+  sleep 3; asked fault; wait $K; cut -c 1-200 "$D/loop"; t get_server_status "$S"
+  u shutdown_server "$S" -f; sleep 1; t get_server_list; u quit; t get_server_list
+}
+
 q_static() { t sm_partition add "$G" 4; t lspart; t sm_partition add 0 4; t lspart; serve; asked sms; t device_query; }
 
-export -f facts help mps q_limits q_faults q_static
+export -f facts help mps q_limits q_faults q_many q_static
 step 20 facts bash -c facts
 if [ -n "$C" ]; then
   step 10 mps-help bash -c help
   step 75 mps-limits bash -c 'mps limits -f'
   step 60 mps-faults bash -c 'mps faults -d'
+  step 60 mps-many-users bash -c 'mps many -f -M'
   step 40 mps-static bash -c 'mps static -f -S'
   tests 100 mps-berth tests/gpu/test_mps_gpu.py -k "up_and_down or cannot_command or percentages or one_name_too_many or fault or nvml_sees or offers"
   tests 60 two-products tests/gpu/test_mps_gpu.py -k "two_loops and gemm"

@@ -1,6 +1,8 @@
 # What both windows share: a copy of the checkout that every user can read, and steps with limits. Read by bash.
 #
-# OUT: the folder for the archive; PY: a Python with PyTorch; WINDOW_S: seconds for all steps together.
+# OUT: the folder for the archive; PY: a Python with PyTorch; WINDOW_S: seconds for all steps together; ONLY: the names of
+# the steps that are wanted, where not all are.
+# A step that runs out of time is interrupted, so that pytest still says what failed.
 # The archive is written anew after each step, so that a window that is cut off still brings what it has.
 OUT=${OUT:-build/window} PY=${PY:-$(command -v python3)} WINDOW_S=${WINDOW_S:-580} SECONDS=0
 mkdir -p "$OUT" && OUT=$(realpath "$OUT") && W=$(mktemp -d /tmp/berth-window.XXXXXX) && L=$W/logs || exit 1
@@ -24,10 +26,11 @@ leftovers() { # ends the daemons that a step noted and did not end itself, and r
 step() { # step SECONDS NAME COMMAND...: runs it, prints its end, its exit status and its time, and goes on
   local limit=$1 name=$2 began=$SECONDS left=$((WINDOW_S - SECONDS)) rc
   shift 2
+  case " ${ONLY:-$name} " in *" $name "*) ;; *) return 0 ;; esac
   printf '\n=== %s s: %s\n' "$SECONDS" "$name"
   if [ "$left" -lt "$limit" ]; then limit=$left; fi
   if [ "$limit" -lt 5 ]; then rc=124; echo "no time is left for it" > "$L/$name.txt"
-  else timeout -k 5 "$limit" "$@" > "$L/$name.txt" 2>&1; rc=$?; leftovers; fi
+  else timeout -s INT -k 5 "$limit" "$@" > "$L/$name.txt" 2>&1; rc=$?; leftovers; fi
   tail -n 12 "$L/$name.txt"
   echo "$name rc=$rc $((SECONDS - began)) s" | tee -a "$L/status.txt"
   cp build/bench/*.json "$L" 2> /dev/null
@@ -37,7 +40,7 @@ step() { # step SECONDS NAME COMMAND...: runs it, prints its end, its exit statu
 tests() { # tests SECONDS NAME PYTEST-WORDS...
   local limit=$1 name=$2
   shift 2
-  step "$limit" "$name" "$PY" -m pytest -q -rA -p no:cacheprovider -o addopts= -o filterwarnings=default "$@"
+  step "$limit" "$name" "$PY" -m pytest -q -rA --durations=12 -p no:cacheprovider -o addopts= -o filterwarnings=default "$@"
 }
 
 # NVIDIA's control program: named, on the PATH, or where images for containers have it.

@@ -77,7 +77,7 @@ def test_it_answers_as_it_is_written_down(driver: str, control: Control) -> None
 def test_what_it_starts_with_is_tried_and_leaves_nothing(node: Node) -> None:
     folder = node.root / "tries"
 
-    found = abilities(node.config.mps_control, folder)
+    found = abilities(node.config.mps_control, folder, GPUS[:1])
 
     assert found == Abilities(namespaces=False, static=False, multi_user=None)
     assert list(folder.iterdir()) == []

@@ -155,7 +155,7 @@ def test_what_a_driver_can_is_found_out_by_starting_it(node: Node) -> None:
     found = []
     for driver in ("r535", "v2", "static", "v3"):
         node.wish(driver=driver)
-        found.append(abilities(node.config.mps_control, node.paths.mps))
+        found.append(abilities(node.config.mps_control, node.paths.mps, GPUS[:1]))
     assert found == [
         Abilities(namespaces=False, static=False, multi_user=None),
         Abilities(namespaces=False, static=False, multi_user="-multiuser-server"),
