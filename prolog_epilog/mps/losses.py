@@ -30,8 +30,10 @@ ALONE_SECONDS = 60.0
 
 _LOG_TAIL = 65536
 _MOST_BYTES = 1 << 16
-#: Matches the process of a memory fault in MPS's log; the words differ by driver.
-_CULPRIT = re.compile(r"client(?: process)?[ :]+(\d+)\b.*(?:fault|illegal|fatal|exception)", re.IGNORECASE)
+#: Matches the process that a server names as the cause of a fault: `Client process 7 encountered a fatal GPU error.`
+#: (535, 550), `Client {PID: 7, Context: 1} encountered ...` (580, 595). The victims' lines have other words. The words
+#: that a user sends to the control daemon stand in the daemon's own lines.
+_CULPRIT = re.compile(r"^\[[^\]]* Server +\d+\] Client (?:process |\{PID: )(\d+)\b.*\bencountered\b")
 
 
 @dataclass(frozen=True, slots=True)

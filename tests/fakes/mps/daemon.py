@@ -239,7 +239,9 @@ class Daemon:
 
     def _fault(self, culprit: Client, server: Server) -> None:
         server.status = FAULT
-        self.say("server", f"Client process {culprit.pid}: an illegal memory access was encountered")
+        older = self.settings.get("driver") in {"r535", "r550"}
+        who = f"process {culprit.pid}" if older else f"{{PID: {culprit.pid}, Context: 1}}"
+        self.say("server", f"Client {who} encountered a fatal GPU error.")
         for client in server.clients:
             self._tell(client, {"event": "fault", "error": ILLEGAL_ADDRESS})
 

@@ -70,7 +70,7 @@ def room(log: Path) -> int:
 @pytest.mark.parametrize("appends", [True, False])
 def test_a_log_of_mps_gives_its_oldest_room_back_and_is_read_on(paths: Paths, appends: bool) -> None:
     log = paths.log(ONE.name) / "server.log"
-    logs, cause = Logs(), b"Client process 4711: an illegal memory access was encountered\n"
+    logs, cause = Logs(), LINE.partition(b"x")[0] + b"Client {PID: 4711, Context: 1} encountered a fatal GPU error.\n"
     flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else 0)
     # As MPS holds it: open for as long as it runs.
     writer = os.open(log, flags, 0o600)
