@@ -6,8 +6,8 @@ owed at its end is idled there; too much idling is credited to the next step.
 
 from __future__ import annotations
 
-SHORTEST_NAP_S = 0.001
-"""Shorter naps cost more than they idle, so they are saved up."""
+SHORTEST_NAP_S = 0.005
+"""Shorter naps are saved up: before each, the GPU finishes what is queued, and then waits for the next launch."""
 LEAST_PATIENCE_S = 1.0
 """A program that ends no step settles after so many seconds, or after three times its last step."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 from prolog_epilog.injob.scaling import HeldMemory, Spill, decide
 
 LEAST_SPILLED = 1 << 20
 """Tensors with fewer bytes are not worth moving to the host."""
+RECENT_STEPS = 32
+"""The cap leaves room for the highest peak of so many steps: batches differ in size."""
 
 
 def size_of(tensor: Any) -> int:
@@ -184,6 +186,7 @@ class Scaler:
         self.state = OptimizerState(torch, device, self.pool)
         self._spill = Spill()
         self._target = self._cap = 0
+        self._peaks: deque[int] = deque(maxlen=RECENT_STEPS)
         self.graphs = False
         """True if a CUDA graph was recorded: its addresses must stay, so nothing moves any more."""
 
@@ -209,7 +212,8 @@ class Scaler:
         cuda = self._torch.cuda
         peak = cuda.max_memory_allocated(self._device)
         cuda.reset_peak_memory_stats(self._device)
-        held = HeldMemory(peak, self.state.size(optimizer), self.activations.most_on_host)
+        self._peaks.append(peak)
+        held = HeldMemory(peak, self.state.size(optimizer), self.activations.most_on_host, max(self._peaks))
         self.activations.most_on_host = self.activations.on_host
         bound = 0 if self.graphs else host_bound
         self.pool.bound = bound
