@@ -21,13 +21,13 @@ INTRO = """# Results
 One plot for each claim that matters, and how it was measured. `make pictures` writes this page, the plots and their
 data from [all tables](tables.md); `make measurements` renews the tables first.
 
-* Nothing here ran on a real GPU. Drivers, MPS and links are simulated, or a model fitted on published measurements.
-  What a real GPU is to show: [gpu-window.md](../gpu-window.md).
+* None of the plots is of a real GPU. Drivers, MPS and links are simulated, or a model fitted on published measurements.
+  What one H200 showed: [gpu.md](gpu.md).
 * Figures beside each other are of one run on one machine. Machines differ more than the things compared.
 * Bounds that were missed are named.
 * More tables: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
   [request forms](request-forms.md), [failures](failures.md), [berthd under load](../load.md),
-  [the layout of the code](house.md).
+  [the layout of the code](house.md), [on a real GPU](gpu.md).
 """
 
 

@@ -99,7 +99,7 @@ if [ -n "$C" ]; then
   tests 60 two-products tests/gpu/test_mps_gpu.py -k "two_loops and gemm"
   tests 50 green-contexts tests/gpu/test_mps_gpu.py -k "green_contexts"
 fi
-tests 130 inside-pytorch tests/gpu/test_injob_gpu.py
+tests 190 inside-pytorch tests/gpu/test_injob_gpu.py
 step 90 calibration "$PY" -m tests.gpu.visits 30
 step 35 calibration-own "$PY" -m tests.gpu.visits 8 --own-kernels
 BERTH_GUARD_S=15 tests 190 owner-and-guest tests/gpu/test_guard_gpu.py

@@ -24,7 +24,7 @@ leftovers() { # ends the daemons that a step noted and did not end itself, and r
 }
 
 step() { # step SECONDS NAME COMMAND...: runs it, prints its end, its exit status and its time, and goes on
-  local limit=$1 name=$2 began=$SECONDS left=$((WINDOW_S - SECONDS)) rc
+  local limit=$1 name=$2 began=$SECONDS left=$((WINDOW_S - SECONDS)) rc figures
   shift 2
   case " ${ONLY:-$name} " in *" $name "*) ;; *) return 0 ;; esac
   printf '\n=== %s s: %s\n' "$SECONDS" "$name"
@@ -33,7 +33,7 @@ step() { # step SECONDS NAME COMMAND...: runs it, prints its end, its exit statu
   else timeout -s INT -k 5 "$limit" "$@" > "$L/$name.txt" 2>&1; rc=$?; leftovers; fi
   tail -n 12 "$L/$name.txt"
   echo "$name rc=$rc $((SECONDS - began)) s" | tee -a "$L/status.txt"
-  cp build/bench/*.json "$L" 2> /dev/null
+  for figures in build/bench/*.json; do [ ! -e "$figures" ] || mv "$figures" "$L/$name-${figures##*/}"; done
   tar czf "$OUT/$ARCHIVE.new" -C "$L" . && mv "$OUT/$ARCHIVE.new" "$OUT/$ARCHIVE"
 }
 
