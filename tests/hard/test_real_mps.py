@@ -16,14 +16,14 @@ import pytest
 
 from tests.all import ROOT
 from tests.real.control_program import STUB
-from tests.real.packages import SUITES, unpacked
+from tests.real.packages import DEBIANS, unpacked
 from tests.slurm.nodes import NAMES
 from tests.slurm.target import Container
 
 CLUSTER = ROOT / "containers" / "cluster.py"
 PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
-PAIRS = list(product(VERSIONS, SUITES) if os.environ.get("BERTH_FULL_MATRIX") else zip(VERSIONS, cycle(SUITES)))
+PAIRS = list(product(VERSIONS, DEBIANS) if os.environ.get("BERTH_FULL_MATRIX") else zip(VERSIONS, cycle(DEBIANS)))
 """Each version of Slurm with one driver, or with each."""
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(5_400)]
 

@@ -1,7 +1,8 @@
-"""Debian's packages of NVIDIA's driver, Prometheus, munge and two shells, unpacked below build/ and not installed.
+"""Packages of NVIDIA's driver, Prometheus, munge and two shells, unpacked below build/ and not installed.
 
-An apt of its own, which touches nothing of the machine's, fetches them; NVIDIA's are of Debian's section non-free.
-Where that section cannot be reached the tests that need it are skipped, and say so.
+An apt of its own, which touches nothing of the machine's, fetches them. They are Debian's; NVIDIA's drivers 535 and 550
+are of its section non-free, 580 and 595 of Ubuntu's section restricted. Where a section cannot be reached the tests
+that need it are skipped, and say so.
 """
 
 from __future__ import annotations
@@ -14,17 +15,28 @@ from functools import cache
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "real-driver"
-SUITES = {"r535": "bookworm", "r550": "trixie"}
-"""The suite that has each driver."""
+DEBIANS = {"r535": "bookworm", "r550": "trixie"}
+"""The suite of Debian that has each driver."""
+UBUNTUS = {"r580": "580", "r595": "595"}
+"""The ending of the packages' names in Ubuntu."""
+DRIVERS = (*DEBIANS, *UBUNTUS)
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
 PROMETHEUS, MUNGE, ZSH, FISH = "prometheus", "munge", "zsh", "fish"
 PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
+UBUNTU_PACKAGES = ("nvidia-compute-utils", "libnvidia-compute")
+UBUNTU_KEYS = "ubuntu-keyring"
+"""Debian's package with Ubuntu's keys."""
 OTHERS = {
+    UBUNTU_KEYS: (UBUNTU_KEYS,),
     PROMETHEUS: ("prometheus",),
     MUNGE: ("munge", "libmunge2"),
     ZSH: ("zsh",),
     FISH: ("fish", "libpcre2-32-0"),
 }
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+NEWER = {UBUNTU_KEYS: "trixie"}
+"""Packages that bookworm does not have."""
+KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
+UBUNTU_KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 
 @cache
@@ -46,43 +58,83 @@ def program(name: str, path: str) -> list[str] | str:
     return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / path)]
 
 
-def _unpack(driver: str, folder: Path) -> Path | str:
+def _unpack(name: str, folder: Path) -> Path | str:
     if (folder / "usr").is_dir():
         return folder
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and KEYRING.exists()):
-        return "this machine has no apt-get or no keyring of Debian's"
-    mirror = _mirror()
-    if not mirror:
-        return "apt's sources name no mirror of Debian's"
-    other = OTHERS.get(driver)
-    suite, packages = ("bookworm main", other) if other else (f"{SUITES[driver]} non-free", PACKAGES)
-    work = BUILD / f"{driver}.apt"
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return "this machine has no apt-get"
+    lines: list[str] | str
+    if name in UBUNTUS:
+        lines, packages = _ubuntu(), tuple(f"{part}-{UBUNTUS[name]}" for part in UBUNTU_PACKAGES)
+    else:
+        packages = OTHERS.get(name, PACKAGES)
+        lines = _debian(f"{DEBIANS[name]} non-free" if name in DEBIANS else f"{NEWER.get(name, 'bookworm')} main")
+    if isinstance(lines, str):
+        return lines
+    work = BUILD / f"{name}.apt"
     shutil.rmtree(work, ignore_errors=True)
-    for name in ("lists/partial", "cache/archives/partial", "debs"):
-        (work / name).mkdir(parents=True)
-    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite}\n")
+    for part in ("lists/partial", "cache/archives/partial", "debs"):
+        (work / part).mkdir(parents=True)
+    why = _fetch(work, lines, packages)
+    if why:
+        return why
+    for package in (work / "debs").glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
+    if name in UBUNTUS:
+        _drop_large_files(work / "root")
+    (work / "root").rename(folder)
+    shutil.rmtree(work)
+    return folder
+
+
+def _fetch(work: Path, lines: list[str], packages: tuple[str, ...]) -> str:
+    """Downloads the packages into `work`/debs; returns why not, empty if all went well."""
+    (work / "sources.list").write_text("".join(f"{line}\n" for line in lines))
     apt = [
         "apt-get",
         *("-o", f"Dir::Etc::SourceList={work / 'sources.list'}", "-o", "Dir::Etc::SourceParts=/dev/null"),
         *("-o", f"Dir::State::Lists={work / 'lists'}", "-o", f"Dir::Cache={work / 'cache'}"),
         *("-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none", "-o", "Acquire::Check-Valid-Until=false"),
     ]
-    for words in ("update",), ("download", *packages):
+    for words in ("update", "--error-on=any"), ("download", *packages):
         done = subprocess.run(
             [*apt, "-q", *words], cwd=work / "debs", capture_output=True, text=True, timeout=600, check=False
         )
         if done.returncode:
             return f"apt-get {words[0]} failed: {(done.stderr.strip() or 'no word why').splitlines()[-1]}"
-    for package in (work / "debs").glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
-    (work / "root").rename(folder)
-    shutil.rmtree(work)
-    return folder
+    return ""
 
 
-def _mirror() -> str:
-    """Read the address that this machine's apt uses for Debian itself; empty where it has none."""
+def _debian(suite: str) -> list[str] | str:
+    """Returns the source of this suite and section of Debian, or why there is none."""
+    if not Path("/", KEYRING).exists():
+        return "this machine has no keyring of Debian's"
+    mirror = _mirror("Debian")
+    return [f"deb [signed-by=/{KEYRING}] {mirror} {suite}"] if mirror else "apt's sources name no mirror of Debian's"
+
+
+def _ubuntu() -> list[str] | str:
+    """Returns the sources of Ubuntu 24.04's drivers, or why there are none."""
+    keyring = Path("/", UBUNTU_KEYRING)
+    if not keyring.exists():
+        found = _unpack(UBUNTU_KEYS, BUILD / UBUNTU_KEYS)
+        if isinstance(found, str):
+            return found
+        keyring = found / UBUNTU_KEYRING
+    archive = _mirror("Ubuntu") or UBUNTU
+    return [f"deb [signed-by={keyring}] {archive} noble-{part} restricted" for part in ("updates", "security")]
+
+
+def _drop_large_files(root: Path) -> None:
+    """Keeps two of the libraries: the others take a gigabyte."""
+    for path in root.glob("usr/lib/*/*.so*"):
+        if not path.name.startswith(("libcuda.so", "libnvidia-ml.so")):
+            path.unlink()
+
+
+def _mirror(origin: str) -> str:
+    """Read the address that this machine's apt uses for a distribution itself; empty where it has none."""
     words = ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages"]
     shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"^Debian\|Debian\|(\S+)$", shown, re.MULTILINE)
+    found = re.search(rf"^{origin}\|{origin}\|(\S+)$", shown, re.MULTILINE)
     return found[1] if found else ""

@@ -14,7 +14,7 @@ import pytest
 from tests.all import ROOT
 from tests.gpu.client import DevResource
 from tests.nvidia import cuda_files
-from tests.real.packages import SUITES, unpacked
+from tests.real.packages import DRIVERS, unpacked
 from tests.unit.node_world import World, berth
 
 pytestmark = [
@@ -25,13 +25,13 @@ pytestmark = [
 NOT_LOADED = r"[Dd]river Not Loaded"
 
 
-@pytest.fixture(params=SUITES)
+@pytest.fixture(params=DRIVERS)
 def libraries(request: pytest.FixtureRequest) -> str:
     """The folder with the libraries of this driver."""
     found = unpacked(str(request.param))
     if isinstance(found, str):
         pytest.skip(f"NVIDIA's {request.param} cannot be had: {found}")
-    [library] = found.glob("usr/lib/*/nvidia/current/libnvidia-ml.so.1")
+    [library] = found.glob("usr/lib/**/libnvidia-ml.so.1")
     return str(library.parent)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import nvml
 from tests.nvidia import VERSIONS, cuda_files
-from tests.real.packages import SUITES, unpacked
+from tests.real.packages import DRIVERS, unpacked
 
 pytestmark = [pytest.mark.slow]
 
@@ -31,6 +31,8 @@ NEWER = {
         "nvmlDeviceGetTemperatureV",
         "nvmlDeviceSetMemoryLimits_v1",
     },
+    "r580": {"nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1"},
+    "r595": {"nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1"},
 }
 """Functions of the simulated library that a driver's library does not have yet."""
 STRUCT = re.compile(r"typedef struct \{(?P<members>.*?)\n\} (?P<name>nvml\w+_t);", re.DOTALL)
@@ -68,7 +70,7 @@ def symbols(library: Path) -> set[str]:
     return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines()}
 
 
-@pytest.fixture(params=SUITES)
+@pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -79,7 +81,7 @@ def real(driver: str) -> set[str]:
     found = unpacked(driver)
     if isinstance(found, str):
         pytest.skip(f"NVIDIA's {driver} cannot be had: {found}")
-    [library] = found.glob("usr/lib/*/nvidia/current/libnvidia-ml.so.1")
+    [library] = found.glob("usr/lib/**/libnvidia-ml.so.1")
     return symbols(library)
 
 
