@@ -248,8 +248,12 @@ def _mps(settings: NodeConfig, paths: Paths) -> Iterator[NodeFinding]:
         uuids = [gpu.uuid for gpu in driver.gpus()]
     try:
         able = control.abilities(settings.mps_control, paths.mps, uuids)
+        why = control.why_not_started(settings.mps_control, paths.mps, uuids)
     except NodeError as problem:
         yield NodeFinding("MPS", ok=False, text=str(problem))
+        return
+    if why:
+        yield NodeFinding("MPS", ok=False, text=why)
         return
     yield _program(settings, able)
     if able.static and not able.namespaces and settings.static_partitions != "never":

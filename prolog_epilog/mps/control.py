@@ -20,7 +20,16 @@ from typing import Protocol
 from prolog_epilog.errors import ControlError
 from prolog_epilog.node import processes
 
-__all__ = ["Abilities", "Control", "MpsConfig", "Refused", "abilities", "clear_trials", "mebibytes"]
+__all__ = [
+    "Abilities",
+    "Control",
+    "MpsConfig",
+    "Refused",
+    "abilities",
+    "clear_trials",
+    "mebibytes",
+    "why_not_started",
+]
 
 #: A control command answers in milliseconds; if one hangs, the daemon does not work.
 COMMAND_SECONDS = 10.0
@@ -30,10 +39,18 @@ _MAX_SOCKET_PATH = 107
 _TRIAL = "try-"
 _TRIAL_POLL_SECONDS = 0.01
 _MISSING = "{program} is not on this node; install the driver's MPS or set [node] mps_control"
-#: Refusals as drivers 535 and 550, and the interface of 615, print them.
+#: Why a daemon ends at once, by its exit status: CUDA's error (500, 100), as far as a status holds it. From driver 580
+#: on the daemon opens the driver's library at its start, and says nothing if it cannot.
+_ENDINGS = {
+    244: "does not find libcuda.so.1 (it ended with status 244); name the folder of the driver's libraries in "
+    "/etc/ld.so.conf.d and run ldconfig, because Berth starts MPS without LD_LIBRARY_PATH",
+    100: "sees no GPU (it ended with status 100); look at nvidia-smi -L, and at the device files below /dev",
+}
+#: Refusals as drivers 535 to 595, and the interface of 615, print them.
 _REFUSAL = re.compile(
     r"Unknown command|Invalid |Insufficient privileges|Server (?:\d+ )?not found|Not enough privilege|Unable to accept"
 )
+_UNTRIED = "what MPS can do cannot be tried in {folder} ({error}); try it as root"
 _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
 
 
@@ -141,21 +158,35 @@ def abilities(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _folder_locked(folder, fcntl.LOCK_SH):
-            return _try_all(partial(_starts_with, program, folder, uuids), static=static, multi_user=multi_user)
+            return _try_all(partial(_try, program, folder, uuids), static=static, multi_user=multi_user)
     except OSError as error:
-        raise ControlError(f"what MPS can do cannot be tried in {folder} ({error.strerror}); try it as root") from error
+        raise ControlError(_UNTRIED.format(folder=folder, error=error.strerror)) from error
 
 
-def _try_all(starts_with: Callable[[tuple[str, ...]], bool], *, static: bool, multi_user: bool) -> Abilities:
+def why_not_started(program: str, folder: Path, uuids: Sequence[str]) -> str:
+    """Returns why a daemon without options ends at once, by starting one; empty if it does not end."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _folder_locked(folder, fcntl.LOCK_SH):
+            status = _try(program, folder, uuids, ())
+    except OSError as error:
+        raise ControlError(_UNTRIED.format(folder=folder, error=error.strerror)) from error
+    if status is None:
+        return ""
+    return f"{program} " + _ENDINGS.get(status, f"-f ends at once with status {status}; start it by hand to see why")
+
+
+def _try_all(trial: Callable[[tuple[str, ...]], int | None], *, static: bool, multi_user: bool) -> Abilities:
     flags = ("--multiuser", "-multiuser-server") if multi_user else ()
     return Abilities(
-        namespaces=starts_with(("-p", "3")),
-        static=static and starts_with(("-S",)),
-        multi_user=next((flag for flag in flags if starts_with((flag,))), None),
+        namespaces=trial(("-p", "3")) is None,
+        static=static and trial(("-S",)) is None,
+        multi_user=next((flag for flag in flags if trial((flag,)) is None), None),
     )
 
 
-def _starts_with(program: str, folder: Path, uuids: Sequence[str], options: tuple[str, ...]) -> bool:
+def _try(program: str, folder: Path, uuids: Sequence[str], options: tuple[str, ...]) -> int | None:
+    """Starts a daemon for a moment; returns its exit status if it ended by itself or was not ready, else None."""
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=folder) as place:
         trial = Control(program, Path(place), Path(place), tuple(uuids))
         trial.check_path()
@@ -174,9 +205,9 @@ def _starts_with(program: str, folder: Path, uuids: Sequence[str], options: tupl
             until = time.monotonic() + COMMAND_SECONDS
             while daemon.poll() is None and time.monotonic() < until:
                 if os.path.lexists(trial.pipe / "control"):
-                    return True
+                    return None
                 time.sleep(_TRIAL_POLL_SECONDS)
-            return False
+            return -signal.SIGKILL if daemon.returncode is None else daemon.returncode
         finally:
             daemon.kill()
             daemon.wait()

@@ -14,13 +14,17 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState
 
-__all__ = ["await_socket", "running", "start", "stop"]
+__all__ = ["EndedAtOnce", "await_socket", "running", "start", "stop"]
 
 LOG = "control.log"
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
 #: Seconds to end after SIGTERM; short, because the processes had time while `quit` timed out.
 _TERM_SECONDS = 3.0
+
+
+class EndedAtOnce(ControlError):
+    """A daemon that was started and is gone before it takes commands."""
 
 
 def running(state: SetState) -> bool:
@@ -51,14 +55,20 @@ def start(paths: Paths, control: Control, state: SetState, options: tuple[str, .
             raise ControlError(f"{control.program} cannot be run ({error.strerror}); check its rights") from error
     proven = processes.prove(pid, state.boot)
     if proven is None:
-        raise ControlError(f"the MPS daemon of {state.name} ended at once; look at {control.log}/{LOG}")
+        raise _ended(control, state)
     return proven
+
+
+def _ended(control: Control, state: SetState) -> EndedAtOnce:
+    return EndedAtOnce(f"the MPS daemon of {state.name} ended at once; look at {control.log}/{LOG}")
 
 
 def await_socket(control: Control, state: SetState, until: float) -> None:
     """Waits until the daemon's socket is there; the first command shows whether the daemon works."""
     while not os.path.lexists(control.pipe / "control") and running(state) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
+    if not running(state):
+        raise _ended(control, state)
 
 
 def _unit(state: SetState) -> str:

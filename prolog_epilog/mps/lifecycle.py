@@ -16,7 +16,7 @@ from functools import partial
 from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
-from prolog_epilog.mps.control import Abilities, Control, MpsConfig, abilities, clear_trials
+from prolog_epilog.mps.control import Abilities, Control, MpsConfig, abilities, clear_trials, why_not_started
 from prolog_epilog.mps.limits import Level, Method, NotOffered
 from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
@@ -162,6 +162,9 @@ def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tena
     static = config.static_partitions != "never" and len(uuids) == 1
     able = abilities(config.mps_control, paths.mps, uuids, static=static, multi_user=config.multi_user)
     if config.multi_user and able.multi_user is None:
+        why = why_not_started(config.mps_control, paths.mps, uuids)
+        if why:
+            raise ControlError(why)
         raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
     with devices.driver() as nvml:
         state = SetState(
@@ -203,9 +206,13 @@ def launch(paths: Paths, config: MpsConfig, state: SetState, able: Abilities) ->
     method, control = method_of(state), control_of(paths, config, state.uuids)
     until = time.monotonic() + config.mps_start_timeout
     options = method.options(able.multi_user if state.multi_user else None)
-    state = replace(state, daemon=daemon.start(paths, control, state, options), servers=())
-    states.store(paths, state)
-    daemon.await_socket(control, state, until)
+    try:
+        state = replace(state, daemon=daemon.start(paths, control, state, options), servers=())
+        states.store(paths, state)
+        daemon.await_socket(control, state, until)
+    except daemon.EndedAtOnce as ended:
+        why = why_not_started(config.mps_control, paths.mps, state.uuids)
+        raise ControlError(why or str(ended)) from ended
     modes.set_all(state.uuids, EXCLUSIVE_PROCESS)
     server = method.open(control, state, until)
     state = replace(state, servers=(server,), loose=method.loose(control, state))

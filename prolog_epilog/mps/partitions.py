@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from prolog_epilog.errors import CannotShare, ControlError
@@ -24,7 +26,7 @@ def chunk_size(capability: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Partitions(InteractiveServer):
-    """A partition for each tenant; percentages have no effect. Its name is its key, so only its job learns it."""
+    """A partition for each tenant; percentages have no effect. Its name is its key, which its job alone is told."""
 
     name: str = "partitions"
 
@@ -44,6 +46,23 @@ class Partitions(InteractiveServer):
         except ControlError as error:
             raise NotOffered(f"this driver makes no static partition: {error}") from error
         return server
+
+    def loose(self, control: Control, state: SetState) -> bool:
+        """Makes a partition and tries, as the first tenant, to remove it; returns true if MPS accepts that.
+
+        Driver 595 lets every user make and remove partitions, and lists their names, whoever its server runs as.
+        """
+        uid = state.tenants[0].uid
+        if os.geteuid() != 0 or uid == 0:
+            return uid == os.geteuid()
+        made = self._make(control, 1)
+        uuid, _, identity = made.partition("/")
+        with suppress(ControlError):
+            control.tell(f"sm_partition rm {uuid} {identity}", uid=uid)
+        if identity not in control.tell("lspart"):
+            return True
+        self._remove(control, made)
+        return False
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
         """Makes the tenant's partition, unless it has one already, and raises the memory ceiling for it."""
@@ -69,6 +88,9 @@ class Partitions(InteractiveServer):
         """Returns how firmly the tenant is held."""
         chunks = chunks_of(state, tenant)
         held = f"{chunks} of {state.chunks} parts of the GPU's multiprocessors are the job's alone"
+        if state.loose:
+            mine = "unless a job beside it takes or removes parts itself, as this driver allows"
+            return Level("open-partition", f"{held}, {mine}; {memory_words(tenant)}")
         return Level("static-partition", f"{held}; {memory_words(tenant)}")
 
     def _make(self, control: Control, chunks: int) -> str:

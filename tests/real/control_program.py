@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from prolog_epilog.mps.control import Control
-from tests.real.packages import unpacked
+from tests.building import built
+from tests.real.packages import UBUNTUS, unpacked
 
 STUB = Path(__file__).parent / "nvidia-cuda-mps-server"
+LIBRARY = "libcuda.so.1"
 OWNER, OTHER = 1000, 65534
 """The user of the server, and one who has nothing to do with it."""
 NOBODY = 1 << 22
@@ -32,7 +36,7 @@ COMMANDS: tuple[tuple[int | None, str], ...] = (
     (None, f"get_server_status {NOBODY}"),
     (None, f"set_active_thread_percentage {NOBODY} 30"),
     (None, f"terminate_client {NOBODY} 1"),
-    *((None, text) for text in ("ps", "lspart", "sm_partition add 0 1", "device_query", "help")),
+    *((None, text) for text in ("ps", "lspart", "sm_partition add 0 1", "help")),
     (OTHER, "set_default_active_thread_percentage 40"),
     (OTHER, "set_default_device_pinned_mem_limit 0 80G"),
     (OTHER, "start_server -uid 0"),
@@ -54,6 +58,8 @@ COMMANDS: tuple[tuple[int | None, str], ...] = (
     (OWNER, "set_device_pinned_mem_limit SERVER 0 80G"),
     (OWNER, "get_device_pinned_mem_limit SERVER 0"),
     (OWNER, f"terminate_client SERVER {NOBODY}"),
+    (OTHER, "quit"),
+    (OTHER, "shutdown_server SERVER -f"),
 )
 
 
@@ -67,11 +73,28 @@ def install(driver: str, folder: Path) -> str:
     shutil.copy2(found / "usr/bin/nvidia-cuda-mps-control", folder)
     shutil.copy2(STUB, folder)
     (folder / STUB.name).chmod(0o755)
+    if driver in UBUNTUS:
+        shutil.copy2(library(), folder)
     return str(folder / "nvidia-cuda-mps-control")
 
 
+def library() -> Path:
+    """The library that a control program of driver 580 or later asks for GPUs, without one (mps_internals.c)."""
+    return built(LIBRARY, [Path(__file__).with_name("mps_internals.c")], (), ("-fPIC", "-shared"))
+
+
+def find_library_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets control programs find their library in their own folder. On a node the dynamic linker knows where it is."""
+    whole = Control.environment.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        Control, "environment", property(lambda one: {**whole(one), "LD_LIBRARY_PATH": str(Path(one.program).parent)})
+    )
+
+
 @contextmanager
-def running(program: str, folder: Path, uuids: tuple[str, ...] = UUIDS) -> Iterator[Control]:
+def running(
+    program: str, folder: Path, uuids: tuple[str, ...] = UUIDS, options: tuple[str, ...] = ()
+) -> Iterator[Control]:
     """A daemon of its own in a folder, and the way to it."""
     pipe, log = folder / "pipe", folder / "log"
     for one in (pipe, log):
@@ -81,7 +104,7 @@ def running(program: str, folder: Path, uuids: tuple[str, ...] = UUIDS) -> Itera
     control = Control(program, pipe, log, uuids)
     with (log / "control.log").open("ab") as out:
         daemon = subprocess.Popen(
-            [program, "-f"], env=control.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            [program, "-f", *options], env=control.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
     try:
         while not (pipe / "control").exists():

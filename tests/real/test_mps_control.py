@@ -1,4 +1,4 @@
-"""MPS as NVIDIA's real control programs keep it, 535 and 550, with a stub server in the GPU's place."""
+"""MPS as NVIDIA's real control programs keep it, drivers 535 to 595, with a stub server in the GPU's place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog.errors import ControlError
+from prolog_epilog import doctor
+from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, sweep, trouble
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
@@ -20,8 +21,18 @@ from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
 from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
-from tests.real.control_program import NOBODY, OTHER, OWNER, install, running, tell, transcript
-from tests.real.packages import SUITES, unpacked
+from tests.real.control_program import (
+    LIBRARY,
+    NOBODY,
+    OTHER,
+    OWNER,
+    find_library_beside,
+    install,
+    running,
+    tell,
+    transcript,
+)
+from tests.real.packages import DEBIANS, DRIVERS, UBUNTUS, unpacked
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of several users"),
@@ -29,7 +40,11 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=SUITES)
+newer = pytest.mark.parametrize("driver", UBUNTUS, indirect=True)
+"""From driver 580 on."""
+
+
+@pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> str:
     """Its name."""
     why = unpacked(str(request.param))
@@ -41,8 +56,11 @@ def driver(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def node(driver: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """A node with simulated GPUs, a real control program and the stub server."""
+    if driver in UBUNTUS:
+        find_library_beside(monkeypatch)
     with fresh_node(monkeypatch) as made:
-        made.config = made.config._replace(mps_control=install(driver, made.root / "bin"))
+        # Static partitions, which 595 has, have tests of their own.
+        made.config = made.config._replace(mps_control=install(driver, made.root / "bin"), static_partitions="never")
         (made.root / "told").touch(0o666)
         (made.root / "told").chmod(0o666)
         wish(made)
@@ -74,13 +92,62 @@ def test_it_answers_as_it_is_written_down(driver: str, control: Control) -> None
     assert transcript(control) == json.loads((TRANSCRIPTS / f"{driver}.json").read_text())
 
 
-def test_what_it_starts_with_is_tried_and_leaves_nothing(node: Node) -> None:
+@newer
+@pytest.mark.parametrize("option", ["-M", "--multiuser-server", "--multiuser", "-multiuser-server"])
+def test_it_answers_as_it_is_written_down_with_several_users(driver: str, node: Node, option: str) -> None:
+    with running(node.config.mps_control, node.root / "by-hand", options=(option,)) as control:
+        assert transcript(control) == json.loads((TRANSCRIPTS / f"{driver}-multiuser.json").read_text())
+        assert processes.user_of(Ceiling().server(control) or 0) == 0
+
+
+def test_what_it_starts_with_is_tried_and_leaves_nothing(driver: str, node: Node) -> None:
     folder = node.root / "tries"
 
     found = abilities(node.config.mps_control, folder, GPUS[:1])
 
-    assert found == Abilities(namespaces=False, static=False, multi_user=None)
+    several = "--multiuser" if driver in UBUNTUS else None
+    assert found == Abilities(namespaces=False, static=driver == "r595", multi_user=several)
     assert list(folder.iterdir()) == []
+
+
+@newer
+def test_nothing_is_found_where_no_gpu_is_seen(node: Node) -> None:
+    found = abilities(node.config.mps_control, node.root / "tries", [])
+
+    assert found == Abilities(namespaces=False, static=False, multi_user=None)
+
+
+@newer
+@pytest.mark.parametrize("several", [False, True])
+def test_a_node_whose_linker_does_not_know_the_library_is_told_so(node: Node, several: bool) -> None:
+    (node.root / "bin" / LIBRARY).unlink()
+    node.config = node.config._replace(multi_user=several)
+    began = time.monotonic()
+
+    with pytest.raises(ControlError, match=r"does not find libcuda\.so\.1 \(it ended with status 244\); .*ldconfig"):
+        node.attach(1, 30)
+
+    assert time.monotonic() - began < node.config.mps_start_timeout / 2
+    assert node.clean()
+    (node.root / "berth.conf").write_text(f'[node]\nmps_control = "{node.config.mps_control}"\n')
+    [found] = [one for one in doctor.examine(str(node.root / "berth.conf"), node.paths) if one.name == "MPS"]
+    assert not found.ok
+    assert "libcuda.so.1" in found.text
+
+
+@newer
+def test_a_node_whose_library_sees_no_gpu_is_told_so(driver: str, node: Node) -> None:
+    # NVIDIA's own library, without a GPU.
+    folder = unpacked(driver)
+    assert not isinstance(folder, str)
+    [real] = folder.glob(f"usr/lib/*/{LIBRARY}")
+    (node.root / "bin" / LIBRARY).unlink()
+    (node.root / "bin" / LIBRARY).symlink_to(real)
+
+    with pytest.raises(ControlError, match=r"sees no GPU \(it ended with status 100\); "):
+        node.attach(1, 30)
+
+    assert node.clean()
 
 
 def test_memory_is_limited_to_the_byte_though_it_is_shown_in_whole_gibibytes(node: Node, control: Control) -> None:
@@ -164,6 +231,45 @@ def test_a_share_lives_and_ends(node: Node) -> None:
     await_true(lambda: limits(node) == {"percent": 50.0, "memory": [5000 << 20]})
     detach(node.paths, node.config, 2)
     detach(node.paths, node.config, 1)
+    assert node.clean()
+
+
+def test_jobs_of_two_users_are_held_by_a_server_of_root(driver: str, node: Node) -> None:
+    node.config = node.config._replace(multi_user=True)
+    if driver in DEBIANS:
+        with pytest.raises(CannotShare, match="serves one user at a time"):
+            node.attach(1, 30)
+        assert node.clean()
+        return
+
+    assert node.attach(1, 30, mem=5000).level.name == "server-ceiling"
+    assert node.attach(2, 50, mem=2000, uid=OTHER).level.name == "server-ceiling"
+
+    [known] = state.everything(node.paths)
+    assert [processes.user_of(server.pid) for server in known.servers] == [0]
+    await_true(lambda: limits(node) == {"percent": 50.0, "memory": [5000 << 20]})
+    detach(node.paths, node.config, 2)
+    await_true(lambda: limits(node) == {"percent": 30.0, "memory": [5000 << 20]})
+    detach(node.paths, node.config, 1)
+    assert node.clean()
+
+
+@pytest.mark.parametrize("driver", ["r595"], indirect=True)
+@pytest.mark.parametrize("several", [False, True])
+def test_static_partitions_are_made_and_a_tenant_may_remove_them(node: Node, several: bool) -> None:
+    node.config = node.config._replace(static_partitions="auto", multi_user=several)
+
+    small, large = node.attach(1, 30, mem=5000), node.attach(2, 70)
+
+    for attached, parts in (small, 4), (large, 11):
+        assert attached.level.name == "open-partition"
+        assert f"{parts} of 16 parts" in attached.level.text
+    assert small.environment["CUDA_MPS_SM_PARTITION"] != large.environment["CUDA_MPS_SM_PARTITION"]
+    detach(node.paths, node.config, 1)
+    again = node.attach(3, 30)
+    assert again.environment["CUDA_MPS_SM_PARTITION"] not in {*small.environment.values(), *large.environment.values()}
+    for job in (2, 3):
+        assert detach(node.paths, node.config, job).leftovers == ()
     assert node.clean()
 
 

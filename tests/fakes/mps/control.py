@@ -32,7 +32,10 @@ usage: nvidia-cuda-mps-control [options] | <module> <verb> [arguments]
   -v, --version               Print the version
 """
 _DAEMON = {"-d", "--daemon", "-f", "--foreground"}
-_MULTI_USER = {"-multiuser-server", "-m", "--multiuser"}
+_MULTI_USER = {"-multiuser-server", "-m", "-M", "--multiuser", "--multiuser-server"}
+_NEWER = ("r580", "r595")
+# The numbers of CUDA's errors, as far as an exit status holds them: no GPU (100), a library that is not found (500).
+_NO_GPU, _NO_LIBRARY = 100, 244
 _STATIC = {"-S", "--static-partitioning"}
 
 
@@ -43,10 +46,14 @@ def main(arguments: list[str]) -> int:
         return _speak(arguments, pipe)
     from tests.fakes.mps import node  # noqa: PLC0415 - see above
 
-    # What this driver can do: "r535", "r550", "v2" (default, as r550 with -multiuser-server), "static" (with -S), "v3".
+    # What this driver can do: "r535", "r550", "r580", "r595", "v2" (default, as r550 with -multiuser-server), "static"
+    # (with -S), "v3".
     driver = str(node.settings(pipe).get("driver", "v2"))
     if set(arguments) - _options(driver):
-        # Real ones take what they do not know for a command.
+        if driver in _NEWER:
+            sys.stdout.write("Unrecognized option \n" + _HELP)
+            return 0
+        # Older ones take what they do not know for a command.
         return _speak(arguments, pipe)
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write(_HELP_V3 if driver == "v3" else _HELP + (_HELP_STATIC if driver == "static" else ""))
@@ -66,13 +73,27 @@ def pipe_directory() -> str:
 def _options(driver: str) -> set[str]:
     if driver == "v3":
         return {"-h", "--help", "-v", "--version", "-m", "--multiuser", "-p", "--protocol", "2", "3", *_DAEMON}
-    more = {"v2": {"-multiuser-server"}, "static": {"-multiuser-server", *_STATIC}}.get(driver, set())
+    several = {"-multiuser-server", "-M", "--multiuser", "--multiuser-server"}
+    more = {
+        "v2": {"-multiuser-server"},
+        "static": {"-multiuser-server", *_STATIC},
+        "r580": several,
+        "r595": {*several, *_STATIC},
+    }.get(driver, set())
     return {"-h", "--help", "-d", "-f", *more}
 
 
 def _daemon(arguments: list[str], pipe: str, driver: str) -> int:
     import fcntl  # noqa: PLC0415 - see above
 
+    from tests.fakes.mps import node  # noqa: PLC0415 - see above
+
+    if driver in _NEWER:
+        wanted = node.settings(pipe)
+        if wanted.get("no_library"):
+            return _NO_LIBRARY
+        if not node.Machine(node.machine_file(wanted)).visible(os.environ.get("CUDA_VISIBLE_DEVICES")):
+            return _NO_GPU
     words = set(arguments)
     protocol = 3 if driver == "v3" and ({"-p", "--protocol"} & words) and "3" in words else 2
     options = {

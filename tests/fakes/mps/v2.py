@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _SETTINGS = {"set_default_active_thread_percentage", "set_default_device_pinned_mem_limit"}
 _OF_A_SERVER = {"set_active_thread_percentage", "set_device_pinned_mem_limit"}
 _STATIC = {"sm_partition", "lspart", "device_query"}
+_NEWER = {"r580", "r595"}
+_NOT_STATIC = "Static partitioning mode is not enabled\n"
 
 
 def run(daemon: Daemon, words: list[str], uid: int = 0) -> tuple[str, int]:
@@ -20,7 +22,7 @@ def run(daemon: Daemon, words: list[str], uid: int = 0) -> tuple[str, int]:
     name, arguments = words[0], words[1:]
     too_old = name == "get_server_status" and _driver(daemon) == "r535"
     if too_old or (name in _STATIC and not daemon.service.static):
-        return unknown_command(name), 0
+        return _NOT_STATIC if _driver(daemon) == "r595" else unknown_command(name), 0
     refused = _refusal(daemon, name, arguments, uid)
     if refused:
         return refused, 0
@@ -45,25 +47,38 @@ def _driver(daemon: Daemon) -> str:
 
 
 def _refusal(daemon: Daemon, name: str, words: list[str], uid: int) -> str:
-    """Why this user may not, as drivers 535 and 550 say it; empty where he may."""
+    """Why this user may not, as the drivers say it; empty where he may."""
     if uid == 0:
         return ""
-    who = f"Insufficient privileges for UID {uid}"
-    old = _driver(daemon) == "r535"
     server = _server(daemon, words[0]) if words else None
-    if name == "start_server" and words[1:2] != [str(uid)]:
-        return f"{who}\n" if old else f"{who}. Only the root user may start server for another user.\n"
-    if old:
+    what = _what_is_refused(name, words, server, uid)
+    if not what:
         return ""
+    who = f"Insufficient privileges for UID {uid}"
+    driver = _driver(daemon)
+    if driver == "r535":
+        # It lets everybody do the rest.
+        return f"{who}\n" if what in {"start server for another user", "shutdown another user's server"} else ""
+    said = f"Only the root user may {what}"
+    if what == "settings" or driver in _NEWER:
+        started = "who started" if driver in _NEWER else "started"
+        said = f"Control deamon settings can only be modified by the user {started} it or by the root user"
+    return f"{who}. {said}.\n" + ("800\n" if name == "terminate_client" else "")
+
+
+def _what_is_refused(name: str, words: list[str], server: Server | None, uid: int) -> str:
+    """What an ordinary user may not do with a daemon of root; empty for all else."""
+    if name == "start_server" and words[1:2] != [str(uid)]:
+        return "start server for another user"
     if name in _SETTINGS:
-        return f"{who}. Control deamon settings can only be modified by the user started it or by the root user.\n"
+        return "settings"
     if server is None or server.uid == uid:
         return ""
-    if name in _OF_A_SERVER:
-        return f"{who}. Only the root user may change settings for another user's server.\n"
-    if name == "terminate_client":
-        return f"{who}. Only the root user may terminate clients on another user's server.\n800\n"
-    return ""
+    return {
+        **dict.fromkeys(_OF_A_SERVER, "change settings for another user's server"),
+        "terminate_client": "terminate clients on another user's server",
+        "shutdown_server": "shutdown another user's server",
+    }.get(name, "")
 
 
 def _no_server(pid: str) -> str:
@@ -87,9 +102,13 @@ def _start_server(daemon: Daemon, words: list[str]) -> str:
     service = daemon.service
     uid = 0 if service.multi_user else int(words[words.index("-uid") + 1])
     running = next(iter(service.servers.values()), None)
+    if running and running.uid == uid and _driver(daemon) == "r595":
+        return f"Server with UID {uid} already exists\n"
     if running:
         return "" if running.uid == uid else "A server of another user is running\n"
-    daemon.start_server("v2", uid, service.defaults.copy(), [gpu.uuid for gpu in service.gpus])
+    limits = service.defaults.copy()
+    limits.memory = {place.removeprefix(_BY_UUID): mib for place, mib in limits.memory.items()}
+    daemon.start_server("v2", uid, limits, [gpu.uuid for gpu in service.gpus])
     return ""
 
 
@@ -176,37 +195,44 @@ def _memory(word: str) -> int:
     return mib
 
 
-def _shown_memory(daemon: Daemon, memory: dict[str, int], device: str) -> str:
-    mib = daemon.settings.get("lie_memory", memory.get(_place(daemon, device)))
+def _shown_memory(daemon: Daemon, memory: dict[str, int], device: str, prefix: str = "") -> str:
+    mib = daemon.settings.get("lie_memory", memory.get(_place(daemon, device, prefix)))
     if mib is None:
         return ""
     # As driver 595 prints it: whole gibibytes, rounded down.
     return f"{int(mib) // 1024}G\n" if int(mib) >= 1024 else f"{mib}M\n"
 
 
-def _limit(daemon: Daemon, memory: dict[str, int], device: str, value: str) -> str:
-    # A device that is not there is not refused, and a UUID means nothing.
-    if device.isdigit():
-        memory[_place(daemon, device)] = _memory(value)
+def _limit(daemon: Daemon, memory: dict[str, int], device: str, value: str, prefix: str = "") -> str:
+    # A device that is not there is not refused, and a UUID means nothing before driver 580.
+    if device.isdigit() or _driver(daemon) in _NEWER:
+        memory[_place(daemon, device, prefix)] = _memory(value)
     return ""
 
 
-def _place(daemon: Daemon, device: str) -> str:
+def _place(daemon: Daemon, device: str, prefix: str = "") -> str:
     """Under which name a device's limit is kept."""
-    gpu = daemon.service.device(device) if device.isdigit() else None
-    return gpu.uuid if gpu else f"#{device}"
+    gpu = daemon.service.device(device) if device.isdigit() or _driver(daemon) in _NEWER else None
+    if gpu is None:
+        return f"#{device}"
+    return gpu.uuid if device.isdigit() else prefix + gpu.uuid
+
+
+_BY_UUID = "@"
+"""A default that was set by UUID is not shown by ordinal."""
 
 
 def _set_default_memory(daemon: Daemon, words: list[str]) -> str:
     if len(words) == 1:
-        # Without a value it takes the limit away.
-        daemon.service.defaults.memory.pop(_place(daemon, words[0]), None)
+        # Without a value it takes the limit away, before driver 580.
+        if _driver(daemon) not in _NEWER:
+            daemon.service.defaults.memory.pop(_place(daemon, words[0]), None)
         return ""
-    return _limit(daemon, daemon.service.defaults.memory, words[0], words[1])
+    return _limit(daemon, daemon.service.defaults.memory, words[0], words[1], _BY_UUID)
 
 
 def _default_memory(daemon: Daemon, words: list[str]) -> str:
-    return _shown_memory(daemon, daemon.service.defaults.memory, words[0])
+    return _shown_memory(daemon, daemon.service.defaults.memory, words[0], _BY_UUID)
 
 
 def _set_memory(daemon: Daemon, words: list[str]) -> str:

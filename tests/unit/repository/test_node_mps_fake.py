@@ -20,6 +20,7 @@ from tests.fakes.mps.node import Machine
 from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node, needs_root
+from tests.real.control_program import UUIDS
 
 FIRST = GPUS[1]
 OTHER = USER + 1
@@ -217,15 +218,16 @@ def test_the_log_reads_as_the_real_one(site: Site) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("driver", ["r535", "r550"])
+@pytest.mark.parametrize("name", ["r535", "r550", "r580", "r580-multiuser", "r595", "r595-multiuser"])
 @pytest.mark.slow
-def test_it_answers_as_the_real_program_of_that_driver(site: Site, driver: str) -> None:
+def test_it_answers_as_the_real_program_of_that_driver(site: Site, name: str) -> None:
     """tests/real compares the same file with NVIDIA's own program."""
+    driver, _, mode = name.partition("-")
     site.node.wish(driver=driver)
-    said = json.loads((TRANSCRIPTS / f"{driver}.json").read_text())
+    said = json.loads((TRANSCRIPTS / f"{name}.json").read_text().replace(UUIDS[0], GPUS[0]))
     site.environment["CUDA_VISIBLE_DEVICES"] = ",".join(GPUS)
     site.pipe.chmod(0o755)
-    assert site.control("-d") == (0, "")
+    assert site.control("-d", *([f"--{mode}"] if mode else [])) == (0, "")
 
     found, server = [], ""
     for user, command, _ in said:

@@ -9,7 +9,7 @@ import pytest
 
 from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, tenants
-from prolog_epilog.mps.control import Abilities, abilities, mebibytes
+from prolog_epilog.mps.control import Abilities, Control, abilities, mebibytes, why_not_started
 from prolog_epilog.mps.limits import shows_memory, shows_percent
 from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminate_clients
 from prolog_epilog.mps.walls import raise_wall
@@ -82,8 +82,9 @@ def test_static_partitions_are_the_jobs_own(node: Node) -> None:
     node.wish(driver="static")
     # An H100 has 16 chunks of 8 multiprocessors: 30 % are 4 of them, 70 % are 11.
     small, large = node.attach(1, 30, 2048), node.attach(2, 70)
-    assert small.level.name == "static-partition"
+    assert small.level.name == "open-partition"
     assert "4 of 16" in small.level.text
+    assert "unless a job beside it takes or removes parts itself" in small.level.text
     got = node.app("hold=60", given=small.environment | EVERYTHING).says()
     assert got["sms"] == [32]
     assert node.app("hold=60", given=large.environment).says()["sms"] == [88]
@@ -153,17 +154,57 @@ def test_a_daemon_for_one_user_stays_that_though_the_site_now_wants_several(node
 
 def test_what_a_driver_can_is_found_out_by_starting_it(node: Node) -> None:
     found = []
-    for driver in ("r535", "v2", "static", "v3"):
+    for driver in ("r535", "v2", "static", "r580", "r595", "v3"):
         node.wish(driver=driver)
         found.append(abilities(node.config.mps_control, node.paths.mps, GPUS[:1]))
     assert found == [
         Abilities(namespaces=False, static=False, multi_user=None),
         Abilities(namespaces=False, static=False, multi_user="-multiuser-server"),
         Abilities(namespaces=False, static=True, multi_user="-multiuser-server"),
+        Abilities(namespaces=False, static=False, multi_user="--multiuser"),
+        Abilities(namespaces=False, static=True, multi_user="--multiuser"),
         Abilities(namespaces=True, static=False, multi_user="--multiuser"),
     ]
     assert list(node.paths.mps.iterdir()) == []
     assert node.clean()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_daemon_that_finds_no_library_is_named_at_once(node: Node, several: bool) -> None:
+    node.wish(driver="r580", no_library=True)
+    node.config = node.config._replace(multi_user=several)
+
+    with pytest.raises(ControlError, match=r"does not find libcuda\.so\.1 .*; .* run ldconfig"):
+        node.attach(1, 30)
+
+    assert node.clean()
+
+
+def test_why_no_daemon_starts_is_told(node: Node) -> None:
+    program, folder = node.config.mps_control, node.paths.mps
+    assert why_not_started(program, folder, []) == ""
+    node.wish(driver="r580")
+    assert why_not_started(program, folder, GPUS[:1]) == ""
+    assert "sees no GPU (it ended with status 100); " in why_not_started(program, folder, [])
+    assert "ends at once with status 0; start it by hand" in why_not_started("/bin/true", folder, [])
+    assert list(folder.iterdir()) == []
+
+
+@needs_root
+def test_a_driver_that_guards_its_partitions_keeps_them_for_the_job(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.wish(driver="static")
+    tell = Control.tell
+
+    def guarded(control: Control, command: str, seconds: float = 10.0, *, uid: int | None = None) -> str:
+        if uid and command.startswith("sm_partition"):
+            raise ControlError("Insufficient privileges")
+        return tell(control, command, seconds)
+
+    monkeypatch.setattr(Control, "tell", guarded)
+    assert node.attach(1, 30).level.name == "static-partition"
+    assert node.attach(2, 70).level.name == "static-partition"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +241,7 @@ def test_units_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "name"), [("v2", "open-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "static-partition+dmem")]
+    ("driver", "name"), [("v2", "open-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "open-partition+dmem")]
 )
 def test_where_the_kernel_limits_memory_the_level_says_so(node: Node, driver: str, name: str) -> None:
     node.wish(driver=driver)
