@@ -524,10 +524,12 @@ def test_the_real_program_and_the_real_munge_agree_with_all_this(munged: str, tm
         def called() -> bool:
             """It gives up after 0.3 s, which a loaded machine may need."""
             process = subprocess.Popen([program()], env=env)
-            for notice in take(notices, seconds=1.0):
-                assert (notice.job, notice.node) == (4294967295, "gpu-01.x")
-                notice.answer()
-            assert process.wait(30) == 0
+            # Whatever comes is answered: what came too late last time must not stand before what comes now.
+            while process.poll() is None:
+                for notice in take(notices, seconds=0.1):
+                    assert (notice.job, notice.node) == (4294967295, "gpu-01.x")
+                    notice.answer()
+            assert process.returncode == 0
             log = tmp_path / "log"
             outcomes = [line.split("\t")[3] for line in log.read_text().splitlines()] if log.exists() else []
             assert set(outcomes) <= {"done", "timeout"}
