@@ -95,11 +95,11 @@ class FeedForwardAimd:
         self._learned = now
         self._pace += 0.1 * (passed - self._pace)
         worst = min(1.0, tune.largest_burst * (self._fit.slope + tune.caution * self._fit.error)) * self._duty
+        harms = worst > self._allowed
         # A false alarm is not worth it for an owner that no burst can harm: only what goes beyond a burst raises its
         # alarm.
-        rarely = tune.false_alarm_s if worst > self._allowed else tune.harmless_alarm_s
-        beats = rarely / self._pace
-        if step > tune.long_step_s and worst > self._allowed:
+        beats = (tune.false_alarm_s if harms else tune.harmless_alarm_s) / self._pace
+        if harms and step > tune.long_step_s:
             beats = min(beats, tune.long_false_alarm_beats)
         self._harm.alarm_once_in(beats)
         self._fit.fade(exp(-passed / tune.memory_s))

@@ -119,6 +119,19 @@ def test_a_request_beyond_the_p99_of_noise_costs_a_services_guest_duty(took: flo
     assert late or duties[1] == duties[0]
 
 
+@pytest.mark.parametrize(("late", "at_risk"), [(0.0, 0.4), (1.5, 5.2), (3.0, 10.0), (60.0, 10.0)])
+def test_once_half_of_the_late_requests_are_used_up_a_burst_may_last_a_window_and_still_keep_the_bound(
+    late: float, at_risk: float
+) -> None:
+    """6 s of requests in 600 may be late. After 1.5 s a burst lasts half the way from 0.4 s to the window of 10."""
+    law = FeedForwardAimd(BoundSettings(), AimdSettings(), 0.2, service=True)
+    law._late = late
+
+    duty = law.duty(GuardReading(BEGAN, None, 0.5, 0.0, 0.01, 0.0))
+
+    assert duty == pytest.approx(ALLOWED * 10 / (10 + 1.5 * at_risk) / 0.32)
+
+
 def test_a_change_detector_is_quiet_until_something_adds_up_and_when_it_is_reset() -> None:
     detector = ChangeDetector(0.5, 8.0)
     quiet = [detector.quiet]
