@@ -148,6 +148,13 @@ def test_a_trial_that_left_a_checkpoint_starts_the_count_anew() -> None:
     assert "from the start" in decide([trial("mpi_runtime_failure")], Limits()).reason
 
 
+def test_a_job_starts_from_the_checkpoint_of_any_earlier_trial() -> None:
+    saved, lost = trial("model_ckpt_error", progressed=True), trial("model_ckpt_error")
+
+    assert "from its checkpoint" in decide([saved, lost], Limits()).reason
+    assert "from its checkpoint" in decide([lost, saved], Limits()).reason
+
+
 @pytest.mark.parametrize(
     ("limits", "word"),
     [(Limits(requeue=False), "no-requeue"), (Limits(requeues_left=0), "max_batch_requeue"), (Limits(tries=1), "tries")],
