@@ -56,8 +56,6 @@ _LINKS = 14
 
 _MOST_BROKEN = 63
 
-_NODE_BYTE = (1 << _NODE_BITS) - 1
-
 
 class BerthPolicy(Policy):
     """Among GPU sets whose slowest score is within 2 % of the best, picks the one with the highest bandwidth.
@@ -257,7 +255,7 @@ def _least_needed(demand: "Demand", view: "View", values: Ints) -> tuple[Ints, b
     if kept.size == best.size:
         return values, False
     found = values.copy()
-    found[best] &= ~_NODE_BYTE
+    found[best] = found[best] >> _NODE_BITS << _NODE_BITS
     found[kept] = values[kept]
     return found, kept.size < closed.size
 

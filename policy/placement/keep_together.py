@@ -61,24 +61,23 @@ class Leaves:
         Where no GPUs of the fleet, free or not, are so much better, a search for them is spared.
         """
         fleet = picture.fleet
-        if demand.k > 1 and fleet.tables.widest(demand.k) > here.paths[0]:
+        if fleet.tables.widest(demand.k) > here.paths[0]:
             return True
         if picture.crowded:
             return False
-        costs, (model, app_class, gpus) = fleet.costs, (demand.model, demand.app_class, demand.gpus)
-        nearest = min(costs.locality(model, app_class, level, gpus) for level in ("nvlink", "node"))
-        return costs.of(self._least_score(demand, fleet), nearest) < here.cost * (1 - ALIKE_IN_A_CROWD)
+        # No factor of a cost is below 1.
+        return self._least_score(demand, fleet) < here.cost * (1 - ALIKE_IN_A_CROWD)
 
     def _least_score(self, demand: "Demand", fleet: "Fleet") -> float:
         table = fleet.scores_of(demand.app_class)
-        if table is None or demand.k > table.shape[1]:
+        if table is None:
             return 1.0
         key = demand.app_class, demand.k
         known = self._least.get(key)
         # The same array means the same scores, because tables are replaced and never changed.
         if known is None or known[0] is not table:
             exists = np.arange(table.shape[1]) < fleet.size[:, None]
-            slowest = np.partition(np.where(exists, table, np.inf), demand.k - 1, axis=1)[:, demand.k - 1]
+            slowest = np.sort(np.where(exists, table, np.inf), axis=1)[:, demand.k - 1]
             known = self._least[key] = table, float(slowest.min(initial=np.inf))
         return known[1]
 

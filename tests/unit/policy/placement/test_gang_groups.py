@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from policy.cluster.view import View
+from policy.placement.berth import BerthPolicy
 from policy.placement.gang import LEVELS_OF_NODES, _fullest_group, _least_missed, _of_both, choose, nearness
 from policy.plan.tracker import open_book
 from policy.request.demand import Demand
 from tests.unit.policy_world import fleet, node, reading
+from topology.blocks import Blocks
 from topology.fabric import NOBODY, Fabric
 
 
@@ -91,3 +93,20 @@ def test_the_nearest_level_at_which_enough_nodes_have_a_set_free() -> None:
     near = nearness(2, two_pods().fleet.fabric, np.arange(4), on)
 
     assert [LEVELS_OF_NODES[place] for place in near] == ["leaf", "pod", "any"]
+
+
+@pytest.mark.parametrize(("across", "inside"), [(0x0F, 0xF0), (0xF0, 0x0F)])
+def test_gpus_that_are_free_only_across_blocks_leave_the_job_those_that_are_free_within_one(
+    across: int, inside: int
+) -> None:
+    """Slurm starts two nodes of one block: n1 and n2, or n3 and n4."""
+    nodes = [node(name, used=0xFF ^ free) for name, free in (("n1", across), ("n2", 0), ("n3", 0xFF), ("n4", inside))]
+    look = reading(nodes)
+    flat = Fabric.flat(["n1", "n2", "n3", "n4"])
+    fabric = replace(flat, blocks=Blocks((2,), np.array([0, 0, 1, 1])))
+    view = open_book(fleet(look, fabric=fabric), look).cluster.now(3_600)
+    demand = Demand(2, 4, cpus=1, mem=1, level="any", limit=3_600, candidates=view.fleet.ready)
+
+    berth = BerthPolicy().place(demand, view)
+
+    assert (berth.names, berth.mask) == (("n3", "n4"), inside)

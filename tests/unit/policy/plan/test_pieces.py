@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from policy.cluster.fleet import leaf_order
@@ -12,7 +13,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
-from policy.placement.keep_together import clearly_better
+from policy.placement.keep_together import Leaves, clearly_better
 from policy.placement.registry import create
 from policy.plan.answer.decide import decide
 from policy.plan.book import Book
@@ -204,3 +205,32 @@ def test_among_machines_of_one_kind_one_search_is_enough() -> None:
 
     assert book.now_together(demand, policy).names == ("n1",)
     assert policy.asked == 1
+
+
+@pytest.mark.parametrize(("fast", "place", "searches"), [(1, "n1", 1), (2, "n3", 2)])
+def test_a_search_for_faster_gpus_is_worth_it_where_one_node_has_as_many_as_the_job_takes(
+    fast: int, place: str, searches: int
+) -> None:
+    """All GPUs take twice as long, but for some of n3's."""
+    world = world_of(busy(0x0F, 0, 0, 0), [running(1, "n1", 0x0F, 600)])
+    table = np.full((4, 8), 2.0)
+    table[2, :fast] = 1.0
+    world.picture = Picture(replace(world.picture.fleet, scores={"compute": table}))
+    policy = Counting()
+    demand = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_), app_class="compute")
+
+    assert planned(world).now_together(demand, policy).names == (place,)
+    assert policy.asked == searches
+
+
+def test_new_scores_show_faster_gpus_elsewhere() -> None:
+    world = world_of(busy(0x0F, 0, 0, 0), [running(1, "n1", 0x0F, 600)], slow=(0, 1, 2, 3))
+    book, leaves = planned(world), Leaves()
+    demand = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_), app_class="compute")
+    here = book.now_together(demand, BerthPolicy())
+    assert not leaves.may_be_better(demand, here, book.cluster)
+
+    fast = np.full((4, 8), 2.0)
+    fast[3] = 1.0
+    newer = replace(book.cluster, fleet=replace(book.fleet, scores={"compute": fast}))
+    assert leaves.may_be_better(demand, here, newer)
