@@ -190,6 +190,19 @@ def test_a_share_is_asked_for_three_seconds_before_its_begin_time() -> None:
     assert not whole.packed
 
 
+def test_a_share_is_planned_only_on_nodes_whose_gpus_can_be_shared_and_have_its_memory() -> None:
+    nodes = [share_world.node("n1"), node("n2"), share_world.node("n3")]
+    one = Reader(share_world.fleet(reading(nodes), SHARING))
+
+    def places(**changes: str) -> list[bool]:
+        job = share_world.packed_waiting(8, "n1", 0, 30, segment=changes)
+        return list(one.read(job, NOW).demand.candidates)
+
+    assert places() == [True, False, True]
+    assert places(gpu_mem="16384") == [True, False, True]
+    assert places(gpu_mem="16385") == [False] * 3
+
+
 # Guests.
 
 

@@ -153,6 +153,20 @@ def test_several_gpus_and_nodes_take_the_same_share_of_each() -> None:
     assert where(nodes) == ("n1,n2,n3", "2")
 
 
+@pytest.mark.parametrize("larger", ["n1", "n2"])
+def test_on_several_nodes_a_share_is_that_of_the_smallest_gpu(larger: str) -> None:
+    look = reading([node("n1"), node("n2")])
+    sizes = {name: GPU_MIB * (3 if name == larger else 1) for name in ("n1", "n2")}
+    machines = {name: with_memory(machine(name, "l40s"), mib) for name, mib in sizes.items()}
+    fleet = build_fleet(look.nodes, look.partitions, machines, look.memory, memory_counts=True)
+
+    several = {"tres_per_job": "", "tres_per_node": "gres/gpu:1", "gpus": "2", "min_nodes": "2", "max_nodes": "2"}
+    both = ask(open_book(fleet, look), 50, **several)
+
+    assert where(both) == ("n1,n2", "0")
+    assert both.fields["mem"] == "8192", "half of the 16 GiB that one of them has for packed jobs"
+
+
 @pytest.mark.parametrize("fields", [{"held": "1"}, {"dependency": "1"}, {"begin": str(int(NOW) + 600)}])
 def test_one_that_may_not_start_at_once_asks_for_its_gpu_whole(fields: dict[str, str]) -> None:
     # Slurm would start it later by percent alone, whoever is there by then.
