@@ -27,3 +27,30 @@ def test_a_place_that_is_kept_for_a_job_on_its_way_is_nobodys_when_its_node_come
     world.plan.kept = (claim_on(world.plan.book.fleet, entry.demand, [0], 0xFF, NOW),)
 
     assert world.end(1) == [], "job 5 would have it"
+
+
+def test_a_gang_that_gets_its_nodes_leaves_the_next_empty_one_to_the_job_behind_it() -> None:
+    gang = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    three = running(3, "n3", 0xFF, 9_000, nodes=("n3", "n4", "n5"), required=("n3", "n4", "n5"))
+    others = [running(number, f"n{number}", 0xFF, 3_000) for number in (1, 2)]
+    world = World(full_nodes(5), [*others, three, gang, waiting(6, "n1", 0xFF, priority=1)])
+    world.full()
+
+    changes = moves(world.end(3))
+
+    assert [(move.job.id, len(move.berth.names), move.start) for move in changes] == [(5, 2, 0.0), (6, 1, 0.0)]
+
+
+def test_an_empty_node_without_the_cpus_for_the_first_in_line_goes_to_the_next() -> None:
+    """A job without GPUs holds 31 of the 32 CPUs of n1. Only a job on several nodes gathers nodes that come free."""
+    wide = waiting(5, "n2", 0xFF, priority=9, segment={"cpus": "8"})
+    world = World(full_nodes(2), [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 3_000), wide])
+    world.jobs[6] = waiting(6, "n2", 0b1, priority=1)
+    world.full()
+    del world.jobs[1]
+    world.nodes["n1"] = replace(world.nodes["n1"], gpus_used=0, cpus_used=31)
+    look = world.read()
+
+    [move] = moves(world.plan.freed(world.picture, world.picture.update(look), look.jobs))
+
+    assert (move.job.id, move.berth.names, move.start) == (6, ("n1",), 0.0)
