@@ -98,7 +98,8 @@ def succeeds(*command: str) -> bool:
 def parts(*, clusters: bool, fuzzing: bool) -> list[Part]:
     """What there is to run."""
     elsewhere = [f"--ignore=tests/{folder}" for folder in ("slurm", "hostile", "hard", "fuzz")]
-    words = ["tests", *elsewhere, "-m", "not hard and not published and not torch", "-n", str(CPUS)]
+    words = ["tests", *elsewhere, "-m", "not hard and not published and not torch"]
+    words += ["-n", str(CPUS), "--dist", "worksteal"]
     units = Part("units", words, nice=5 if clusters else 0)
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     versions = VERSIONS if clusters else ()

@@ -45,6 +45,12 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts first what takes long where processes share the tests: else one waits at the end for another."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_report_header() -> str:
     """Tells what repeats this run's samples."""
     return f"samples: BERTH_SEED={SEED}"
