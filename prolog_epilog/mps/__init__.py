@@ -10,7 +10,7 @@
     walls         the kernel's limit of memory, where there is one
     trouble       the guard's actions when a server fails
 
-Facts about MPS are from NVIDIA's manual (r550 to r615).
+Facts about MPS are from NVIDIA's manual (r550 to r615) and its control programs of drivers 535, 550, 580 and 595.
 """
 
 from prolog_epilog.mps.lifecycle import Attached, Detached, attach, detach, sweep, tenants

@@ -78,7 +78,7 @@ class InteractiveServer:
     def loose(self, control: Control, state: SetState) -> bool:
         """Tries, as the first tenant, to set a limit that is set already; returns true if MPS accepts that.
 
-        On drivers 535 and 550 a user can do so if the server runs as that user, and on 535 whoever it runs as.
+        On drivers 535 to 595 a user can do so if the server runs as that user, and on 535 whoever it runs as.
         """
         percent, uid = ceiling_of(state)[0], state.tenants[0].uid
         if os.geteuid() != 0 or uid == 0:
@@ -90,7 +90,7 @@ class InteractiveServer:
         return True
 
     def set_default_memory(self, control: Control, mib: int) -> None:
-        """Sets the memory limit of each client of later servers; by ordinal, since MPS silently ignores a UUID."""
+        """Sets the memory limit of each client of later servers; by ordinal: before driver 580 a UUID is ignored."""
         for ordinal, uuid in enumerate(control.uuids):
             control.tell(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
             shown = control.tell(f"get_default_device_pinned_mem_limit {ordinal}")

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_DEVICE = 100, INVALID_RESOURCE = 914, GPUS = 16, ENTRIES = 24 };
+enum { NO_DEVICE = 100, INVALID_RESOURCE = 914, ENTRIES = 24 };
 enum {
 	SMS = 132,
 	SMS_IN_TPC = 2,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, sweep, trouble
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
+from prolog_epilog.mps.losses import culprits
 from prolog_epilog.node import processes
 from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -215,6 +218,38 @@ def test_whether_another_user_can_depends_on_the_driver(driver: str, control: Co
     await_true(lambda: Ceiling().status(control) == "ACTIVE")
 
     assert Ceiling().loose(control, state_of(control, Tenant(1, OTHER, 30, None))) == (driver == "r535")
+
+
+def write_into_the_log(control: Control, words: bytes) -> None:
+    """What any user can do who reaches the daemon."""
+    code = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY), bytes.fromhex(sys.argv[2]))"
+    subprocess.run(["/usr/bin/python3", "-c", code, control.pipe / "log", words.hex()], user=OTHER, check=True)
+
+
+def test_a_user_can_forge_a_line_of_the_log(control: Control) -> None:
+    """As docs/shares-on-nodes.md says: the cause of a fault that the log names is no proof against malice."""
+    text = b"Client {PID: 4711, Context: 1} encountered a fatal GPU error.\n"
+    of_a_server = 0xABCDE001
+    write_into_the_log(control, struct.pack("<10Iq", of_a_server, 651, 2026, 11, 27, 5, 15, 0, 0, 0, len(text)) + text)
+
+    await_true(lambda: culprits(control.log) == (4711,))
+
+
+def test_a_user_can_end_the_log_and_with_it_the_daemon(control: Control) -> None:
+    tell(control, "get_server_list")
+    write_into_the_log(control, b"x" * 64)
+
+    def until_it_is_silent() -> None:
+        for _ in range(1_000):
+            control.tell("get_server_list", 2.0)
+
+    with pytest.raises(ControlError, match="MPS did not answer"):
+        until_it_is_silent()
+    # Nobody read its words any more: with room in the pipe it goes on.
+    pipe = os.open(control.pipe / "log", os.O_RDONLY | os.O_NONBLOCK)
+    os.read(pipe, 1 << 16)
+    os.close(pipe)
+    assert tell(control, "get_server_list") == ""
 
 
 def test_a_share_lives_and_ends(node: Node) -> None:
