@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import time
@@ -61,6 +62,25 @@ COMMANDS: tuple[tuple[int | None, str], ...] = (
     (OTHER, "quit"),
     (OTHER, "shutdown_server SERVER -f"),
 )
+
+PARTITIONS: tuple[tuple[int | None, str], ...] = (
+    (None, "lspart"),
+    *((None, f"sm_partition add {UUIDS[0]} {chunks}") for chunks in (4, 0, 13, 11)),
+    (None, f"sm_partition add {UUIDS[0]}"),
+    (None, "sm_partition add GPU-cccccccc-0000-0000-0000-000000000000 1"),
+    (None, f"sm_partition add {UUIDS[1]} 16"),
+    (None, f"start_server -uid {OWNER}"),
+    (None, "get_server_list"),
+    (None, "lspart"),
+    (None, f"sm_partition rm {UUIDS[0]} PARTITION1"),
+    (None, f"sm_partition rm {UUIDS[0]} PARTITION1"),
+    (None, f"sm_partition rm {UUIDS[0]}/PARTITION2"),
+    (OTHER, f"sm_partition rm {UUIDS[1]} PARTITION3"),
+    (OTHER, f"sm_partition add {UUIDS[0]} 2"),
+    (OTHER, "lspart"),
+    (OWNER, "set_active_thread_percentage SERVER 90"),
+)
+"""What is asked of a daemon with static partitions, which have names in the order in which they are made."""
 
 
 def install(driver: str, folder: Path) -> str:
@@ -135,20 +155,37 @@ def tell(control: Control, command: str, uid: int | None = None) -> str:
     return done.stdout
 
 
-def transcript(control: Control) -> list[list[str]]:
+def transcript(control: Control, commands: tuple[tuple[int | None, str], ...] = COMMANDS) -> list[list[str]]:
     """Every command of the list with its answer; the server's number stands as SERVER, root as an empty user."""
     found = []
     server = ""
-    for uid, command in COMMANDS:
+    names: dict[str, str] = {}
+    for uid, command in commands:
         if not server and "SERVER" in command:
             server = _ready(control)
-        answer = tell(control, command.replace("SERVER", server or "SERVER"), uid)
+        answer = tell(control, with_names(command, names).replace("SERVER", server or "SERVER"), uid)
         if command == "get_server_list" and answer.strip():
             server = _ready(control)
             answer = tell(control, command)
-        shown = answer.replace(server, "SERVER") if server else answer
+        shown = without_names(answer, names)
+        shown = shown.replace(server, "SERVER") if server else shown
         found.append(["" if uid is None else str(uid), command, shown])
     return found
+
+
+def with_names(command: str, names: dict[str, str]) -> str:
+    """A command with the real names of partitions in place of PARTITION1, PARTITION2..."""
+    return re.sub(r"PARTITION\d+", lambda found: names.get(found[0], found[0]), command)
+
+
+def without_names(answer: str, names: dict[str, str]) -> str:
+    """An answer with PARTITION1... in place of the names, as wide as they are; learns the name of a new one."""
+    made = re.match(r"Partition GPU-[0-9a-f-]+/(\S+) created", answer)
+    if made:
+        names[f"PARTITION{len(names) + 1}"] = made[1]
+    for word, name in names.items():
+        answer = answer.replace(name, word.ljust(len(name), "_"))
+    return answer
 
 
 def _ready(control: Control) -> str:

@@ -29,6 +29,7 @@ from tests.real.control_program import (
     NOBODY,
     OTHER,
     OWNER,
+    PARTITIONS,
     find_library_beside,
     install,
     running,
@@ -101,6 +102,13 @@ def test_it_answers_as_it_is_written_down_with_several_users(driver: str, node: 
     with running(node.config.mps_control, node.root / "by-hand", options=(option,)) as control:
         assert transcript(control) == json.loads((TRANSCRIPTS / f"{driver}-multiuser.json").read_text())
         assert processes.user_of(Ceiling().server(control) or 0) == 0
+
+
+@pytest.mark.parametrize("driver", ["r595"], indirect=True)
+@pytest.mark.parametrize("option", ["-S", "--static-partitioning"])
+def test_it_answers_as_it_is_written_down_with_static_partitions(node: Node, option: str) -> None:
+    with running(node.config.mps_control, node.root / "by-hand", options=(option,)) as control:
+        assert transcript(control, PARTITIONS) == json.loads((TRANSCRIPTS / "r595-static.json").read_text())
 
 
 def test_what_it_starts_with_is_tried_and_leaves_nothing(driver: str, node: Node) -> None:

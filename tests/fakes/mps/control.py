@@ -36,7 +36,7 @@ _MULTI_USER = {"-multiuser-server", "-m", "-M", "--multiuser", "--multiuser-serv
 _NEWER = ("r580", "r595")
 # The numbers of CUDA's errors, as far as an exit status holds them: no GPU (100), a library that is not found (500).
 _NO_GPU, _NO_LIBRARY = 100, 244
-_STATIC = {"-S", "--static-partitioning"}
+_STATIC = {"-S", "--static", "--static-partitioning"}
 
 
 def main(arguments: list[str]) -> int:

@@ -267,39 +267,53 @@ def _devices(daemon: Daemon, _: list[str]) -> str:
 
 def _add_partition(daemon: Daemon, words: list[str]) -> str:
     service = daemon.service
+    if len(words) < 2:
+        usage = "Usage: sm_partition add <device UUID> <number of chunks>"
+        return f"Invalid command format: {' '.join(['add', *words])}\n\n{usage}\n"
+    if int(words[1]) < 1:
+        return f"Invalid number of chunks: {words[1]}\n"
     gpu = service.device(words[0])
     partition = service.add_partition(gpu, int(words[1])) if gpu and service.static else None
     if partition is None:
-        error = "error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
-        return f"Failed to fulfill the requested SM partition of {words[1]} chunks, {error}\n"
+        return "Failed to create partition\n"
     return f"Partition {partition.uuid}/{partition.id} created\n"
 
 
 def _remove_partition(daemon: Daemon, words: list[str]) -> str:
     service = daemon.service
+    uuid, _, identity = "/".join(words).partition("/")
     for partition in service.partitions:
-        if partition.uuid == words[0] and partition.id == words[1]:
+        if partition.uuid == uuid and partition.id == identity:
             if service.partition_in_use(partition):
-                return "Failed to remove the SM partition: it is in use\n"
+                return f"Partition {partition.id} in use. Terminate all clients before removing.\n"
             service.partitions.remove(partition)
-            return f"Partition {partition.uuid}/{partition.id} removed\n"
-    return "No such partition\n"
+            return f"Partition {partition.id} removed\n"
+    return "Failed to remove partition\n"
 
 
 def _partitions(daemon: Daemon, _: list[str]) -> str:
-    lines = ["GPU           Partition                              free chunk  used chunk  free SM  used SM  clients\n"]
-    for gpu in daemon.service.gpus:
-        used, every = daemon.service.chunks(gpu)
-        size = gpu.chunk
-        lines.append(
-            f"{gpu.uuid[:12]:<13} -  {every - used:>11} {used:>11} {(every - used) * size:>8} {used * size:>8}\n"
-        )
+    service = daemon.service
+    lines = [_row("GPU", "Partition", "free", "used", "free", "used", "clients"), _row("", "", *_UNITS, "")]
+    for gpu in service.gpus:
+        used, every = service.chunks(gpu)
+        # So much of the UUID as no other GPU's begins with; all are alike before the first hyphen.
+        name = gpu.uuid[:6]
+        lines.append(_row(name, "", every - used, used, gpu.sms - used * gpu.chunk, used * gpu.chunk, None))
         lines += [
-            f"{gpu.uuid[:12]:<13} {one.id} {'-':>6} {one.chunks:>11} {'-':>8} {one.chunks * size:>8}\n"
-            for one in daemon.service.partitions
+            _row(name, one.id, "", one.chunks, "", one.chunks * gpu.chunk, _YES[service.partition_in_use(one)])
+            for one in reversed(service.partitions)
             if one.uuid == gpu.uuid
         ]
     return "".join(lines)
+
+
+_UNITS = ("chunks", "chunks", "SM", "SM")
+_YES = {True: "Yes", False: "No"}
+
+
+def _row(*cells: object) -> str:
+    widths = (20, 36, 8, 8, 6, 6, 6)
+    return " ".join(f"{cell!s:<{width}}" for cell, width in zip(cells, widths, strict=False) if cell is not None) + "\n"
 
 
 _COMMANDS = {

@@ -20,10 +20,11 @@ from tests.fakes.mps.node import Machine
 from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node, needs_root
-from tests.real.control_program import UUIDS
+from tests.real.control_program import UUIDS, with_names, without_names
 
 FIRST = GPUS[1]
 OTHER = USER + 1
+R595 = ("r595", "r595-multiuser", "r595-static")
 
 
 class Site:
@@ -218,22 +219,26 @@ def test_the_log_reads_as_the_real_one(site: Site) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("name", ["r535", "r550", "r580", "r580-multiuser", "r595", "r595-multiuser"])
+@pytest.mark.parametrize("name", ["r535", "r550", "r580", "r580-multiuser", *R595])
 @pytest.mark.slow
 def test_it_answers_as_the_real_program_of_that_driver(site: Site, name: str) -> None:
     """tests/real compares the same file with NVIDIA's own program."""
     driver, _, mode = name.partition("-")
     site.node.wish(driver=driver)
-    said = json.loads((TRANSCRIPTS / f"{name}.json").read_text().replace(UUIDS[0], GPUS[0]))
+    written = (TRANSCRIPTS / f"{name}.json").read_text()
+    for theirs, ours in zip(UUIDS, GPUS, strict=True):
+        written = written.replace(theirs, ours).replace(theirs[:6] + " ", ours[:6] + " ")
+    said = json.loads(written)
     site.environment["CUDA_VISIBLE_DEVICES"] = ",".join(GPUS)
     site.pipe.chmod(0o755)
     assert site.control("-d", *([f"--{mode}"] if mode else [])) == (0, "")
 
+    names: dict[str, str] = {}
     found, server = [], ""
     for user, command, _ in said:
-        _, answer = site.control(
-            text=command.replace("SERVER", server or "SERVER") + "\n", user=int(user) if user else None
-        )
+        text = with_names(command, names).replace("SERVER", server or "SERVER")
+        _, answer = site.control(text=text + "\n", user=int(user) if user else None)
+        answer = without_names(answer, names)
         if command == "get_server_list" and answer:
             server = answer
             await_true(lambda: site.tell(f"get_active_thread_percentage {server}") != "")  # noqa: B023 - at once

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +13,13 @@ import pytest
 
 from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, tenants
-from prolog_epilog.mps.control import Abilities, Control, abilities, mebibytes, why_not_started
+from prolog_epilog.mps.control import Abilities, Control, Refused, abilities, mebibytes, why_not_started
 from prolog_epilog.mps.limits import shows_memory, shows_percent
 from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminate_clients
 from prolog_epilog.mps.walls import raise_wall
-from tests.fakes.mps.world import GPUS, USER, Node, fresh_node, needs_root
+from prolog_epilog.tenants import state
+from tests.fakes.mps.programs import TRANSCRIPTS
+from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node, needs_root
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +186,28 @@ def test_a_daemon_that_finds_no_library_is_named_at_once(node: Node, several: bo
     assert node.clean()
 
 
+@needs_root
+def test_a_server_of_several_users_comes_back_as_such_or_not_at_all(node: Node) -> None:
+    node.wish(driver="r580")
+    node.config = node.config._replace(multi_user=True)
+    node.attach(1, 30)
+    [known] = state.everything(node.paths)
+    assert known.daemon is not None
+    os.kill(known.daemon.pid, signal.SIGKILL)
+    await_true(lambda: server_status(node.paths, node.config, FIRST) == "GONE")
+    # As if another driver had been installed meanwhile.
+    node.wish(driver="r550")
+
+    with pytest.raises(CannotShare, match="serves one user at a time"):
+        node.attach(2, 30, uid=USER + 1)
+
+    node.wish(driver="r580")
+    assert node.attach(2, 30, uid=USER + 1).level.name == "server-ceiling"
+    for job in (1, 2):
+        detach(node.paths, node.config, job)
+    assert node.clean()
+
+
 def test_why_no_daemon_starts_is_told(node: Node) -> None:
     program, folder = node.config.mps_control, node.paths.mps
     assert why_not_started(program, folder, []) == ""
@@ -225,6 +253,27 @@ def test_a_driver_that_guards_its_partitions_keeps_them_for_the_job(
 )
 def test_memory_is_compared_as_far_as_mps_shows_it(shown: str, wanted: int, good: bool) -> None:
     assert shows_memory(shown, wanted) is good
+
+
+#: What real control programs answer to a command that they carry out.
+ANSWER = re.compile(
+    r"|SERVER|INITIALIZING|ACTIVE|FAULT|\d+(\.\d)?|\d+[GM]|Partition \S+ (created|removed)|GPU +Partition .*", re.DOTALL
+)
+#: What a partition's maker and remover finds out by the list of partitions.
+READ_BACK = ("Failed to create partition", "Failed to remove partition", "Static partitioning mode is not enabled")
+
+
+@pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("*.json")), ids=lambda path: path.stem)
+def test_what_real_control_programs_refuse_is_read_as_a_refusal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ""
+    monkeypatch.setattr("prolog_epilog.mps.control._run", lambda *_: said)
+    one = Control("/nowhere", Path("/nowhere"), Path("/nowhere"), ())
+    for _, command, said in json.loads(path.read_text()):
+        if ANSWER.fullmatch(said.strip()) or said.startswith(READ_BACK):
+            assert one.tell(command) == said
+        else:
+            with pytest.raises(Refused):
+                one.tell(command)
 
 
 @pytest.mark.parametrize(
