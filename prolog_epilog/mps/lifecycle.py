@@ -160,12 +160,7 @@ def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tena
     """Attaches the first job to these GPUs, which are not shared yet."""
     # A client can name only one partition, so a job with several GPUs could not have one on each.
     static = config.static_partitions != "never" and len(uuids) == 1
-    able = abilities(config.mps_control, paths.mps, uuids, static=static, multi_user=config.multi_user)
-    if config.multi_user and able.multi_user is None:
-        why = why_not_started(config.mps_control, paths.mps, uuids)
-        if why:
-            raise ControlError(why)
-        raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
+    able = _able(paths, config, uuids, static=static, multi_user=config.multi_user)
     with devices.driver() as nvml:
         state = SetState(
             boot=processes.boot_id(paths.boot_id),
@@ -187,6 +182,17 @@ def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tena
                 _stop(paths, config, states.load(paths, uuids[0]) or state)
                 raise
     raise CannotShare(f"this driver holds no shares on GPU {uuids[0]}; update it, or run without --gpu-share")
+
+
+def _able(paths: Paths, config: MpsConfig, uuids: Sequence[str], *, static: bool, multi_user: bool) -> Abilities:
+    """Returns the options that this driver's daemon accepts; there must be one for several users if they are wanted."""
+    able = abilities(config.mps_control, paths.mps, uuids, static=static, multi_user=multi_user)
+    if multi_user and able.multi_user is None:
+        why = why_not_started(config.mps_control, paths.mps, uuids)
+        if why:
+            raise ControlError(why)
+        raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
+    return able
 
 
 def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
@@ -276,13 +282,13 @@ def status_of(paths: Paths, config: MpsConfig, state: SetState) -> str:
 def revive(paths: Paths, config: MpsConfig, state: SetState) -> SetState:
     """Restarts daemon and server for the tenants in the books, after they died or cannot recover."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
+    able = _able(paths, config, state.uuids, static=False, multi_user=state.multi_user)
     _send_away(control, state)
     # A program that starts without a daemon would get the GPU without MPS, and keep MPS from coming back.
     modes.set_all(state.uuids, PROHIBITED)
     daemon.stop(paths, control, state, config.mps_stop_timeout)
     # The partitions ended with their daemon.
     state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
-    able = abilities(config.mps_control, paths.mps, state.uuids, static=False, multi_user=state.multi_user)
     state = launch(paths, config, state, able)
     for tenant in state.tenants:
         again, _ = method.admit(control, state, tenant)
