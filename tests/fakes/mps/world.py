@@ -152,7 +152,7 @@ class Node:
     def clean(self) -> bool:
         """Whether nothing is left of any sharing."""
         ours = {pid for pid, name in self.processes().items() if "mps-" in name}
-        folders = [*self.paths.gpus.iterdir(), *self.paths.mps.iterdir()] if self.paths.gpus.exists() else []
+        folders = [one for made in (self.paths.gpus, self.paths.mps) if made.exists() for one in made.iterdir()]
         return not ours and not folders and self.mode(0) == self.mode(1) == devices.DEFAULT
 
     def kill_all(self) -> None:

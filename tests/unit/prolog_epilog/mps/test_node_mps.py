@@ -278,9 +278,13 @@ def test_a_prolog_killed_at_any_moment_leaves_what_its_epilog_can_clean(node: No
     arriving.kill()
     arriving.wait()
     arriving.stdout.close()
-    end(node, 1)
-    # A control command that was under way ends by itself.
-    await_true(node.clean)
+
+    def cleaned() -> bool:
+        """A command that was under way ends by itself, and a child that had not begun yet holds its parent's locks."""
+        end(node, 1)
+        return node.clean()
+
+    await_true(cleaned)
 
 
 def test_a_damaged_file_of_one_gpu_stops_no_epilog_of_another(node: Node) -> None:
