@@ -269,7 +269,7 @@ def _program(settings: NodeConfig, able: Abilities) -> NodeFinding:
     said = ", ".join(f"{what} {'yes' if there else 'no'}" for what, there in tried)
     text = f"shares are held by {next(way for way, there in ways if there)} (tried: {said})"
     if settings.multi_user and able.multi_user is None:
-        advice = f"{text}; [node] multi_user needs a newer driver: this one has no option for it"
+        advice = f"{text}; [node] multi_user needs driver 580 or later: this one has no option for it"
         return NodeFinding("MPS", ok=False, text=advice)
     return NodeFinding("MPS", ok=True, text=text)
 

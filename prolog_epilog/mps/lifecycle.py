@@ -191,7 +191,8 @@ def _able(paths: Paths, config: MpsConfig, uuids: Sequence[str], *, static: bool
         why = why_not_started(config.mps_control, paths.mps, uuids)
         if why:
             raise ControlError(why)
-        raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
+        cure = "install driver 580 or later, or set multi_user = false in berth.conf"
+        raise CannotShare(f"this driver's MPS serves one user at a time; {cure}")
     return able
 
 
