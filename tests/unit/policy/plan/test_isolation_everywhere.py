@@ -18,6 +18,7 @@ import pytest
 from policy.plan.changes import Change, Release
 from policy.plan.isolation import Isolation
 from policy.plan.plan import Plan
+from tests.examples import sample_or_all, sampled
 from tests.unit.policy import plan as tests_of_the_plan
 
 from .test_isolation import concerned, settrace_for, traced
@@ -145,12 +146,15 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
         yield log
 
 
-def test_a_fault_in_any_function_of_the_plan_leaves_all_other_jobs_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@sample_or_all(120)
+def test_a_fault_in_any_function_of_the_plan_leaves_all_other_jobs_their_steps(
+    monkeypatch: pytest.MonkeyPatch, count: int | None
+) -> None:
     every = calls_that_reach_more(monkeypatch)
     assert len(every) >= LEAST
     caches = kept_results()
 
-    for code, (call, job_id) in every.items():
+    for code, (call, job_id) in sampled(every.items(), count):
         where = f"{Path(code.co_filename).name}:{code.co_qualname} in {call.test}"
         told: list[str] = []
 

@@ -424,10 +424,10 @@ def test_memory_hardly_grows_with_the_jobs() -> None:
 
     tally = Tally(EIGHT, shipped_rules())
     tracemalloc.start()
-    tally.add(read(many(20_000)), FOREVER, FOREVER.until)
+    tally.add(read(many(6_000)), FOREVER, FOREVER.until)
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
-    # Most of it are the minutes of the time: 100 bytes each, here 10,000 of them.
-    assert used < 4 << 20
-    assert "20,000 runs" in text(tally.figures(FOREVER))
+    # Most of it are the minutes of the time: 100 bytes each, here 3,000 of them.
+    assert used < 1 << 20
+    assert "6,000 runs" in text(tally.figures(FOREVER))
