@@ -115,7 +115,17 @@ def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tup
 
     if state == "CANCELLED" and (first := preflight_mark.first(values)) is not None:
         return preflight_rows(first, values, outcome, shipped_rules)
-    return failure_rows(outcome(job_id), shipped_rules()) if state in FAILED else []
+    return failure_rows(outcome(job_id), shipped_rules(), _other_systems()) if state in FAILED else []
+
+
+def _other_systems() -> tuple[str, ...]:
+    """Returns the words of comments that name other systems; Berth's own where berth.conf cannot be read."""
+    from policy.site.config import Config, config_path, load  # noqa: PLC0415 - most jobs did not fail
+
+    try:
+        return load(config_path()).other_retries
+    except ConfigError:
+        return Config().other_retries
 
 
 def _typed(values: Mapping[str, str]) -> dict[str, Any]:

@@ -6,29 +6,31 @@ rights, so the line of the log is shown only to users who may read the log.
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
-from policy.retry.decision import Limits, Trial, decide
+from policy.retry.decision import Limits, RetryDecision, Trial, decide
+from policy.retry.other_systems import reason_to_leave
 from policy.retry.rules import Rules
 from policy.slurm.outcomes import tries
 
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 
-def failure_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
-    """Returns the failure as rows for people."""
+def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Returns the failure as rows for people; `others` are the words of comments that name other systems."""
     failure = of_end(found, rules)
     rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
     values = found.values or {}
     if "f.retry" in values:
         runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         limits = Limits(tries(values), requeue=found.may_requeue)
-        decision = decide(runs, limits)
+        theirs = reason_to_leave(found.comment, others, put_back="by_others" in values)
+        decision = RetryDecision(again=False, reason=theirs) if theirs else decide(runs, limits)
         rows.append(("try again", f"{'yes' if decision.again else 'no'}: {decision.reason}"))
     return rows
 

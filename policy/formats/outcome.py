@@ -27,6 +27,8 @@ class Outcome:
     """True if its user lets Slurm requeue it, and it has a script."""
     logs: tuple[str, ...] = ()
     """Paths of its output files, as its user wrote them."""
+    comment: str = ""
+    """Its user's comment, by which some systems are told to requeue it; Berth never writes it."""
 
 
 _REQUEUES = 5

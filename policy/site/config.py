@@ -14,6 +14,7 @@ from policy.formats.errors import ConfigError, FormatError, nearest
 from policy.request import tiers
 from policy.request.locality import parse_rules
 from policy.request.settings import RelocationRules, Settings, Sharing
+from policy.retry.other_systems import DEFAULT, others_of
 
 _HOOK = {
     "socket": str,
@@ -44,6 +45,7 @@ _BERTHD = {
     "pin_ahead": bool,
     "look_ahead": bool,
     "exclude_others": int,
+    "other_retries": str,
     "node_weight": bool,
     "gateway": str,
     "order": str,
@@ -164,6 +166,8 @@ class Config:
     """The plugin's file of one line for each call; None: it writes none."""
     preflight_wait: float = 3_600.0
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
+    other_retries: tuple[str, ...] = others_of(DEFAULT)
+    """Words of a job's comment that leave its retries to another system."""
 
 
 def config_path() -> Path:
@@ -235,6 +239,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         metrics=_metrics(path, _checked(path, tables, "metrics", _METRICS)),
         hook_log=Path(hook["hook_log"]) if hook.get("hook_log") else None,
         preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
+        other_retries=others_of(berthd.get("other_retries", DEFAULT)),
     )
 
 

@@ -45,4 +45,5 @@ def _outcome(job: JobJson) -> Outcome:
         restarts=job.restart_cnt,
         may_requeue=job.requeue and job.batch_flag,
         logs=job.logs,
+        comment=job.comment,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,9 +31,22 @@ while sleep 0.1; do
 done
 """
 """A recovery service, which knows failed jobs by their state."""
+ASKED = '{"APS": {"auto_resume_mode": "requeue",  "max_requeue_times": 1}}; auto_requeue=1 "quoted"  a=b\\c'
+"""A comment as NVIDIA Mission Control's job recovery and a site's own service read it, with what a parser may spoil."""
+LEFT = ASKED.replace("auto_requeue=1", "auto_requeue=0")
+IN_JOB = """
+for round in 1 2; do
+    srun --kill-on-bad-exit=1 bash -c 'echo "NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+done
+srun bash -c '
+for try in 1 2 3; do
+    bash -c "echo began >>$1/run.$SLURM_JOB_ID; [ $try = 3 ] || kill -KILL \\$\\$" && break
+done' _ %s
+"""
+"""A launcher that begins ranks again inside the job, in new steps and in one, as nvidia-resiliency-ext does."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def epilog(slurm: Slurm) -> Iterator[Slurm]:
     script = f"mkdir -p {FOLDER}; cat >{FOLDER}/once <<'END'\n{ONCE}END\nchmod 755 {FOLDER}/once"
     slurm.target.bash(script, user="root")
@@ -60,6 +75,19 @@ def body(slurm: Slurm, second: str) -> str:
     """A job whose first run fails; of each run it writes a line."""
     note = f">>{slurm.shared}/run.$SLURM_JOB_ID"
     return f"echo began {note}; [ ${{SLURM_RESTART_COUNT:-0}} != 0 ] || {{ {LOST}; }}; {second}; echo ended {note}"
+
+
+def user_comment(slurm: Slurm, job: int) -> str:
+    """Returns the job's comment, exact to the byte."""
+    text = slurm.target.run(["scontrol", "show", "job", str(job), "--json"], user="root").out
+    found: str = json.loads(text)["jobs"][0]["comment"]
+    return found
+
+
+def leavings(slurm: Slurm, job: int) -> int:
+    """Returns how often berthd left the job to the system that its comment names."""
+    log = slurm.target.bash("svc berthd log", user="root").out
+    return len(re.findall(rf"JobId={job} is not tried again: its comment leaves that to another system", log))
 
 
 def start_now(slurm: Slurm, job: int) -> None:
@@ -103,3 +131,37 @@ def test_a_recovery_service_and_berth_start_no_run_that_the_other_ends(slurm: Sl
 
     assert runs(slurm, job) == ["began", "began", "ended"]
     assert slurm.show(job)["Restarts"] == "1"
+
+
+def test_a_job_that_a_comment_gives_to_another_system_waits_for_it_and_keeps_the_comment(slurm: Slurm) -> None:
+    """The other system comes later than Berth, and holds the job, rewrites its comment and excludes a node first."""
+    job = slurm.submit("--gpus=1", "--retry=auto", f"--comment={ASKED}", body=body(slurm, LOST))
+    first = until("its place", lambda: segment_of(slurm, job).get("nodes"))
+
+    until("berthd to leave it", lambda: leavings(slurm, job) == 1, 120)
+    slurm.passes(3)
+    assert (slurm.state(job), slurm.show(job)["Restarts"]) == ("FAILED", "0")
+    assert user_comment(slurm, job) == ASKED
+    slurm.target.run(["scontrol", "requeuehold", str(job)], user="root")
+    slurm.target.run(["scontrol", "update", f"JobId={job}", f"Comment={LEFT}", f"ExcNodeList={first}"], user="root")
+    slurm.target.run(["scontrol", "release", str(job)], user="root")
+    start_now(slurm, job)
+
+    until("berthd to leave it again", lambda: leavings(slurm, job) == 2, 180)
+    slurm.passes(3)
+    assert (slurm.state(job), slurm.show(job)["Restarts"]) == ("FAILED", "1")
+    assert runs(slurm, job) == ["began", "began"]
+    assert segment_of(slurm, job)["nodes"] != first
+    assert user_comment(slurm, job) == LEFT
+
+
+def test_ranks_that_begin_again_inside_a_job_are_no_failure_of_it(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus=1", "--retry=auto", f"--comment={ASKED}", body=IN_JOB % slurm.shared)
+
+    slurm.wait_state(job, {"COMPLETED"}, 180)
+    slurm.passes(3)
+
+    assert runs(slurm, job) == ["began"] * 3
+    assert slurm.show(job)["Restarts"] == "0"
+    assert user_comment(slurm, job) == ASKED
+    assert f"JobId={job} failed" not in slurm.target.bash("svc berthd log", user="root").out

@@ -101,7 +101,7 @@ class Planner:
         self._levels = HeardLevels(gateway)
         accounts = Accounts()
         self._preflights = Preflights(gateway, accounts, config.preflight_wait)
-        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
+        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights, others=config.other_retries)
         self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None

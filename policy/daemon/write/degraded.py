@@ -5,10 +5,11 @@ has it as failed, and only then: one that finished, was cancelled or ran out of 
 keep away from stands in its segment, so that no restart of berthd forgets it; its user's node lists stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from policy.formats import segment
 from policy.formats.errors import FormatError, SlurmError
+from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText
 from policy.plan.changes import BACK_AFTER
 from policy.plan.waiting_jobs import nodes_avoided
@@ -16,6 +17,7 @@ from policy.request.tiers import OPPORTUNISTIC
 from policy.site import log
 from policy.slurm import disagreement
 from policy.slurm.interface import Gateway
+from policy.slurm.outcomes import outcome
 
 MOST = 3
 """Most times that a job is sent elsewhere."""
@@ -35,8 +37,9 @@ _FAILED = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "PENDING"})
 class Degraded:
     """The jobs that are to be sent elsewhere."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, ask: Callable[[int], Outcome] = outcome) -> None:
         self._gateway = gateway
+        self._ask = ask
         self._met: dict[int, tuple[float, set[str]]] = {}
 
     def note(self, job: int, node: str, at: float) -> None:
@@ -51,7 +54,7 @@ class Degraded:
                 job = self._gateway.job(job_id)
                 if job.state in _ENDING and at - since < PATIENCE:
                     continue
-                updates += self._send(job, nodes, at)
+                updates += self._send(job, nodes, since, at)
             except SlurmError as problem:
                 # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
                 if at - since < PATIENCE:
@@ -60,7 +63,7 @@ class Degraded:
             del self._met[job_id]
         return updates
 
-    def _send(self, job: JobText, nodes: set[str], at: float) -> int:
+    def _send(self, job: JobText, nodes: set[str], since: float, at: float) -> int:
         where = ",".join(sorted(nodes))
         try:
             values = segment.fields(job.admin_comment)
@@ -82,6 +85,9 @@ class Degraded:
             )
             return 0
         if job.state != "PENDING":
+            if self._ask(job.id).started > since:
+                log.info(f"JobId={job.id} could not have its share on {where}; others than Berth ran it again", 603)
+                return 0
             self._gateway.requeue(job.id)
         self._gateway.annotate(job.id, sent(values, where, at))
         log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}", 605)

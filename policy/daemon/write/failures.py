@@ -5,11 +5,11 @@ until the job was looked into: so no end of berthd loses a failure. Slurm lets n
 class stands in its segment only once the job is back in the queue, together with its tries and the time of the next
 one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that somebody
 else puts back into the queue after it failed (an Epilog, a recovery service) is noted, and from then on left to them:
-two that requeue one job would end each other's tries.
+two that requeue one job would end each other's tries. So is one whose comment names such a system, from the beginning.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from signal import SIGTERM
 
@@ -35,6 +35,7 @@ from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
 from policy.retry.decision import RetryDecision, Trial, decide
+from policy.retry.other_systems import DEFAULT, others_of, reason_to_leave
 from policy.site import log
 from policy.slurm import changes
 from policy.slurm.boots import boot_times
@@ -49,9 +50,6 @@ PATIENCE = 600.0
 
 BY_OTHERS = "by_others"
 """Segment key of a job that somebody else than Berth put back into the queue after it had failed."""
-_OTHERS = RetryDecision(
-    again=False, reason="others put it back into the queue after it failed, and Berth leaves that to them"
-)
 
 MOST_ONE_BY_ONE = 64
 """Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells who ended well."""
@@ -90,10 +88,12 @@ class Failures:
         accounts: Accounts | None = None,
         preflights: Preflights | None = None,
         ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
+        others: Sequence[str] = others_of(DEFAULT),
     ) -> None:
         self._gateway = gateway
         self._ask = ask
         self._ask_boots = ask_boots
+        self._others = others
         self._accounts = accounts or Accounts()
         self._preflights = preflights
         self._running: dict[int, JobFacts] = {}
@@ -236,7 +236,9 @@ class Failures:
             if self._preflights is not None:
                 self._preflights.failed(found.id, failure, config, at)
         elif "f.retry" in values:
-            decision = _OTHERS if BY_OTHERS in values else decide(runs, limits(found, reading, config))
+            others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in values)
+            theirs = RetryDecision(again=False, reason=others)
+            decision = theirs if others else decide(runs, limits(found, reading, config))
             log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}", 620)
         new = failed(values, runs, found.ended, decision, at)
         if decision is not None and decision.again:

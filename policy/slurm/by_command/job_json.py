@@ -36,6 +36,7 @@ class JobJson:
     job_state: list[str] | str
     user_id: int = 0
     admin_comment: str = ""
+    comment: str = ""
     extra: str = ""
     partition: str = ""
     nodes: str = ""

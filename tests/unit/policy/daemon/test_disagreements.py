@@ -108,7 +108,7 @@ class Held(Slurm):
 
 def test_the_user_of_a_held_job_reads_why(capsys: pytest.CaptureFixture[str]) -> None:
     slurm = Held(state="PENDING")
-    degraded = Degraded(slurm)  # type: ignore[arg-type]
+    degraded = Degraded(slurm, slurm.outcome)  # type: ignore[arg-type]
     degraded.note(5, "n1", NOW)
 
     assert degraded.send_elsewhere(NOW) == 1

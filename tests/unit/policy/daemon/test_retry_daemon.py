@@ -49,6 +49,7 @@ class Slurm:
     nodes: tuple[str, ...] = ("n1",)
     ended: int = int(NOW)
     name: int | str = 5
+    comment: str = ""
     refuses: str = ""
     dies_at: str = ""
     done: list[str] = field(default_factory=list)
@@ -68,7 +69,7 @@ class Slurm:
     def outcome(self, job_id: int) -> Outcome:
         return Outcome(
             job_id, self.name, self.state, self.values, "gpu", self.nodes, self.ended - 900, self.ended,
-            self.exit_code, self.signal, self.restarts, self.may_requeue,
+            self.exit_code, self.signal, self.restarts, self.may_requeue, comment=self.comment,
         )  # fmt: skip
 
     def annotate(self, job_id: int, values: dict[str, str]) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from policy.daemon.hear.endings import NodeWord
+from policy.cli.why_failed import failure_rows
+from policy.daemon.hear.endings import NodeWord, shipped_rules
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
+from policy.retry.other_systems import named_in, others_of
+from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from policy.slurm.outcomes import outcome
 from tests.unit.policy_world import NOW, node
 
 from .test_retry_daemon import NCCL, PLACED, Slurm, ended, job, look
@@ -127,6 +133,82 @@ def test_an_epilog_that_takes_the_node_away_and_sends_the_job_on_is_left_to_it(f
     slurm = node_goes(replace(NCCL, failure=failure), node("n1", up=False, lost=lost))
 
     assert (slurm.values["fail"], slurm.values["by_others"]) == (failure, "1")
+
+
+AJR = '{"APS": {"auto_resume_mode": "requeue", "max_requeue_times": 1}}'
+"""What a user writes for NVIDIA Mission Control's job recovery."""
+
+
+@pytest.mark.parametrize("comment", [AJR, "auto_requeue=3", "train run 7; AUTO_REQUEUE=3", "auto_requeue=0"])
+def test_a_job_whose_comment_names_another_system_is_left_to_it_from_its_first_failure(
+    comment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other system may come later than Berth, and would find a run that it knows nothing of."""
+    slurm = Slurm({**PLACED, "f.retry": "auto"}, comment=comment)
+
+    failures = ended(slurm, NCCL)
+
+    assert slurm.done == []
+    assert failures.told == {"failed": "1", "retried": "0", "failed.mpi_runtime_failure": "1"}
+    assert "its comment leaves that to another system: auto_re" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("comment", ["", "no_auto_requeue", "auto requeue", "auto_requeues"])
+def test_other_comments_leave_a_job_to_berth(comment: str) -> None:
+    slurm = Slurm({**PLACED, "f.retry": "auto"}, comment=comment)
+
+    ended(slurm, NCCL)
+
+    assert slurm.done == ["requeue 5", "delay 5"]
+
+
+def test_a_site_names_the_words_of_its_own_systems() -> None:
+    assert named_in("recover:3 auto_requeue=3", others_of("recover, resume-me")) == "recover"
+    assert named_in('{"resume-me": 1}', others_of("recover resume-me")) == "resume-me"
+    assert named_in("auto_requeue=3", others_of("")) == ""
+    assert named_in("a.c", others_of("a.c")) == "a.c"
+    assert named_in("abc", others_of("a.c")) == ""
+
+
+def test_berth_conf_names_those_words(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text('[berthd]\nother_retries = "recover"\n')
+
+    assert load(path).other_retries == ("recover",)
+    assert Config().other_retries == ("auto_requeue", "auto_resume_mode")
+
+
+def test_why_says_who_tries_a_job_again() -> None:
+    slurm = Slurm({**PLACED, "f.retry": "auto"}, comment="auto_requeue=3")
+    rules = shipped_rules()
+
+    assert dict(failure_rows(slurm.outcome(5), rules, Config().other_retries))["try again"] == (
+        "no: its comment leaves that to another system: auto_requeue"
+    )
+    slurm.comment, slurm.values = "", {**slurm.values, "by_others": "1"}
+    assert dict(failure_rows(slurm.outcome(5), rules))["try again"].startswith("no: others put it back")
+
+
+def test_slurms_record_shows_the_comment() -> None:
+    record = {"job_id": 5, "job_state": ["FAILED"], "comment": AJR}
+
+    assert outcome(5, lambda *_: json.dumps({"jobs": [record]}).encode()).comment == AJR
+
+
+def test_ranks_that_restart_inside_the_job_are_no_failure_of_it() -> None:
+    """As with nvidia-resiliency-ext: the job goes on, so there is nothing to look into, whatever its log says."""
+    slurm = Slurm({**PLACED, "f.retry": "auto"}, "RUNNING")
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    for at in range(3):
+        failures.watch(look(job(segment=slurm.values), at=NOW + at))
+        assert failures.step(look(at=NOW + at), NOW + at) == 0
+    slurm.state, slurm.exit_code = "COMPLETED", 0
+    failures.watch(look(at=NOW + 9))
+
+    assert failures.step(look(at=NOW + 9), NOW + 9) == 5
+    assert failures.step(look(at=NOW + 10), NOW + 10) == 0
+    assert slurm.done == []
+    assert failures.told == {}
 
 
 def test_foreign_text_stays_as_it_is() -> None:

@@ -12,6 +12,7 @@ from policy.daemon.passes.planner import Planner
 from policy.daemon.write.degraded import AVOID_FOR, MOST, PATIENCE, Degraded
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.answer.explain import rows
 from policy.plan.changes import BACK_AFTER
@@ -43,6 +44,7 @@ class Slurm:
     state: str = "FAILED"
     values: dict[str, str] = field(default_factory=lambda: dict(PACKED))
     refuses: str = ""
+    started: int = int(NOW) - 5
     done: list[str] = field(default_factory=list)
     name: str = "fake"
 
@@ -51,6 +53,11 @@ class Slurm:
             raise SlurmError(self.refuses)
         text = segment.put("", self.values) if self.values else "no segment"
         return JobText(job_id, self.state, 1_000, text, "", "n1", "gres/shard:g0:30", "")
+
+    def outcome(self, job_id: int) -> Outcome:
+        if not self.started:
+            raise SlurmError("slurmctld does not answer")
+        return Outcome(job_id, job_id, self.state, self.values, started=self.started)
 
     def requeue(self, job_id: int) -> None:
         self.done.append(f"requeue {job_id}")
@@ -65,7 +72,7 @@ class Slurm:
 
 
 def met(slurm: Slurm, at: float = NOW) -> Degraded:
-    degraded = Degraded(slurm)  # type: ignore[arg-type]
+    degraded = Degraded(slurm, slurm.outcome)  # type: ignore[arg-type]
     degraded.note(5, "n1", at)
     return degraded
 
@@ -152,6 +159,29 @@ def test_one_that_somebody_requeued_already_only_keeps_away() -> None:
     assert slurm.done == ["annotate 5"]
 
 
+@pytest.mark.parametrize(("started", "done"), [(5, []), (-5, ["requeue 5", "annotate 5"])])
+def test_a_run_that_somebody_began_since_and_that_failed_is_theirs(started: int, done: list[str]) -> None:
+    """Its Epilog spoke of the run before: what this one failed of, it does not say."""
+    slurm = Slurm(state="RUNNING")
+    degraded = met(slurm)
+    degraded.send_elsewhere(NOW)
+    slurm.state, slurm.started = "FAILED", int(NOW) + started
+    degraded.send_elsewhere(NOW + 9)
+
+    assert slurm.done == done
+    degraded.send_elsewhere(NOW + 10)
+    assert slurm.done == done
+
+
+def test_one_whose_record_cannot_be_read_is_asked_for_again() -> None:
+    slurm = Slurm(started=0)
+    degraded = met(slurm)
+    assert degraded.send_elsewhere(NOW) == 0
+    slurm.started = int(NOW) - 5
+
+    assert degraded.send_elsewhere(NOW + 1) == 2
+
+
 def test_one_that_cannot_be_requeued_is_tried_again_for_a_while_and_named_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -198,6 +228,7 @@ class Channel:
 def test_the_epilogs_word_reaches_the_job(tmp_path: Path) -> None:
     slurm = Slurm()
     planner = Planner(slurm, Config(topology_dir=tmp_path, pinned_file=tmp_path / "pinned"), Channel())  # type: ignore[arg-type]
+    planner._degraded._ask = slurm.outcome
     answers: list[bytes] = []
 
     planner.one_pass(ended=False)

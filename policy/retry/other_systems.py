@@ -1,0 +1,37 @@
+"""Finds out from a job's comment that another system than Berth is to requeue it.
+
+Such systems are told by users in `--comment`: NVIDIA Mission Control's job recovery by a JSON object with
+`auto_resume_mode`, a site's own Epilog or service perhaps by `auto_requeue=3`. They read and rewrite the comment. Berth
+only looks for such a word in it, and then leaves the job's retries to them.
+
+    >>> named_in('{"APS": {"auto_resume_mode": "requeue"}}', others_of(DEFAULT))
+    'auto_resume_mode'
+"""
+
+import re
+from collections.abc import Iterable
+
+DEFAULT = "auto_requeue, auto_resume_mode"
+"""Words that systems known to us read; a site names its own in berth.conf."""
+
+PUT_BACK = "others put it back into the queue after it failed, and Berth leaves that to them"
+"""Reason for a job that another system has requeued before."""
+
+
+def others_of(text: str) -> tuple[str, ...]:
+    """Returns the words of a list, which blanks or commas separate."""
+    return tuple(re.findall(r"[^, ]+", text))
+
+
+def named_in(comment: str, words: Iterable[str]) -> str:
+    """Returns the first of the words that stands in a comment as a word of its own, in capitals or not."""
+    found = (one for one in words if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", comment, re.IGNORECASE))
+    return next(found, "")
+
+
+def reason_to_leave(comment: str, words: Iterable[str], *, put_back: bool) -> str:
+    """Returns why a job's retries are another system's; empty where they are Berth's."""
+    if put_back:
+        return PUT_BACK
+    name = named_in(comment, words)
+    return f"its comment leaves that to another system: {name}" if name else ""
