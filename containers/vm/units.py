@@ -200,7 +200,8 @@ def start() -> None:
         run("systemctl", "restart", unit)
         until(unit, partial(is_up, unit))
     until("the node to be idle", lambda: "idle" in run("sinfo", "-h", "-o", "%T", check=False))
-    for unit in UNITS:
+    # The guard first: its folders are root's, and stay so when berthd gets the folder around them.
+    for unit in reversed(UNITS):
         started = time.monotonic()
         run("systemctl", "start", unit)
         until(unit, partial(is_up, unit))
@@ -248,6 +249,66 @@ def try_jobs() -> None:
     record = finished(share)
     tell("share_state", (re.search(r"JobState=(\w+)", record) or ["", "?"])[1])
     until("the share file to go", lambda: not Path(f"/run/berth/jobs/{share}").exists())
+
+
+def make_next_version() -> None:
+    """Lay packages of the same content and a higher version into /srv/next."""
+    run("rm", "-rf", "/srv/next", "/srv/one")
+    run("mkdir", "/srv/next")
+    for path in sorted(Path("/packages").glob("*.deb")):
+        run("dpkg-deb", "-R", str(path), "/srv/one")
+        control = Path("/srv/one/DEBIAN/control")
+        control.write_text(control.read_text().replace("-1~", "-2~"))
+        run("dpkg-deb", "-Znone", "-b", "/srv/one", "/srv/next")
+        run("rm", "-r", "/srv/one")
+
+
+def kept(job: str) -> dict[str, object]:
+    """Returns what an upgrade must leave alone: the job, its share, its MPS, and the daemons."""
+    record = run("scontrol", "show", "job", job)
+    names = ("JobState", "Restarts", "StartTime")
+    return {
+        "job": [(re.search(rf"{name}=(\S+)", record) or ["", "?"])[1] for name in names],
+        "share": Path(f"/run/berth/jobs/{job}").read_bytes(),
+        "mps": run("pgrep", "-f", "nvidia-cuda-mps-(control|server)"),
+        "modes": run("ls", "-lR", "/run/berth/jobs"),
+    }
+
+
+def try_upgrade() -> None:
+    """A share is held while all packages are replaced and the daemons begin anew; removal is refused meanwhile."""
+    make_next_version()
+    words = ("--gpus=1", "--gpu-share=30", "--gpu-mem=1G", "-t", "60")
+    go = Path("/home/alice/go")
+    held = submit(*words, body=f"until [ -e {go} ]; do sleep 0.5; done")
+    until("the share to be held", Path(f"/run/berth/jobs/{held}").exists)
+    until("the share to run", lambda: "JobState=RUNNING" in run("scontrol", "show", "job", held))
+    before, pids = kept(held), [shown(unit, "MainPID") for unit in UNITS]
+    said = run("dpkg", "-i", *map(str, Path("/srv/next").glob("*.deb")))
+    tell("upgrade_version", run("dpkg-query", "-W", "-f", "${Version}", "berth-node").rpartition("-")[2])
+    tell("upgrade_says", "systemctl restart berth-guard" in said)
+    tell("upgrade_leaves_daemons", pids == [shown(unit, "MainPID") for unit in UNITS])
+    tell("upgrade_keeps_share", kept(held) == before)
+    for unit, pid in zip(UNITS, pids, strict=True):
+        run("systemctl", "restart", unit)
+        until(f"another {unit}", partial(is_another, unit, pid))
+    until("berthd to answer", lambda: "version" in status())
+    # The Prolog of the new release, beside a share of the old one.
+    second = submit(*words, body="sleep 5")
+    record = finished(second)
+    tell("upgrade_second_state", (re.search(r"JobState=(\w+)", record) or ["", "?"])[1])
+    gpus = [re.search(r"gpus=(\d+)", run("scontrol", "show", "job", job)) for job in (held, second)]
+    tell("upgrade_same_gpu", len({found[1] for found in gpus if found}) == 1)
+    until("the second share to go", lambda: not Path(f"/run/berth/jobs/{second}").exists())
+    tell("upgrade_keeps_share_beside_new_daemons", kept(held) == before)
+    refused = run("dpkg", "--remove", "berth-node", check=False)
+    tell("upgrade_refuses_removal", "drain this node" in refused and Path("/opt/berth/bin/berth-epilog").exists())
+    go.touch()
+    record = finished(held)
+    tell("upgrade_held_state", (re.search(r"JobState=(\w+)", record) or ["", "?"])[1])
+    until("the share file to go", lambda: not Path(f"/run/berth/jobs/{held}").exists())
+    until("MPS to end", lambda: not run("pgrep", "-f", "nvidia-cuda-mps-(control|server)", check=False))
+    tell("upgrade_ends", "reached")
 
 
 def status() -> dict[str, object]:
@@ -328,7 +389,8 @@ def try_units() -> None:
     """Takes all steps of the trial in turn."""
     describe()
     tell("emulated", EMULATED)
-    for step in (configure, start, describe_units, try_jobs, try_sandbox, try_memory, try_watchdog, try_ends):
+    steps = (configure, start, describe_units, try_jobs, try_upgrade, try_sandbox, try_memory, try_watchdog, try_ends)
+    for step in steps:
         print(f"--- {step.__name__}", flush=True)
         step()
 
