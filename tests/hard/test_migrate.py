@@ -37,8 +37,12 @@ sed -i -E 's/^NodeName=(n[0-9]) Feature=(\w+)/nodename = \1 \\\n    Gres=gpu:\2:
 for pair in n1:v100 n2:h100 n3:a6000 n4:l40s; do
     sed -i -E "s/^NodeName=${pair%:*} Name=gpu /&Type=${pair#*:} /" gres.conf
 done
+echo MinJobAge=60 >>slurm.conf
 """
-"""As on a site that names GPUs by model and nothing by feature; Berth's packages are there, and nothing names them."""
+"""As on a site that names GPUs by model and nothing by feature; Berth's packages are there, and nothing names them.
+
+Each way back from shares waits until slurmctld has forgotten the jobs that had some: in a minute or two, not in six.
+"""
 
 COUNTED = r"""
 sed -i 's/^AccountingStorageTRES=.*/&,gres\/gpu:h100/' slurm.conf

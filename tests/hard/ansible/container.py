@@ -23,6 +23,7 @@ class Connection(ConnectionBase):  # type: ignore[misc]
     """A container in which root runs commands."""
 
     transport = "container"
+    has_pipelining = True
 
     def _connect(self) -> Connection:
         self._connected = True
