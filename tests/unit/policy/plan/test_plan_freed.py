@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from policy.plan.claims import claim_on
 from tests.unit.policy.plan.test_plan_events import World, full_nodes, moves
-from tests.unit.policy_world import NOW, running, waiting
+from tests.unit.policy_world import NOW, node, running, waiting
 
 
 def test_a_job_that_was_changed_since_the_last_pass_is_planned_as_it_is_now() -> None:
@@ -54,3 +54,28 @@ def test_an_empty_node_without_the_cpus_for_the_first_in_line_goes_to_the_next()
     [move] = moves(world.plan.freed(world.picture, world.picture.update(look), look.jobs))
 
     assert (move.job.id, move.berth.names, move.start) == (6, ("n1",), 0.0)
+
+
+def test_jobs_for_which_room_was_made_get_what_comes_free_before_all_others() -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600)]
+    jobs += [waiting(5, "n2", 0xFF, priority=9), waiting(6, "n2", 0xFF, priority=1)]
+    world = World(full_nodes(2), jobs)
+    world.plan.first = frozenset({6})
+    world.full()
+
+    [move] = moves(world.end(1))
+
+    assert (move.job.id, move.berth.names) == (6, ("n1",))
+
+
+def test_a_component_whose_node_was_taken_goes_to_no_node_of_another_component() -> None:
+    """Both nodes have changed, and n2 has room for both components."""
+    both = [waiting(50, "n1", 0b11, het=50), waiting(51, "n2", 0b11, het=50)]
+    world = World([node("n1"), node("n2")], both)
+    world.full()
+    world.jobs[1] = running(1, "n1", 0xFF, 3_000)
+    for name, used in (("n1", 0xFF), ("n2", 0b1_0000)):
+        world.nodes[name] = node(name, used=used)
+    look = world.read()
+
+    assert moves(world.plan.freed(world.picture, world.picture.update(look), look.jobs)) == []
