@@ -401,10 +401,9 @@ class Reader:
         With several partitions, also the part of these nodes in each one (`Demand.pools`), and `Demand.elsewhere`.
         """
         excluded = job.excluded + avoided
-        several = n > 1 and len(choice.names) > 1
         # For a share only its memory counts here: most packed jobs have a name of their own.
         size = (k, cpus, mem, None if share is None else (share.gpu_mem,))
-        place = (choice.names, several, job.features, only, excluded, *size)
+        place = (choice.names, n > 1, job.features, only, excluded, *size)
         shape = (place, share)
         if shape not in self._numbers:
             self._numbers[shape] = next(self._next_number)

@@ -89,6 +89,7 @@ def test_nvlink_wants_an_island_that_is_wide_enough() -> None:
     assert names(sets, "node", 2, [0b0110, 0b1111, 0b1111]) == ["pairs", "quad", "none"]
     # One GPU is joined to all others of its set.
     assert names(sets, "nvlink", 1, [0b0001, 0b0011, 0b0111]) == ["pairs", "quad", "none"]
+    assert names(sets, "nvlink", 1, [0b0000, 0b1000, 0b0000]) == ["quad"]
 
 
 def test_a_domain_across_nodes_is_one_set() -> None:

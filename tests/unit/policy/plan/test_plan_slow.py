@@ -118,10 +118,10 @@ def gang_at(nodes: tuple[str, ...]) -> JobFacts:
 
 
 def replanned(
-    plan: Plan, ends: dict[str, float | None], gang: JobFacts
+    plan: Plan, ends: dict[str, float | None], gang: JobFacts, slow: float = SLOW
 ) -> tuple[list[tuple[tuple[str, ...], float]], str]:
     """Where the gang is moved in a pass, and why it waits after it."""
-    picture, jobs = picture_of(ends, [gang])
+    picture, jobs = picture_of(ends, [gang], slow)
     moves = [one for one in plan.replan(picture.book(), jobs) if isinstance(one, Move) and one.job.id == gang.id]
     [entry] = [entry for entry in plan.queue if entry.job.id == gang.id]
     assert plan.book is not None
@@ -151,6 +151,14 @@ def test_it_takes_the_slow_ones_where_the_fast_ones_come_late() -> None:
     late: dict[str, float | None] = {"n1": None, "n2": None, "n3": 5_000, "n4": 5_000}
 
     assert replanned(Plan(BerthPolicy(), Settings()), late, gang_at(("n3", "n4")))[0] == [(("n1", "n2"), 0.0)]
+
+
+def test_a_gang_that_is_pinned_to_gpus_that_are_a_little_faster_starts_on_those_that_are_free() -> None:
+    soon: dict[str, float | None] = {"n1": None, "n2": None, "n3": 10, "n4": 10}
+
+    moves, _ = replanned(Plan(BerthPolicy(), Settings()), soon, gang_at(("n3", "n4")), slow=1.08)
+
+    assert moves == [(("n1", "n2"), 0.0)]
 
 
 @pytest.mark.parametrize(("slow", "moves"), [(SLOW, []), (1.0, [("n1", "n2")])])

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
-from policy.formats.slurm_facts import JobFacts
+import pytest
+
+from policy.formats.slurm_facts import JobFacts, PartitionFacts
 from policy.plan.relocation.movable_jobs import Movers
 from policy.plan.waiting_jobs import Reader
 from policy.request.settings import RelocationRules, Sharing
-from tests.unit.policy_world import NOW, reading, running
+from tests.unit.policy_world import NOW, reading, running, waiting
+from tests.unit.policy_world import node as plain
 from tests.unit.share_world import fleet, node, packed_waiting
 
 SHARING = Sharing(profiles="/profiles", least_speed=90, company_wait=60)
@@ -88,3 +91,19 @@ def test_running_jobs_that_may_be_moved_are_forgotten_when_they_are_gone() -> No
 
     assert movers._reader is not None
     assert 0 < entries(movers._reader[1]) < 100
+
+
+@pytest.mark.parametrize("line", [(1, 2), (2, 1)])
+def test_of_several_partitions_a_job_on_one_node_may_use_all_and_one_on_several_nodes_each(
+    line: tuple[int, ...],
+) -> None:
+    look = reading(
+        [plain("n1", partitions=frozenset({"a"})), plain("n2", partitions=frozenset({"b"}))],
+        partitions=(PartitionFacts("a", default=True), PartitionFacts("b")),
+    )
+    one = Reader(fleet(look))
+    jobs = {n: waiting(n, "n1", 1, partition="a,b", segment={"n": str(n)}) for n in line}
+
+    found = {n: [pool.tolist() for pool in one.read(jobs[n], NOW).demand.pools] for n in line}
+
+    assert found == {1: [], 2: [[True, False], [False, True]]}
