@@ -7,10 +7,12 @@ import pytest
 
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Move, Release
-from policy.plan.claims import Claim
+from policy.plan.claims import Claim, Repeat
 from policy.plan.later_places import expected_end, latest_end, weight, worth_moving
 from policy.plan.plan import Plan
+from policy.plan.queue_walk import Walk
 from policy.plan.tracker import Picture
+from policy.plan.waiting_jobs import Reader
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 from tests.unit.guest_world import guest
@@ -203,3 +205,31 @@ def test_a_job_whose_segment_cannot_be_read_is_given_back_to_slurm() -> None:
 
     assert isinstance(change, Release)
     assert change.reason.startswith("its segment cannot be read: ")
+
+
+def start_after(job: int, nodes: int, before: float, now: float, at: float = NOW) -> float:
+    """Where a job was to start in so many seconds and its place now comes free in others: when it is to start."""
+    opened = book(reading(full_nodes(2), at=at))
+    names = ("n1", "n2")[:nodes]
+    segment = {"n": str(nodes), "nodes": ",".join(names)}
+    entry = Reader(opened.fleet).read(waiting(job, "n1", FULL, required=names, segment=segment), at)
+    entry.claimed = Repeat(entry.nodes, at + before, (), ())
+    return Walk(opened, BerthPolicy(), Settings(), {}, [], {})._about_as_before(entry, at + now) - at
+
+
+@pytest.mark.parametrize(("now", "start"), [(400, 500), (509, 500), (511, 511)])
+def test_a_gang_keeps_its_start_unless_its_place_comes_free_later_by_two_percent(now: float, start: float) -> None:
+    assert start_after(5, 2, 500, now) == start
+    assert start_after(5, 1, 500, now) == now, "what one node holds moves no other's timeline"
+
+
+@pytest.mark.parametrize(("before", "start"), [(60, 50), (61, 61)])
+def test_a_gang_that_is_to_start_within_a_minute_starts_when_its_place_is_free(before: float, start: float) -> None:
+    assert start_after(5, 2, before, 50) == start
+
+
+def test_each_gangs_start_is_found_anew_now_and_then_and_never_those_of_all_at_once() -> None:
+    anew = [{second for second in range(60) if start_after(job, 2, 500, 400, NOW + second) == 400} for job in (5, 6)]
+
+    assert all(1 < len(seconds) < 10 for seconds in anew)
+    assert anew[0].isdisjoint(anew[1])
