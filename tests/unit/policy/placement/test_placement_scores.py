@@ -222,14 +222,15 @@ def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
     everything = view(fleet, fleet.full)
     first = BerthPolicy.spread(demand(fleet, ANY_SPREAD, 4), everything, [0], [15], "")
 
-    def after(remaining: float) -> tuple[int, ...]:
+    def after(remaining: float, policy: BerthPolicy) -> tuple[int, ...]:
         job = demand(fleet, ANY_SPREAD, 4, remaining=remaining)
-        berth = BerthPolicy(move_s=60).place_together([job], everything, [first])[0]
+        berth = policy.place_together([job], everything, [first])[0]
         assert berth
         return berth.nodes
 
-    assert after(remaining=100) == (0,)  # It would gain 50 s.
-    assert after(remaining=200) == (1,)  # It would gain 100 s.
+    assert after(100, BerthPolicy(move_s=60)) == (0,)  # It would gain 50 s.
+    assert after(200, BerthPolicy(move_s=60)) == (1,)  # It would gain 100 s.
+    assert after(1, BerthPolicy()) == (1,), "a move that costs nothing is worth half a second"
 
 
 def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
