@@ -82,12 +82,16 @@ class Tests:
 
     def of(self, path: str, mutant: Mutant) -> list[str]:
         """The tests for a change, the quickest first."""
-        found = set(self._lines[path][mutant.line])
-        if mutant.names and not found:
+        # A constant's own line runs once, in whatever test imports the file first.
+        found = set[str]() if mutant.names else set(self._lines[path][mutant.line])
+        if mutant.names:
             word = re.compile(rf"\b({'|'.join(mutant.names)})\b")
             for other, lines in self._lines.items():
                 text = (ROOT / other).read_text(encoding="utf-8").splitlines()
-                found.update(*(lines[i] for i, line in enumerate(text, 1) if i in lines and word.search(line)))
+                at = {i for i, line in enumerate(text, 1) if word.search(line)} - (
+                    {mutant.line} if other == path else set()
+                )
+                found.update(*(lines[i] for i in at & lines.keys()))
         found = found or set().union(*self._lines[path].values())
         chosen, seconds = list[str](), 0.0
         for name in sorted(found & self.took.keys(), key=lambda one: (self.took[one], one)):

@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from coverage import CoverageData
+
+from tests.bench import mutants
 from tests.bench.coverage import ROOT
 from tests.bench.mutants import FILES
+from tests.bench.mutator import Mutant
+
+SOURCE = "LEAST = 4\n\n\ndef enough(count: int) -> bool:\n    return count >= LEAST\n"
+TOOK = """<testsuites><testsuite>
+<testcase classname="tests.test_a" name="test_slow" time="2.5"/>
+<testcase classname="tests.test_a" name="test_quick[1]" time="0.1"/>
+<testcase classname="tests.test_a" name="test_importer" time="0.1"/>
+<testcase classname="tests.test_a" name="test_failing" time="0.1"><failure/></testcase>
+</testsuite></testsuites>"""
 
 
 def test_each_file_that_is_to_be_changed_is_there() -> None:
     assert [path for path in FILES if not (ROOT / path).is_file()] == []
+
+
+@pytest.fixture
+def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mutants.Tests:
+    """Those of a file whose constant on line 1 is used on line 5; one test imported it, and others ran it."""
+    (tmp_path / "policy.py").write_text(SOURCE)
+    (tmp_path / "took-a.xml").write_text(TOOK)
+    data = CoverageData(str(tmp_path / "data"))
+    for name, lines in {"importer": [1, 4], "slow": [5], "quick": [5], "failing": [5]}.items():
+        data.set_context(f"tests.test_a.test_{name}")
+        data.add_lines({"policy.py": lines})
+    data.write()
+    for name, value in {"ROOT": tmp_path, "FOLDER": tmp_path, "DATA": tmp_path / "data"}.items():
+        monkeypatch.setattr(mutants, name, value)
+    return mutants.Tests()
+
+
+def test_a_changed_line_is_tried_with_the_tests_that_ran_it_and_passed_the_quickest_first(tests: mutants.Tests) -> None:
+    changed = Mutant(5, 0, 0, "", "", ())
+
+    assert tests.of("policy.py", changed) == ["tests.test_a.test_quick", "tests.test_a.test_slow"]
+
+
+def test_a_constant_is_tried_with_the_tests_that_ran_a_line_with_its_name_not_with_the_one_that_imported_it(
+    tests: mutants.Tests,
+) -> None:
+    changed = Mutant(1, 0, 0, "4", "5", ("LEAST",))
+
+    assert tests.of("policy.py", changed) == ["tests.test_a.test_quick", "tests.test_a.test_slow"]
