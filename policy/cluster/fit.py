@@ -14,7 +14,7 @@ from policy.formats.arrays import CUT, Bools
 from policy.formats.errors import Impossible, LeftToSlurm, Never
 from policy.formats.flags import Tier
 from policy.formats.slurm_facts import Memory, PartitionFacts
-from policy.request import splits
+from policy.request import splits, spread
 from policy.request.demand import A_YEAR, Demand
 from policy.request.parse import Request
 from policy.request.share import Share
@@ -83,7 +83,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
         if demand.could_be_held:
-            return _with_splits(request, fleet, demand, on)
+            return _with_spread(request, fleet, memory, _with_splits(request, fleet, demand, on), on)
         tried.append(demand)
     _explain_without_pins(fleet, allowed, names)
     why = _nothing_holds(request, tried, names)
@@ -106,6 +106,22 @@ def _with_splits(request: "Request", fleet: "Fleet", demand: Demand, on: Callabl
         with suppress(LeftToSlurm):
             others.append(on(n, k))
     return splits.joined(demand, others)
+
+
+def _with_spread(
+    request: "Request", fleet: "Fleet", memory: "Memory", demand: Demand, on: Callable[[int, int], Demand]
+) -> Demand:
+    """Returns the demand with its needs on each node, where Slurm may lay its GPUs on nodes in any way."""
+    # Where models count as licences, only a place tells which ones the job takes.
+    if not spread.may_spread(request) or demand.tier is not ALONE or fleet.nodes_alone or fleet.counted:
+        return demand
+    with suppress(LeftToSlurm):
+        one = on(1, 1)
+        by_gpu = memory.per_gpu if memory.per_node is None and memory.per_cpu is None else None
+        if one.cpus is not None and one.mem is not None and one.could_be_held:
+            needs = spread.Spread(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu)
+            return replace(demand, spread=needs.on(one.candidates, one.pools))
+    return demand
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":

@@ -80,6 +80,7 @@ MESSAGES: dict[int, MessageEntry] = {
     104: MessageEntry("No place is in sight for the job yet; berthd looks for one each second.", _REASON),
     105: MessageEntry("The site only watches: Slurm chooses, and Berth notes what it would have done.", _NOTHING),
     106: MessageEntry("The job was given back to Slurm, which chooses its GPUs.", _REASON),
+    107: MessageEntry("The job can start now on several nodes; Slurm chooses its GPUs there.", _NOTHING),
     # Left to Slurm
     201: MessageEntry("The job is left to Slurm, which chooses its GPUs.", _REASON),
     202: MessageEntry("The job asks for no GPUs.", "Nothing, or ask for GPUs, such as `--gpus=2`."),
@@ -152,6 +153,10 @@ MESSAGES: dict[int, MessageEntry] = {
         "For admins: `berth doctor` tells what is missing, mostly a topology file.",
     ),
     224: MessageEntry("A text in the request cannot be read.", "Correct what the message quotes."),
+    225: MessageEntry(
+        "The job can start now on several nodes, in a form that no place has, so Slurm chooses.",
+        "Nothing, or ask for one node with `--nodes=1`.",
+    ),
     # No place now
     300: MessageEntry("No place fits the job now.", "Nothing; it gets one when GPUs come free."),
     301: MessageEntry(

@@ -84,6 +84,15 @@ def put(text: str, values: Mapping[str, str]) -> str:
     return text[: match.start()] + segment + text[match.end() :]
 
 
+def starts_now(text: str) -> bool:
+    """Tells whether the body of a segment names a place that is free now.
+
+    >>> starts_now(body({"state": "placed"})), starts_now(body({"state": "waiting"}))
+    (True, False)
+    """
+    return text.startswith("state=placed")
+
+
 def pins_nodes_alone(values: Mapping[str, str] | None) -> bool:
     """Tells whether the pin of a job with this segment names nodes and no GPUs."""
     return values is not None and values.get(LAYOUT) == PLAIN

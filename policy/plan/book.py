@@ -196,6 +196,8 @@ class Book:
             if claim.tier == GUARANTEED and node in picture.sharers and claim.start <= picture.at:
                 picture.tolerated[node] = picture.tolerated.get(node, 0) | claim.mask
             self._claim_on(node, claim)
+        for one in claim.others:
+            self.note(one)
 
     def displaces(self, claim: Claim) -> bool:
         """Tells whether a guest has to leave before a claim can begin."""

@@ -34,6 +34,8 @@ class Release:
 
     job: JobFacts
     reason: str
+    for_now: bool = False
+    """True if a later pass may give it a place again."""
 
 
 @dataclass(frozen=True, slots=True)

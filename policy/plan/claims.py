@@ -25,10 +25,13 @@ class Claim:
     """The part that it takes of each GPU; None: all of it."""
     tier: str = EXCLUSIVE
     """For whole GPUs: tells if a guest there may stay, or if the claim is only for a seat."""
+    others: "tuple[Claim, ...]" = ()
+    """Claims of the same job on other nodes, of other GPUs there."""
 
     def lasting(self, limit: float) -> "Claim":
         """Returns the same claim for a job with another time limit."""
-        return replace(self, end=self.start + limit)
+        others = tuple(one.lasting(limit) for one in self.others)
+        return replace(self, end=self.start + limit, others=others)
 
 
 class Repeat(NamedTuple):
@@ -62,6 +65,10 @@ def renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, 
     if old.names == new.names:
         return tuple(claims)
     return tuple(
-        replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
+        replace(
+            claim,
+            nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index),
+            others=renumbered(claim.others, old, new),
+        )
         for claim in claims
     )

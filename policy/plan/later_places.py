@@ -60,6 +60,10 @@ class PlannedBefore:
     """Time after which it lets no others go first any more."""
     goes_to: tuple[int, ...] = ()
     """Nodes on which it was to start at once when they were free; it is not called back from them."""
+    spread_since: float | None = None
+    """Time since which Slurm may start it on several nodes (policy.plan.spreading)."""
+    spread_again: float = 0.0
+    """Time before which it is not given back to Slurm for that again."""
 
 
 class LaterPlace(NamedTuple):

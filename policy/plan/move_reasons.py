@@ -2,9 +2,14 @@
 
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth
+from policy.plan.book import Book
 from policy.plan.splitting import on_nodes
 from policy.plan.waiting_jobs import OF_ONE_PARTITION, Waiting, impossible
+from policy.request.demand import ELSEWHERE
 from topology.fabric import LEVELS
+
+STUCK_AFTER = 120
+"""Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
@@ -50,3 +55,25 @@ def why_given_back(job: JobFacts, seconds: int) -> str:
     if impossible(job):
         return "no place can ever start it as it is now"
     return f"it did not start in {seconds} s on a place that looks free"
+
+
+def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part: bool, repin: bool) -> str:
+    """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin.
+
+    `ahead`: it may be pinned to a place that is not free yet. `in_part`: only some nodes are planned again.
+    """
+    alone = book.fleet.nodes_alone
+    if stuck:
+        return why_given_back(entry.job, STUCK_AFTER)
+    if alone and not entry.nodes and entry.job.gpus is not None and not in_part:
+        return "its nodes are not for it any more, and no others are in sight"
+    if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
+        return f"its place is not free, and {ELSEWHERE}"
+    if entry.nodes and not ahead:
+        if alone:
+            return "its place is not free, and Slurm may start it elsewhere"
+        # With this pin Slurm could preempt only the jobs that run at this place.
+        return "its place is not free, and Slurm may preempt for it elsewhere"
+    if entry.nodes and not repin and not book.cluster.up[list(entry.nodes)].all():
+        return "a node of its place takes no jobs, and with repin = false it gets no other"
+    return ""

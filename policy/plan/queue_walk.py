@@ -17,15 +17,13 @@ from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.guests.guest_pass import Rider
 from policy.plan.later_places import Outlook, PlannedBefore
-from policy.plan.move_reasons import may_be_its_place, relaxed, starts_now, why_given_back
+from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
 from policy.plan.queue_ahead import QueueAhead
 from policy.plan.splitting import free_now
+from policy.plan.spreading import Spreading
 from policy.plan.waiting_jobs import Shape, Waiting, impossible
-from policy.request.demand import ELSEWHERE, Demand
+from policy.request.demand import Demand
 from policy.request.settings import Settings
-
-STUCK_AFTER = 120
-"""Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
 
 STUCK_ON_A_NODE = 15
 """The same, of a job on one node of which Slurm chooses the GPUs: without its pin, the next backfill starts it."""
@@ -86,6 +84,7 @@ class Walk:
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._memories = memories
         self._outlook = Outlook(book, policy, memories)
+        self._spreading = Spreading(book, changes, memories)
         self._queue_ahead = queue_ahead
         """None: no job lets others go first."""
         self._queue: Sequence[Waiting] = ()
@@ -124,6 +123,7 @@ class Walk:
             yield from line
             return
         rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
+        spreads = self._spreading.worth
         if self._may_change():
             most = self._most_free
         for one in line:
@@ -136,6 +136,7 @@ class Walk:
                         or one.only_guest
                         or (one.collects and self._gathering < GATHER_AT_ONCE)
                         or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
+                        or (one.spreads and most >= 0 and spreads(one))
                     )
                 ):
                     for node, before in zip(claimed.nodes, claimed.before, strict=True):
@@ -159,6 +160,8 @@ class Walk:
             return False
         limit, searches = entry.demand.limit, entry.least_free <= self._most_free and self._may_change()
         if searches and self._refused.get(entry.shape, limit + 1) > limit:
+            return False
+        if self._spreading.worth(entry) and self._may_change():
             return False
         if entry.claimed is None or entry.keeps_start or not self._book.repeat(entry.claimed):
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
@@ -195,16 +198,9 @@ class Walk:
         entry.lets = None
         self._settled.add(entry.job.id)
         job, book, at = entry.job, self._book, self._book.at
-        if impossible(job) and entry.nodes:
-            self._changes.append(Release(job, "Slurm found that the place can never start it"))
-            return
-        if not (entry.may_start_at(at) or entry.must_leave):
-            self._let_wait(entry)
+        if self._set_aside(entry):
             return
         demand, shape = self._demand(entry)
-        if not job.wants_gpus:
-            self._expect(entry, demand)
-            return
         if job.het:
             demand, shape = self._apart_from_siblings(entry, demand), (*shape[:-1], -job.id)
         start = self._start_of(entry, demand) if entry.nodes else None
@@ -225,6 +221,8 @@ class Walk:
             start = None if blamed else start
         else:
             self._free_since.pop(job.id, None)
+        if not stuck and self._on_several_nodes(entry, demand, shape):
+            return
         if self._may_change() and not (stuck and self._on_any_node(entry)):
             move = self._better(entry, demand, shape, start)
             if move is not None:
@@ -232,12 +230,34 @@ class Walk:
                 self._move(entry, demand, move)
                 return
             stuck = stuck or (impossible(job) and self._only is None)
-        if reason := self._given_back(entry, stuck=stuck):
+        ahead, in_part = self._ahead(entry), self._only is not None
+        if reason := given_back(entry, book, stuck=stuck, ahead=ahead, in_part=in_part, repin=self._settings.repin):
             self._changes.append(Release(job, reason))
             return
         if start is not None:
             self._claim(entry, demand, entry.nodes, entry.mask, start)
         self._ask_for_a_part(entry, demand, start)
+
+    def _set_aside(self, entry: Waiting) -> bool:
+        """Handles a job that gets no place of its own now; returns whether it is one."""
+        if impossible(entry.job) and entry.nodes:
+            self._changes.append(Release(entry.job, "Slurm found that the place can never start it"))
+        elif not (entry.may_start_at(self._book.at) or entry.must_leave):
+            self._let_wait(entry)
+        elif not entry.job.wants_gpus:
+            self._expect(entry, self._demand(entry)[0])
+        else:
+            return False
+        return True
+
+    def _on_several_nodes(self, entry: Waiting, demand: Demand, shape: Shape) -> bool:
+        """Lets a job start on several nodes now, where no place is free for it; returns whether it can."""
+        if self._only is not None or not (self._may_change() and self._spreading.worth(entry)):
+            return False
+        if self._now(demand, shape) is not None or not self._spreading.start(entry, demand):
+            return False
+        self._most = None
+        return True
 
     def _demand(self, entry: Waiting) -> tuple[Demand, Shape]:
         """Returns what a job needs now, without the partitions that did not start it."""
@@ -262,23 +282,6 @@ class Walk:
             return False
         memory.blamed, memory.blamed_until = blamed, at + BLAMED_FOR
         return True
-
-    def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
-        """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin."""
-        if stuck:
-            return why_given_back(entry.job, STUCK_AFTER)
-        if self._book.fleet.nodes_alone and not entry.nodes and entry.job.gpus is not None and self._only is None:
-            return "its nodes are not for it any more, and no others are in sight"
-        if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
-            return f"its place is not free, and {ELSEWHERE}"
-        if entry.nodes and not self._ahead(entry):
-            if self._book.fleet.nodes_alone:
-                return "its place is not free, and Slurm may start it elsewhere"
-            # With this pin Slurm could preempt only the jobs that run at this place.
-            return "its place is not free, and Slurm may preempt for it elsewhere"
-        if entry.nodes and not self._settings.repin and not self._book.cluster.up[list(entry.nodes)].all():
-            return "a node of its place takes no jobs, and with repin = false it gets no other"
-        return ""
 
     def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None, company: str = "") -> None:
         """Makes a packed job ask for its part of its GPUs while it may take that part, else for whole GPUs.
@@ -584,5 +587,6 @@ class Walk:
         """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
         if self._most is None:
             now = self._book.cluster.gpus_now
-            self._most = int(np.bitwise_count(now if self._only is None else now[self._only]).max(initial=0))
+            free = np.bitwise_count(now if self._only is None else now[self._only])
+            self._most, self._spreading.free = int(free.max(initial=0)), int(free.sum())
         return self._most

@@ -20,7 +20,7 @@ from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.claims import Repeat
 from policy.plan.roll_out import Held
-from policy.request import splits
+from policy.request import splits, spread
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
@@ -61,6 +61,10 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    spreads: int = 0
+    """Its GPUs, if Slurm may lay them on nodes in any way (policy/request/spread.py); else 0."""
+    spread_shape: tuple[int, int] = (0, 0)
+    """Equal for such jobs that have room at the same times, apart from their time limits."""
     waits_for_fewer: bool = False
     """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
     refuses_until: float = 0.0
@@ -259,7 +263,7 @@ class Reader:
 
     def _forget_shapes(self) -> None:
         entries = [entry for _, entry in self._known.values() if isinstance(entry, Waiting)]
-        used = {number for entry in entries for number in (entry.shape[-1], entry.picky_number)}
+        used = {number for entry in entries for number in (entry.shape[-1], entry.picky_number, entry.spread_shape[1])}
         self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
         places = {place for place, _ in self._numbers}
         self._candidates = {place: found for place, found in self._candidates.items() if place in places}
@@ -293,6 +297,10 @@ class Reader:
         )
         demand, number = self._with_splits(demand, number, job, segment, only, tuple(avoided))
         demand = splits.at(demand, "any")
+        if needs := segment.get(spread.KEY):
+            demand, spread_number = self._with_spread(demand, job, segment, needs, only, tuple(avoided))
+        else:
+            spread_number = 0
         if "tier" in segment or "upgrade" in segment:
             demand = _with_tier(demand, job, segment)
         parked = segment.get("parked", "")
@@ -322,6 +330,8 @@ class Reader:
             insists_shape=_shape(narrow, found.level if found else "any", number),
             adopted=adopted,
             collects=demand.every_split[0].n > 1,
+            spreads=demand.gpus if spread_number else 0,
+            spread_shape=(demand.gpus, spread_number),
             holds_until=min(avoided.values(), default=FAR),
             only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and not parked),
             seated=job.guest and not parked,
@@ -357,6 +367,26 @@ class Reader:
         if key not in self._numbers:
             self._numbers[key] = next(self._next_number)
         return splits.joined(demand, others), self._numbers[key]
+
+    def _with_spread(
+        self,
+        demand: Demand,
+        job: JobFacts,
+        segment: Mapping[str, str],
+        value: str,
+        only: tuple[str, ...],
+        avoided: tuple[str, ...],
+    ) -> tuple[Demand, int]:
+        """Returns the demand with its needs on each node, and a number for those; 0 if it must have one place."""
+        if job.tasks or job.array or job.het or self._fleet.nodes_alone:
+            return demand, 0
+        needs, shut = spread.read(value), segment.get("shut", "").split(",")
+        choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, None, shut=shut)
+        one, fitting, inside, _ = self._fitting(job, choice, only, 1, 1, needs.cpus, needs.mem, None, avoided)
+        key = (("spread", one, needs.gpu_mem), None)
+        if key not in self._numbers:
+            self._numbers[key] = next(self._next_number)
+        return replace(demand, spread=needs.on(fitting, inside)), self._numbers[key]
 
     def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
         if "share" not in segment:

@@ -8,6 +8,7 @@ import numpy as np
 
 from policy.formats.flags import Tier
 from policy.request.share import Share
+from policy.request.spread import Spread
 from policy.request.tiers import ALONE
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Demand:
     """Partitions, of several, that do not admit the job (policy.cluster.partitions.shut_to)."""
     splits: tuple["Demand", ...] = ()
     """The same job on other numbers of nodes, few before many (policy/request/splits.py); empty if its is fixed."""
+    spread: Spread | None = None
+    """Needs on each node if Slurm may lay its GPUs on nodes in any way (policy/request/spread.py)."""
 
     @property
     def gpus(self) -> int:
@@ -108,6 +111,7 @@ class Demand:
             candidates=self.candidates & nodes,
             pools=tuple(pool & nodes for pool in self.pools),
             splits=tuple(split.within(nodes) for split in self.splits),
+            spread=None if self.spread is None else self.spread.within(nodes),
         )
 
     def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
@@ -130,7 +134,8 @@ class Demand:
         chosen = next((one for one in every if one.n == nodes), None)
         if chosen is None or nodes == self.n:
             return self
-        return replace(chosen, splits=tuple(one for one in every if one is not chosen))
+        others = tuple(one for one in every if one is not chosen)
+        return replace(chosen, splits=others, spread=self.spread)
 
     @property
     def could_be_held(self) -> bool:

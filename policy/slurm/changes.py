@@ -9,7 +9,7 @@ from policy.formats import excluded_nodes, pin_text, segment, split_text
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.messages import tagged
 from policy.formats.slurm_facts import JobFacts, JobText
-from policy.request import counted
+from policy.request import counted, spread
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
 from policy.slurm.interface import Pin
@@ -29,6 +29,9 @@ _OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before
 
 NOW = "0"
 """As a begin time: at once. Else it is seconds since 1970, or with a + from now on."""
+
+ANY_NODES = "any"
+"""As a node count: as many as the request takes."""
 
 ENDED = frozenset(
     {
@@ -107,9 +110,12 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
         return {"req_nodes": "", "admin_comment": segment.put(job.admin_comment, told)}
     fewest = min((split.nodes for split in split_text.parse(values.get(split_text.KEY, ""))), default=0)
     kept |= split_text.on(values, fewest)
+    on_any = spread.KEY in values
+    if on_any and later:
+        kept[spread.OPEN] = "1"
     return {
         **_untyped(job, kept),
-        **_on_nodes(values, fewest),
+        **(_on_any_nodes(kept) if on_any else _on_nodes(values, fewest)),
         "req_nodes": _asked(values).get("req_nodes", ""),
         **_others(job, values),
         "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": tagged(reason, 106)}),
@@ -232,6 +238,18 @@ def _on_nodes(values: Mapping[str, str], nodes: int) -> dict[str, str]:
     if split_text.KEY not in values or "cpus" not in values:
         return {}
     return {"node_count": str(nodes), "min_cpus": str(nodes * int(values["cpus"]))}
+
+
+def _on_any_nodes(values: Mapping[str, str]) -> dict[str, str]:
+    """As its user asked: GPUs of the whole job, on as many nodes as they take."""
+    gpus = int(values["n"]) * int(values["k"])
+    cpus = spread.read(values[spread.KEY]).cpus
+    return {
+        "tres_per_node": "",
+        "tres_per_job": f"gres/gpu:{gpus}",
+        "node_count": ANY_NODES,
+        "min_cpus": str(cpus),
+    }
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

@@ -63,7 +63,11 @@ static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 		*field = value;
 	else if (!strcmp(name, "requeue") && !strcmp(value, "1"))
 		job->requeue = 1;
-	else if (!strcmp(name, "node_count"))
+	else if (!strcmp(name, "node_count") && !strcmp(value, "any")) {
+		/* Slurm takes 0 for no bound. */
+		job->min_nodes = 1;
+		job->max_nodes = 0;
+	} else if (!strcmp(name, "node_count"))
 		return put_count(&job->min_nodes, &job->max_nodes, value);
 	else if (!strcmp(name, "min_cpus"))
 		return put_count(&job->min_cpus, NULL, value);

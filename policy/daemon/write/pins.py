@@ -66,7 +66,8 @@ class Pins:
             name = _name(change)
             try:
                 if isinstance(change, Release):
-                    if self._gateway.release(change.job.id, f"given back to Slurm: {change.reason}"):
+                    reason = f"given back to Slurm: {change.reason}"
+                    if self._gateway.release(change.job.id, reason, for_now=change.for_now):
                         self.written += 1
                     log.info(f"JobId={name} given back to Slurm: {change.reason}", 606)
                 else:

@@ -25,7 +25,8 @@ from policy.plan.book import Book
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import LaterPlace, first_place
 from policy.plan.splitting import first_of_splits, free_now
-from policy.request import counted, locality, splits
+from policy.plan.spreading import claims_on, parts_now
+from policy.request import counted, locality, splits, spread
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
 from policy.request.settings import Settings
@@ -113,7 +114,10 @@ def _decide(
             if guest := _as_guest(fields, request, demand, book, policy, now, stale):
                 return guest
             demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
-        return _place(fields, request, demand, book, policy, settings, now, stale)
+        decision = _place(fields, request, demand, book, policy, settings, now, stale)
+        if demand.spread is None or stale or request.later or segment.starts_now(decision.fields.get("segment", "")):
+            return decision
+        return _on_several_nodes(fields, request, demand, book, settings, now) or decision
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
 
@@ -122,8 +126,9 @@ def only_watch(decision: Decision) -> Decision:
     """Returns the decision for a site that only watches: the place is noted in the segment, and Slurm chooses."""
     if decision.verb == "pass":
         silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
-        return Decision("pass", silent)
-    if decision.verb not in {"place", "later"}:
+        if decision.claim is None:
+            return Decision("pass", silent)
+    elif decision.verb not in {"place", "later"}:
         return decision
     body = decision.fields["segment"]
     values = segment.fields(f"[berth/1 {body}]") or {}
@@ -163,7 +168,7 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
     return Decision("pass", reply)
 
 
-WRONG_FLAG, TOO_LONG, NOT_READ, STALE = 401, 212, 224, 214
+WRONG_FLAG, TOO_LONG, NOT_READ, STALE, ON_SEVERAL_NODES = 401, 212, 224, 214, 225
 """Numbers of messages about a flag, a text and a request."""
 
 
@@ -288,6 +293,54 @@ def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settin
     return None if bound and found is not None and found.level in {"leaf", "pod"} else found
 
 
+def _on_several_nodes(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    book: Book,
+    settings: Settings,
+    now: float,
+) -> Decision | None:
+    """Returns the reply for a job that Slurm starts now on several nodes as it likes; None if it has no room there."""
+    needs, insists = demand.spread, _insistence(request, demand, book.fleet, settings)
+    if needs is None or (insists is not None and insists.wait):
+        return None
+    parts = parts_now(book, needs, demand.gpus, demand.limit)
+    if not parts:
+        return None
+    said = f"it can start now on {len(parts)} nodes, where Slurm chooses its GPUs"
+    decision = say_no(fields, LeftToSlurm(said, ON_SEVERAL_NODES), now)
+    if request.batch and not needs.gpu_cpus:
+        decision = Decision("pass", _open(fields, request, demand, insists, now, LeftToSlurm(said, 107), settings))
+    first, *others = claims_on(needs, parts, book.cluster.at, demand.limit)
+    return decision if "test" in fields else replace(decision, claim=replace(first, others=tuple(others)))
+
+
+def _open(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    insists: locality.Insistence | None,
+    now: float,
+    why: Answer,
+    settings: Settings,
+) -> dict[str, str]:
+    """Returns the reply's fields for a job that keeps its user's request until the planner gives it a place."""
+    values = {
+        "state": segment.LATER,
+        "id": fields["nonce"],
+        **demanded(request, demand),
+        **insisted_on(insists),
+        "at": str(int(now)),
+        "pins": "0",
+        "why": tagged(why, why.number),
+        spread.OPEN: "1",
+        **request.said,
+    }
+    told = message.line(str(why), why.number, message.notes_of(request, settings))
+    return {"nonce": fields["nonce"], "segment": segment.body(values), "message": told}
+
+
 def _later(
     fields: Mapping[str, str],
     request: Request,
@@ -303,6 +356,9 @@ def _later(
         raise LeftToSlurm(str(why), why.number)
     if demand.n > MOST_NODES:
         raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned", 212)
+    if demand.spread is not None and not (demand.spread.gpu_cpus or settings.pin_ahead):
+        # No later place would be pinned either, and Slurm may spread it.
+        return Decision("pass", _open(fields, request, demand, insists, now, why, settings))
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],

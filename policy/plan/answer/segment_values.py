@@ -6,7 +6,7 @@ from policy.formats.segment import LATER, UNDER_WAY
 from policy.placement.base import Berth
 from policy.plan.answer.guest import seat_values
 from policy.plan.changes import Move, Park
-from policy.request import splits
+from policy.request import splits, spread
 from policy.request.demand import Demand
 from policy.request.locality import Insistence
 from policy.request.parse import Request
@@ -50,6 +50,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
         **({} if demand.mem is None else {"mem": str(demand.mem)}),
         **({"shut": ",".join(demand.shut)} if demand.shut else {}),
         **splits.text(demand),
+        **spread.text(demand.spread),
         **_shared(demand.share),
         **_tiered(demand),
     }
@@ -124,7 +125,21 @@ def moved(move: Move, at: float) -> dict[str, str]:
 
 
 _OF_THE_LAST_PLACE = (
-    frozenset({"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope", "sms"})
+    frozenset(
+        {
+            "start",
+            "because",
+            "because_text",
+            "whole",
+            "granted",
+            "parked",
+            "held",
+            "held_text",
+            "slope",
+            "sms",
+            spread.OPEN,
+        }
+    )
     | UNDER_WAY
 )
 

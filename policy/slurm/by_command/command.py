@@ -325,7 +325,12 @@ def _begin(value: str) -> str:
     return "now" if value == changes.NOW else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(value)))
 
 
-_AS_SCONTROL: Mapping[str, Callable[[str], str]] = {"begin": _begin, "node_count": lambda count: f"{count}-{count}"}
+def _node_count(value: str) -> str:
+    """A number of nodes as scontrol takes it; 0 at the end stands for no bound."""
+    return "1-0" if value == changes.ANY_NODES else f"{value}-{value}"
+
+
+_AS_SCONTROL: Mapping[str, Callable[[str], str]] = {"begin": _begin, "node_count": _node_count}
 """Values that scontrol takes in another form."""
 
 

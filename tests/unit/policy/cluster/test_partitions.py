@@ -14,8 +14,8 @@ from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts, Parti
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
 from policy.plan.changes import Change, Move, Release
+from policy.plan.move_reasons import STUCK_AFTER
 from policy.plan.plan import Plan
-from policy.plan.queue_walk import STUCK_AFTER
 from policy.request.parse import read
 from policy.request.settings import Settings
 from tests.unit.policy.plan.test_plan_events import World

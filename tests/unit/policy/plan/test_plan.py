@@ -11,8 +11,8 @@ from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim
+from policy.plan.move_reasons import STUCK_AFTER
 from policy.plan.plan import Plan
-from policy.plan.queue_walk import STUCK_AFTER
 from policy.request.settings import Settings
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
@@ -213,7 +213,8 @@ def test_where_slurm_preempts_only_free_places_are_pinned() -> None:
     full = decide(submit(tres_per_job="gres/gpu:2"), book(reading(nodes, jobs)), BerthPolicy(), settings, NOW)
     free = decide(submit(tres_per_job="gres/gpu:2"), book(reading([node("n1")])), BerthPolicy(), settings, NOW)
 
-    assert (full.verb, free.verb) == ("later", "place")
+    assert (full.verb, free.verb) == ("pass", "place")
+    assert full.fields["segment"].startswith("state=later")
     assert "Slurm may preempt for it" in full.fields["message"]
 
     open_job = waiting(5, "", 0, required=(), segment={"state": "later", "k": "2", "nodes": "", "gpus": ""})

@@ -89,7 +89,7 @@ def test_a_job_that_wants_one_node_gets_one(fields: dict[str, str]) -> None:
 
 def test_a_job_without_a_level_keeps_to_one_node() -> None:
     asked = submit(tres_per_job="gres/gpu:2", min_cpus="1")
-    decision = decide(asked, opened(busy(3_000, SEVEN, SEVEN), 0, 0), POLICY, Settings(), NOW)
+    decision = decide(asked, opened(busy(3_000, SEVEN, FULL), 0, 0), POLICY, Settings(), NOW)
 
     assert "," not in decision.fields["nodes"]
     assert "splits" not in values(decision)

@@ -1,0 +1,278 @@
+"""A job of `--gpus=N` alone starts now on several nodes, in the form that its user gave it, where no place is free."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.cluster.fleet import Fleet
+from policy.formats import segment
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
+from policy.placement.registry import create
+from policy.plan.answer.decide import Decision, decide, only_watch
+from policy.plan.changes import Change, Move, Release
+from policy.plan.plan import Plan
+from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, SOON_AGAIN, parts_now
+from policy.plan.tracker import open_book
+from policy.request import spread
+from policy.request.locality import parse_rules
+from policy.request.parse import read
+from policy.request.settings import Settings
+from policy.slurm import changes
+from tests.examples import examples
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+
+POLICY = create("berth")
+FIVE, SEVEN, FULL = 0b0001_1111, 0b0111_1111, 0xFF
+ALONE = {"tres_per_job": "gres/gpu:4", "min_cpus": "1"}
+
+
+def used(*masks: int) -> tuple[list[NodeFacts], list[JobFacts]]:
+    """Nodes on which these GPUs are in use for 3,000 s."""
+    nodes = [node(f"n{number}", used=mask) for number, mask in enumerate(masks, 1)]
+    return nodes, [running(number, f"n{number}", mask, 3_000) for number, mask in enumerate(masks, 1) if mask]
+
+
+def answer(*masks: int, settings: Settings | None = None, **fields: str) -> Decision:
+    return decide(submit(**{**ALONE, **fields}), book(reading(*used(*masks))), POLICY, settings or Settings(), NOW)
+
+
+def values(decision: Decision) -> dict[str, str]:
+    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
+
+
+def on_several(decision: Decision) -> bool:
+    return decision.verb == "pass" and "on 2 nodes" in decision.fields["message"]
+
+
+@pytest.mark.parametrize("masks", [(FIVE, SEVEN), (0b11_1111, 0b11_1111), (SEVEN, FIVE, FULL)])
+def test_a_job_that_fits_on_no_node_now_keeps_its_request_and_may_start_on_two(masks: tuple[int, ...]) -> None:
+    decision = answer(*masks)
+
+    assert on_several(decision)
+    found = values(decision)
+    assert (found["state"], found[spread.OPEN], found[spread.KEY]) == ("later", "1", "1:100:0")
+    assert (found["n"], found["k"]) == ("1", "4")
+
+
+def test_what_it_will_have_is_no_place_for_the_next_job() -> None:
+    view = book(reading(*used(FIVE, SEVEN)))
+    first = decide(submit(**ALONE), view, POLICY, Settings(), NOW)
+    assert first.claim is not None
+    view.claim(first.claim)
+
+    assert decide(submit(**ALONE), view, POLICY, Settings(), NOW).verb == "place"
+    assert values(decide(submit(tres_per_job="gres/gpu:1"), view, POLICY, Settings(), NOW))["state"] == "waiting"
+
+
+def test_a_node_that_is_free_is_better() -> None:
+    assert answer(FIVE, SEVEN, 0b1111).fields["nodes"] == "n3"
+
+
+def test_more_gpus_than_a_node_has_start_on_the_fewest_nodes_that_hold_them() -> None:
+    decision = answer(0, FIVE, 0b1111, FIVE, tres_per_job="gres/gpu:16")
+
+    assert "on 4 nodes" in answer(0b1, FIVE, 0b1111, FIVE, tres_per_job="gres/gpu:16").fields["message"]
+    assert "on 4 nodes" in decision.fields["message"]
+    assert "on 3 nodes" in answer(0, 0b111, FIVE, FIVE, tres_per_job="gres/gpu:16").fields["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_nodes": "1", "max_nodes": "1"},
+        {"num_tasks": "2"},
+        {"ntasks_per_node": "2"},
+        {"tres_per_job": "", "tres_per_node": "gres/gpu:4"},
+        {"flag.locality": "node"},
+        {"flag.locality": "nvlink@30"},
+        {"req_nodes": "n1"},
+        {"mem_per_node": "0"},
+        {"array": "1"},
+        {"begin": str(int(NOW) + 600), "later": "1"},
+    ],
+)
+def test_who_asks_for_more_than_gpus_waits_for_a_place(fields: dict[str, str]) -> None:
+    wanted = {key: value for key, value in {**ALONE, **fields}.items() if value}
+    decision = decide(submit(**wanted), book(reading(*used(FIVE, SEVEN))), POLICY, Settings(), NOW)
+
+    assert not on_several(decision)
+
+
+def test_a_job_for_which_the_site_wants_a_level_waits_for_it() -> None:
+    rules = Settings(locality_rules=parse_rules("2:node@10", 600))
+
+    assert not on_several(answer(FIVE, SEVEN, settings=rules))
+    assert on_several(answer(FIVE, SEVEN, settings=Settings(locality_rules=parse_rules("8:node@10", 600))))
+
+
+@pytest.mark.parametrize("fields", [{"client": "srun"}, {"client": "salloc"}, {"cpus_per_tres": "gres/gpu:2"}])
+def test_a_job_that_no_later_pin_would_fit_is_left_to_slurm(fields: dict[str, str]) -> None:
+    decision = decide(submit(**ALONE, **fields), book(reading(*used(FIVE, SEVEN))), POLICY, Settings(), NOW)
+
+    assert on_several(decision)
+    assert values(decision)["state"] == "passed"
+
+
+def test_cpus_and_memory_are_needed_on_each_node() -> None:
+    assert on_several(answer(FIVE, SEVEN, mem_per_node="40000"))
+    assert not on_several(answer(FIVE, SEVEN, mem_per_node="63950"))
+    assert on_several(answer(FIVE, SEVEN, mem_per_tres="gres/gpu:15000"))
+    assert on_several(answer(FIVE, SEVEN, cpus_per_tres="gres/gpu:8"))
+
+
+def test_where_slurm_may_preempt_it_keeps_its_request() -> None:
+    decision = answer(FULL, FULL, settings=Settings(pin_ahead=False))
+
+    assert (decision.verb, values(decision)[spread.OPEN]) == ("pass", "1")
+
+
+def test_a_site_that_only_watches_notes_it_alone() -> None:
+    assert values(only_watch(answer(FIVE, SEVEN)))["state"] == "observed"
+
+
+WAITS = {"k": "4", "gpus": "0,1,2,3", "asked": "tres_per_job:gres/gpu:4", spread.KEY: "1:100:0"}
+
+
+def replan(plan: Plan, masks: tuple[int, ...], job: JobFacts, at: float = NOW) -> list[Change]:
+    nodes, jobs = used(*masks)
+    look = reading(nodes, [*jobs, job], at=at)
+    plan_fleet = FLEETS.setdefault(len(masks), fleet(look))
+    return plan.replan(open_book(plan_fleet, look), look.jobs)
+
+
+FLEETS: dict[int, Fleet] = {}
+
+
+def pinned(job_id: int = 9, **changes: str) -> JobFacts:
+    return waiting(job_id, "n1", 0b1111, segment={**WAITS, **changes})
+
+
+def opened(**changed: str) -> JobFacts:
+    told = {"state": "later", "nodes": "", "gpus": "", spread.OPEN: "1"}
+    return waiting(9, "", 0, required=(), segment={**WAITS, **told, **changed})
+
+
+def test_a_waiting_job_starts_on_two_nodes_when_their_gpus_come_free() -> None:
+    plan = Plan(POLICY, Settings())
+    assert replan(plan, (FULL, FULL), pinned()) == []
+
+    [change] = replan(plan, (FIVE, SEVEN), pinned())
+
+    assert isinstance(change, Release)
+    assert (change.for_now, change.reason) == (True, "it can start now on 2 nodes")
+
+
+def test_while_it_insists_on_a_level_it_waits() -> None:
+    assert replan(Plan(POLICY, Settings()), (FIVE, SEVEN), pinned(insists="node", wait="600")) == []
+
+
+def test_a_job_with_its_users_request_is_left_so_while_there_is_room() -> None:
+    plan = Plan(POLICY, Settings())
+
+    assert replan(plan, (FIVE, SEVEN), opened()) == []
+    assert replan(plan, (FIVE, SEVEN), opened(), NOW + OPEN_FOR) == []
+
+
+def test_if_it_does_not_start_it_is_pinned_and_tries_again_much_later() -> None:
+    plan = Plan(POLICY, Settings())
+    assert replan(plan, (FIVE, SEVEN), opened()) == []
+
+    [change] = replan(plan, (FIVE, SEVEN), opened(), NOW + OPEN_FOR + 1)
+    assert isinstance(change, Move)
+    assert change.start > 0
+
+    assert replan(plan, (FIVE, SEVEN), pinned(), NOW + OPEN_FOR + 2) == []
+    [again] = replan(plan, (FIVE, SEVEN), pinned(), NOW + OPEN_FOR + AGAIN_AFTER + 2)
+    assert isinstance(again, Release)
+
+
+def test_if_others_took_the_gpus_it_is_pinned_and_tries_again_soon() -> None:
+    plan = Plan(POLICY, Settings())
+    [change] = replan(plan, (FIVE, SEVEN), pinned())
+    assert isinstance(change, Release)
+
+    [change] = replan(plan, (FULL, FULL), opened(), NOW + 2)
+    assert isinstance(change, Move)
+    assert replan(plan, (FIVE, SEVEN), pinned(), NOW + 4) == []
+    [change] = replan(plan, (FIVE, SEVEN), pinned(), NOW + SOON_AGAIN + 1)
+    assert isinstance(change, Release)
+
+
+def test_a_node_that_comes_free_for_it_alone_is_taken() -> None:
+    [change] = replan(Plan(POLICY, Settings()), (FIVE, 0b1111), opened())
+
+    assert isinstance(change, Move)
+    assert change.berth.names == ("n2",)
+
+
+def test_the_job_before_it_in_line_keeps_its_gpus() -> None:
+    nodes, jobs = used(FIVE, SEVEN)
+    first = waiting(8, "n2", 0b1000_0000, priority=5)
+    look = reading(nodes, [*jobs, first, pinned()])
+
+    assert Plan(POLICY, Settings()).replan(open_book(fleet(look), look), look.jobs) == []
+
+
+def test_of_two_such_jobs_the_second_waits() -> None:
+    nodes, jobs = used(FIVE, SEVEN)
+    look = reading(nodes, [*jobs, pinned(9), pinned(10)])
+
+    [change] = Plan(POLICY, Settings()).replan(open_book(fleet(look), look), look.jobs)
+    assert change.job.id == 9
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_given_back_it_asks_as_its_user_did(n: int) -> None:
+    body = {**WAITS, "state": "waiting", "nodes": "n1", "n": str(n)}
+    typed = ",".join(f"gres/gpu:g{place}:1" for place in range(4))
+    job = JobText(9, "PENDING", 1000, f"site [berth/1 {segment.body(body)}]", "", "n1", typed, "")
+
+    found = changes.release(job, "it can start now", for_now=True)
+
+    assert found is not None
+    asked = {key: found[key] for key in ("tres_per_job", "tres_per_node", "node_count", "min_cpus", "req_nodes")}
+    assert asked == {
+        "tres_per_job": f"gres/gpu:{4 * n}",
+        "tres_per_node": "",
+        "node_count": "any",
+        "min_cpus": "1",
+        "req_nodes": "",
+    }
+    told = segment.fields(found["admin_comment"]) or {}
+    assert (told["state"], told[spread.OPEN]) == ("later", "1")
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.integers(0, FULL), min_size=1, max_size=6),
+    st.integers(2, 24),
+    st.integers(1, 20),
+    st.sampled_from([0, 1, 3, 8]),
+)
+def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cpus: int, by_gpu: int) -> None:
+    view = book(reading(*used(*masks)))
+    everywhere = np.ones(len(masks), np.bool_)
+    needs = spread.Spread(cpus, 100, 0, by_gpu, everywhere)
+
+    parts = parts_now(view, needs, gpus, 60)
+
+    free = {number: FULL & ~mask for number, mask in enumerate(masks)}
+    left = {number: 32 - mask.bit_count() for number, mask in enumerate(masks)}
+    room = {
+        number: min(bits.bit_count(), left[number] // by_gpu if by_gpu else 8) if left[number] >= cpus else 0
+        for number, bits in free.items()
+    }
+    most = sorted(room.values(), reverse=True)
+    fits = sum(most) >= gpus > most[0]
+    assert bool(parts) == fits
+    if fits:
+        assert sum(mask.bit_count() for _, mask in parts) == gpus
+        assert all(mask & ~free[number] == 0 and 0 < mask.bit_count() <= room[number] for number, mask in parts)
+        assert len({number for number, _ in parts}) == len(parts)
+        assert sum(most[: len(parts) - 1]) < gpus
+
+
+def test_the_request_that_may_be_spread() -> None:
+    assert spread.may_spread(read(submit(**ALONE)))
+    assert not spread.may_spread(read(submit(**ALONE, num_tasks="1")))
