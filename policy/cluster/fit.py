@@ -65,7 +65,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
     most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []
 
-    def on(n: int, k: int) -> Demand:
+    def on(n: int, k: int, request: Request = request) -> Demand:
         inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
         demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit, most_cpus)
         demand = replace(
@@ -109,15 +109,17 @@ def _with_splits(request: "Request", fleet: "Fleet", demand: Demand, on: Callabl
 
 
 def _with_spread(
-    request: "Request", fleet: "Fleet", memory: "Memory", demand: Demand, on: Callable[[int, int], Demand]
+    request: "Request", fleet: "Fleet", memory: "Memory", demand: Demand, on: Callable[[int, int, "Request"], Demand]
 ) -> Demand:
     """Returns the demand with its needs on each node, where Slurm may lay its GPUs on nodes in any way."""
     # Where models count as licences, only a place tells which ones the job takes.
     if not spread.may_spread(request) or demand.tier is not ALONE or fleet.nodes_alone or fleet.counted:
         return demand
     with suppress(LeftToSlurm):
-        one = on(1, 1)
-        by_gpu = memory.per_gpu if memory.per_node is None and memory.per_cpu is None else None
+        # CPUs for each GPU stand in min_cpus too, for all GPUs together.
+        one = on(1, 1, replace(request, min_cpus=0))
+        by_cpu = memory.per_cpu is not None and request.cpus_per_gpu and memory.per_cpu * request.cpus_per_gpu
+        by_gpu = 0 if memory.per_node is not None else by_cpu or memory.per_gpu
         if one.cpus is not None and one.mem is not None and one.could_be_held:
             needs = spread.Spread(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu)
             return replace(demand, spread=needs.on(one.candidates, one.pools))

@@ -62,7 +62,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
     return {
         **_typed(job, place),
-        **_on_nodes(place.values, len(place.nodes)),
+        **_on_nodes(place.values, len(place.nodes), was_open=spread.OPEN in before),
         "req_nodes": nodes,
         **excluded,
         **_licenses(job, place.licenses),
@@ -233,9 +233,9 @@ def _tier(place: Pin) -> dict[str, str]:
     return {"tier": values["tier"], **held, **mem, "way": values.get("way", "time"), **slope}
 
 
-def _on_nodes(values: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """The number of nodes of a job that may be split, and its CPUs: on fewer nodes Slurm would keep those of all."""
-    if split_text.KEY not in values or "cpus" not in values:
+def _on_nodes(values: Mapping[str, str], nodes: int, *, was_open: bool = False) -> dict[str, str]:
+    """The number of nodes of a job that may have others, and its CPUs: on fewer nodes Slurm would keep those of all."""
+    if not (was_open or split_text.KEY in values) or "cpus" not in values:
         return {}
     return {"node_count": str(nodes), "min_cpus": str(nodes * int(values["cpus"]))}
 

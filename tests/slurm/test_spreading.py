@@ -47,6 +47,14 @@ def plain_shape(slurm: Slurm, *options: str) -> dict[str, str]:
         cancel(slurm, job)
 
 
+def take(slurm: Slurm, gpus: int) -> int:
+    """Takes what is left, and waits until berthd knows it."""
+    job = slurm.submit("-p", "plain", f"--gpus={gpus}", body="exec sleep 300")
+    slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
+    return job
+
+
 def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
     return dict(segments.fields(slurm.comment(job)) or {})
 
@@ -90,8 +98,7 @@ def test_more_gpus_than_a_node_has_start_on_parts_of_nodes(slurm: Slurm) -> None
 def test_a_job_that_waits_starts_when_gpus_come_free_on_two_nodes(slurm: Slurm, options: tuple[str, ...]) -> None:
     leave(slurm, 3, 1, 0, 0)
     expected = plain_shape(slurm, *options)
-    last = slurm.submit("-p", "plain", "--gpus=4")
-    slurm.wait_state(last, {"RUNNING"})
+    last = take(slurm, 4)
     job = slurm.submit(*options, body=BODY)
     assert segment_of(slurm, job)["state"] == "waiting"
 
@@ -103,8 +110,7 @@ def test_a_job_that_waits_starts_when_gpus_come_free_on_two_nodes(slurm: Slurm, 
 def test_sixteen_gpus_that_wait_start_on_parts_of_nodes(slurm: Slurm) -> None:
     leave(slurm, 8, 5, 3, 0)
     expected = plain_shape(slurm, "--gpus=16")
-    last = slurm.submit("-p", "plain", "--gpus=16")
-    slurm.wait_state(last, {"RUNNING"})
+    last = take(slurm, 16)
     job = slurm.submit("--gpus=16", body=BODY)
     assert segment_of(slurm, job)["n"] == "2"
 
@@ -128,9 +134,7 @@ def test_srun_runs_the_tasks_that_it_has_on_plain_slurm(slurm: Slurm, *, waits: 
     leave(slurm, 3, 1, 0, 0)
     expected = slurm.target.bash(STEP.format("-p plain --gpus=4")).out
     slurm.settle()
-    last = slurm.submit("-p", "plain", "--gpus=4") if waits else 0
-    if waits:
-        slurm.wait_state(last, {"RUNNING"})
+    last = take(slurm, 4) if waits else 0
     running = slurm.target.popen(STEP.format("-J theirs --gpus=4"))
     if waits:
         until("srun to wait", lambda: slurm.target.bash("squeue -h -n theirs -t PD").out or None)

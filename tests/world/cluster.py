@@ -456,6 +456,13 @@ class ModelCluster:
         if key == "Requeue":
             job.requeue = value == "1"
             return
+        if key == "NumNodes":
+            # This Slurm never lays a job on more nodes than it must: it has what Berth plans for, and no more.
+            job.n = int(value.partition("-")[0])
+            return
+        if key == "NumCPUs":
+            job.cpus = int(value)
+            return
         setattr(job, _FIELDS[key], value)
 
     def _moment(self, text: str) -> int:

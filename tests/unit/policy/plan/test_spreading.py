@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from policy.cluster.fleet import Fleet
 from policy.formats import segment
+from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.registry import create
 from policy.plan.answer.decide import Decision, decide, only_watch
@@ -19,6 +20,7 @@ from policy.request.locality import parse_rules
 from policy.request.parse import read
 from policy.request.settings import Settings
 from policy.slurm import changes
+from policy.slurm.interface import Pin
 from tests.examples import examples
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 
@@ -106,9 +108,11 @@ def test_a_job_for_which_the_site_wants_a_level_waits_for_it() -> None:
     assert on_several(answer(FIVE, SEVEN, settings=Settings(locality_rules=parse_rules("8:node@10", 600))))
 
 
-@pytest.mark.parametrize("fields", [{"client": "srun"}, {"client": "salloc"}, {"cpus_per_tres": "gres/gpu:2"}])
+@pytest.mark.parametrize(
+    "fields", [{"client": "srun"}, {"client": "salloc"}, {"cpus_per_tres": "gres/gpu:2", "min_cpus": "8"}]
+)
 def test_a_job_that_no_later_pin_would_fit_is_left_to_slurm(fields: dict[str, str]) -> None:
-    decision = decide(submit(**ALONE, **fields), book(reading(*used(FIVE, SEVEN))), POLICY, Settings(), NOW)
+    decision = decide(submit(**{**ALONE, **fields}), book(reading(*used(FIVE, SEVEN))), POLICY, Settings(), NOW)
 
     assert on_several(decision)
     assert values(decision)["state"] == "passed"
@@ -276,3 +280,20 @@ def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cp
 def test_the_request_that_may_be_spread() -> None:
     assert spread.may_spread(read(submit(**ALONE)))
     assert not spread.may_spread(read(submit(**ALONE, num_tasks="1")))
+
+
+def test_pinned_again_it_has_the_nodes_of_its_place_alone() -> None:
+    body = {**WAITS, "state": "later", spread.OPEN: "1"}
+    job = JobText(9, "PENDING", 1000, f"[berth/1 {segment.body(body)}]", "", "", "", "gres/gpu:4")
+    values = {**WAITS, "state": "waiting", "nodes": "n1", "cpus": "1"}
+
+    found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, values=values))
+
+    assert (found["node_count"], found["min_cpus"], found["tres_per_job"], found["req_nodes"]) == ("1", "1", "", "n1")
+    assert spread.OPEN not in (segment.fields(found["admin_comment"]) or {})
+
+
+@pytest.mark.parametrize("text", ["1", "1:2", "1:2:x", "1:2:3:4"])
+def test_a_value_that_berth_did_not_write_is_an_error(text: str) -> None:
+    with pytest.raises(FormatError):
+        spread.read(text)
