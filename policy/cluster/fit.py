@@ -121,7 +121,7 @@ def _with_spread(
         by_cpu = memory.per_cpu is not None and request.cpus_per_gpu and memory.per_cpu * request.cpus_per_gpu
         by_gpu = 0 if memory.per_node is not None else by_cpu or memory.per_gpu
         if one.cpus is not None and one.mem is not None and one.could_be_held:
-            needs = spread.Spread(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu)
+            needs = spread.SpreadNeeds(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu)
             return replace(demand, spread=needs.on(one.candidates, one.pools))
     return demand
 

@@ -15,7 +15,7 @@ from policy.plan.later_places import PlannedBefore
 from policy.plan.waiting_jobs import Waiting
 from policy.request import spread
 from policy.request.demand import Demand
-from policy.request.spread import Spread
+from policy.request.spread import SpreadNeeds
 
 OPEN_FOR = 120.0
 """Seconds for which a job may fail to start on GPUs that look free over several nodes; then it is pinned again."""
@@ -33,7 +33,7 @@ Part = tuple[int, int]
 """A node, and the GPUs on it as bits."""
 
 
-def parts_now(book: Book, needs: Spread | None, gpus: int, limit: int) -> list[Part]:
+def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> list[Part]:
     """Returns the fewest nodes on which so many GPUs are free for so long, or none if one node or no nodes do."""
     if needs is None or needs.candidates is None or book.fleet.nodes_alone:
         return []
@@ -61,7 +61,7 @@ def parts_now(book: Book, needs: Spread | None, gpus: int, limit: int) -> list[P
     return []
 
 
-def claims_on(needs: Spread, parts: Iterable[Part], start: float, limit: int) -> list[Claim]:
+def claims_on(needs: SpreadNeeds, parts: Iterable[Part], start: float, limit: int) -> list[Claim]:
     """Returns a claim for each node: what Slurm is expected to give there."""
     return [
         Claim(

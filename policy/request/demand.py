@@ -8,7 +8,7 @@ import numpy as np
 
 from policy.formats.flags import Tier
 from policy.request.share import Share
-from policy.request.spread import Spread
+from policy.request.spread import SpreadNeeds
 from policy.request.tiers import ALONE
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Demand:
     """Partitions, of several, that do not admit the job (policy.cluster.partitions.shut_to)."""
     splits: tuple["Demand", ...] = ()
     """The same job on other numbers of nodes, few before many (policy/request/splits.py); empty if its is fixed."""
-    spread: Spread | None = None
+    spread: SpreadNeeds | None = None
     """Needs on each node if Slurm may lay its GPUs on nodes in any way (policy/request/spread.py)."""
 
     @property

@@ -1,4 +1,4 @@
-"""Spread: `--gpus=N` without a number of nodes, whose GPUs Slurm may lay on nodes in any way, such as 3 + 1.
+"""SpreadNeeds: `--gpus=N` without a number of nodes, whose GPUs Slurm may lay on nodes in any way, such as 3 + 1.
 
 A pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job can have
 its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth.
@@ -24,7 +24,7 @@ OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadNeeds:
     """Needs of a job on each of its nodes, whatever number of GPUs it has there."""
 
     cpus: int
@@ -38,11 +38,11 @@ class Spread:
     pools: "tuple[Bools, ...]" = ()
     """These nodes in each of several partitions."""
 
-    def on(self, candidates: "Bools", pools: "tuple[Bools, ...]") -> "Spread":
+    def on(self, candidates: "Bools", pools: "tuple[Bools, ...]") -> "SpreadNeeds":
         """Returns the same needs, with the nodes that could meet them."""
         return replace(self, candidates=candidates, pools=pools)
 
-    def within(self, nodes: "Bools") -> "Spread":
+    def within(self, nodes: "Bools") -> "SpreadNeeds":
         """Returns the same needs on some nodes only."""
         here = None if self.candidates is None else self.candidates & nodes
         return replace(self, candidates=here, pools=tuple(pool & nodes for pool in self.pools))
@@ -60,19 +60,19 @@ def may_spread(request: "Request") -> bool:
     return not (fixed or of_tasks or bound or near or whole or request.het or request.array)
 
 
-def read(value: str) -> Spread:
+def read(value: str) -> SpreadNeeds:
     """Reads the segment's value."""
     words = value.split(":")
     if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
         raise FormatError(f"{value!r} is not CPUS:MB:MB, such as 1:1000:0")
-    return Spread(int(words[0]), int(words[1]), int(words[2]))
+    return SpreadNeeds(int(words[0]), int(words[1]), int(words[2]))
 
 
-def write(spread: Spread) -> str:
+def write(spread: SpreadNeeds) -> str:
     """Writes the segment's value."""
     return f"{spread.cpus}:{spread.mem}:{spread.gpu_mem}"
 
 
-def text(spread: Spread | None) -> dict[str, str]:
+def text(spread: SpreadNeeds | None) -> dict[str, str]:
     """Returns the segment's value; empty for a job to which its user's form cannot be given back once it is pinned."""
     return {} if spread is None or spread.gpu_cpus else {KEY: write(spread)}

@@ -257,7 +257,7 @@ def test_given_back_it_asks_as_its_user_did(n: int) -> None:
 def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cpus: int, by_gpu: int) -> None:
     view = book(reading(*used(*masks)))
     everywhere = np.ones(len(masks), np.bool_)
-    needs = spread.Spread(cpus, 100, 0, by_gpu, everywhere)
+    needs = spread.SpreadNeeds(cpus, 100, 0, by_gpu, everywhere)
 
     parts = parts_now(view, needs, gpus, 60)
 

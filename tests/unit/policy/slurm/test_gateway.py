@@ -315,6 +315,20 @@ def test_a_pin_of_a_job_that_may_be_split_says_its_nodes_and_cpus(folder: Path, 
     assert updates(folder)[-1]["TresPerNode"] == "gres/gpu:2"
 
 
+def test_a_job_that_may_start_on_several_nodes_has_its_users_request_again(
+    folder: Path, gateway: CommandGateway
+) -> None:
+    """For scontrol, 0 as the most nodes stands for no bound."""
+    job_id = pinned(folder)
+    values = {"state": "waiting", "n": "2", "k": "8", "cpus": "3", "mem": "500", "spread": "3:500:0"}
+    change(folder, job_id, admin_comment=segment.put("", values))
+
+    gateway.release(job_id, "test", for_now=True)
+
+    words = ("NumNodes", "NumCPUs", "TresPerNode", "TresPerJob")
+    assert [updates(folder)[-1][word] for word in words] == ["1-0", "3", "", "gres/gpu:16"]
+
+
 def test_what_another_writes_after_the_reading_stays(folder: Path, gateway: CommandGateway) -> None:
     job_id = pinned(folder)
     gateway.read(ended=False)
