@@ -429,8 +429,8 @@ def _jobs(options: argparse.Namespace) -> int:
     lines = _printed("scontrol", "show", "job", "--oneliner").decode("utf-8", "replace").splitlines()
     licenses = value_of(files.texts.slurm_conf, "Licenses")
     found = list(waiting.rewrites(lines, files.texts.nodes, licenses))
-    for one in found:
-        sys.stdout.write(f"{' '.join(one.command)}\n")
+    for words in (words for one in found for words in one.commands):
+        sys.stdout.write(f"{' '.join(words)}\n")
     if not found:
         sys.stdout.write("No waiting job names a model in a way that this layout does not know.\n")
         return 0
@@ -439,7 +439,8 @@ def _jobs(options: argparse.Namespace) -> int:
     failed = []
     for one in found:
         try:
-            _printed(*one.command)
+            for words in one.commands:
+                _printed(*words)
         except SlurmError as problem:
             failed.append(f"job {one.job}: {problem}")
     if failed:

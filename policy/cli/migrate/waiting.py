@@ -2,7 +2,7 @@
 
 With the exact layout `gpu:h100:2` names a GRES type that no node has; the job gets `gpu:2` and the feature `h100`. Back
 on the plain layout a feature that no node has any more becomes a type again. A licence that slurm.conf lost is taken
-out.
+out; slurmctld 26.05 holds such jobs at its start, and so they are released.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["Rewrite", "rewrites"]
 _FIELD = re.compile(r"(?:^| )(\w+(?:/\w+)*)=(\S*)")
 _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
 _TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
+_HELD = re.compile(r"License_request_'([^']*)'_is_no_longer_valid,_holding_job")
+"""The reason that slurmctld gives to jobs which it holds itself. It gives it to none that somebody had held before."""
 _COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
 
 
@@ -29,12 +31,15 @@ class Rewrite:
 
     job: str
     words: tuple[str, ...]
-    """As `scontrol update` takes them."""
+    """As `scontrol update` takes them; empty where nothing changes in its request."""
+    release: bool = False
+    """True if slurmctld holds it for a licence that is gone."""
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """The command that writes it."""
-        return ("scontrol", "update", f"JobId={self.job}", *self.words)
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """The commands that write it, in order."""
+        update = ("scontrol", "update", f"JobId={self.job}", *self.words)
+        return (*([update] if self.words else []), *([("scontrol", "release", self.job)] if self.release else []))
 
 
 def rewrites(lines: Iterable[str], nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
@@ -55,8 +60,10 @@ def rewrites(lines: Iterable[str], nodes: Mapping[str, ListedNode], licenses: st
             words.append(
                 f"Licenses={','.join(word for word in words_of(held) if re.split('[:=]', word)[0] not in lost)}"
             )
-        if words:
-            yield Rewrite(_number(values), tuple(words))
+        reason = _HELD.fullmatch(values.get("Reason", ""))
+        gone = reason is not None and any(name not in counted for name in ours(reason[1]))
+        if words or gone:
+            yield Rewrite(_number(values), tuple(words), release=gone)
 
 
 def _request(values: Mapping[str, str], exact: set[str], features: set[str], types: set[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ WAITS = "JobId=7 JobName=x JobState=PENDING"
 
 def of(line: str, *nodes: ListedNode, licenses: str = "") -> list[str]:
     found = rewrites([line], {node.name: node for node in nodes}, licenses)
-    return [" ".join(one.command[2:]) for one in found]
+    return [" ".join(words[2:]) for one in found for words in one.commands]
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,28 @@ def test_running_jobs_and_running_tasks_are_never_named() -> None:
     assert of(f"JobId=7 JobState=RUNNING {asked}", EXACT) == []
     (found,) = of(f"JobId=9 ArrayJobId=7 ArrayTaskId=3-5,8%2 JobState=PENDING {asked}", EXACT)
     assert found.startswith("JobId=7_[3-5,8] ")
+
+
+HELD = "Reason=License_request_'{}'_is_no_longer_valid,_holding_job"
+
+
+@pytest.mark.parametrize(
+    ("reason", "held", "written"),
+    [
+        (HELD.format("berth_h100:2"), "berth_h100:2", ["JobId=7 Licenses=", "7"]),
+        (HELD.format("solver:1,berth_h100:2"), "solver:1,berth_h100:2", ["JobId=7 Licenses=solver:1", "7"]),
+        # The licence was taken out before, and the release did not get through.
+        (HELD.format("berth_h100:2"), "(null)", ["7"]),
+        ("Reason=JobHeldUser", "berth_h100:2", ["JobId=7 Licenses="]),
+        (HELD.format("solver:1"), "solver:1", []),
+        (HELD.format("berth_a100:2"), "berth_a100:2", []),
+    ],
+    ids=["ours", "beside another", "again", "its user's hold", "no licence of ours", "a licence that is there"],
+)
+def test_a_job_that_slurmctld_holds_for_a_licence_that_is_gone_goes_on(
+    reason: str, held: str, written: list[str]
+) -> None:
+    """slurmctld 26.05 does that at its start, to jobs that nobody had held."""
+    line = f"{WAITS} Priority=0 {reason} Features=(null) Licenses={held}"
+
+    assert of(line, PLAIN, licenses="solver:1,berth_a100:8") == written
