@@ -48,8 +48,9 @@ def test_jobs_are_placed_and_share_gpus_under_the_units(told: dict[str, str]) ->
 
 def test_an_upgrade_keeps_a_share_that_is_held_and_restarts_nothing_by_itself(told: dict[str, str]) -> None:
     assert told["upgrade_version"].startswith("2~")
-    names = ("says", "leaves_daemons", "keeps_share", "keeps_share_beside_new_daemons", "same_gpu", "refuses_removal")
+    names = ("says", "leaves_daemons", "same_gpu", "refuses_removal")
     assert {name: told[f"upgrade_{name}"] for name in names} == dict.fromkeys(names, "True")
+    assert (told["upgrade_changes"], told["upgrade_changes_later"]) == ("nothing", "nothing")
     assert (told["upgrade_second_state"], told["upgrade_held_state"]) == ("COMPLETED", "COMPLETED")
     assert told["upgrade_ends"] == "reached"
 
