@@ -13,7 +13,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
-from policy.placement.keep_together import Leaves, clearly_better
+from policy.placement.keep_together import Leaves, clearly_better, is_piece
 from policy.placement.registry import create
 from policy.plan.answer.decide import decide
 from policy.plan.book import Book
@@ -21,6 +21,7 @@ from policy.plan.claims import claim_on
 from policy.plan.tracker import Picture
 from policy.request.demand import Demand
 from policy.request.settings import Settings
+from policy.request.share import Share
 from tests.examples import examples
 from tests.unit.policy.plan.test_plan_crowd import FULL, given
 from tests.unit.policy.plan.test_plan_events import World, moves
@@ -234,3 +235,43 @@ def test_new_scores_show_faster_gpus_elsewhere() -> None:
     fast[3] = 1.0
     newer = replace(book.cluster, fleet=replace(book.fleet, scores={"compute": fast}))
     assert leaves.may_be_better(demand, here, newer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n": 2},
+        {"k": 0},
+        {"cpus": None, "mem": None},
+        {"share": Share(30, None)},
+        {"pools": (np.ones(4, np.bool_), np.ones(4, np.bool_))},
+    ],
+)
+def test_only_a_job_on_whole_gpus_that_leaves_others_of_its_node_is_kept_with_its_like(
+    changes: dict[str, object],
+) -> None:
+    piece = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_))
+
+    assert is_piece(piece)
+    assert not is_piece(replace(piece, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gain", "crowded", "better"), [(0.05, False, False), (0.15, False, True), (0.15, True, False)]
+)
+def test_gpus_that_are_a_little_faster_are_worth_no_other_leaf(gain: float, crowded: bool, better: bool) -> None:
+    here = found(planned(world_of(busy(0x0F, 0), [])), Demand(1, 2, 1, 100, "node", 600, np.ones(2, np.bool_)))
+    assert here
+
+    assert clearly_better(replace(here, cost=here.cost * (1 - gain)), here, crowded=crowded) is better
+
+
+@pytest.mark.parametrize(("k", "place"), [(1, "n1"), (2, "n3")])
+def test_nodes_that_a_job_may_not_use_have_no_room_for_its_like(k: int, place: str) -> None:
+    """It may use n1 and n3: seven GPUs of them are held, and n1 has eight. One more fits there, two open n3's leaf."""
+    jobs = [running(1, "n1", 0x07, 600), running(2, "n3", 0x0F, 600)]
+    book = planned(world_of(busy(0x07, 0, 0x0F, 0), jobs))
+    berth = found(book, Demand(1, k, 1, 100, "node", 600, np.array([True, False, True, False])))
+
+    assert berth
+    assert berth.names == (place,)
