@@ -1,6 +1,7 @@
 """What the guard's law, its slope and its baseline answer in cases that can be reckoned by hand."""
 
 from dataclasses import replace
+from math import e
 
 import pytest
 
@@ -219,3 +220,13 @@ def test_where_a_burst_was_seen_and_nothing_is_left_of_it_the_largest_may_come()
     law._peak, law._fit = 0.5, SlopeFit()
 
     assert law._growth(BEGAN) == 4.0
+
+
+def test_a_burst_is_forgotten_to_one_eth_in_the_time_of_its_memory() -> None:
+    memory = AimdSettings().burst_memory_s
+    law, duty = began()
+    law._peak = 0.5
+    for seconds in (0.5 * memory, memory):
+        after(law, seconds, duty, took=0.5 / (1.0 - 0.2 * duty))
+
+    assert law._peak == pytest.approx(0.5 / e)
