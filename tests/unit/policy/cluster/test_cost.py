@@ -56,6 +56,12 @@ def test_any_factor_between_is_taken(factor: float) -> None:
     assert CostModel({"*": one_factor(leaf=factor)}).locality("m", "c", "leaf", gpus=2) == factor
 
 
+def test_widths_count_from_one() -> None:
+    assert CostModel({"*": {"leaf": {1: 1.3}}}).locality("m", "c", "leaf", gpus=1) == 1.3
+    with pytest.raises(ConfigError, match="widths count from 1"):
+        CostModel({"*": {"leaf": {0: 1.3, 2: 1.3}}})
+
+
 def test_a_job_below_the_narrowest_width_of_its_row_loses_nothing() -> None:
     costs = CostModel({"*": {"leaf": {4: 1.3}}})
 

@@ -203,15 +203,25 @@ def test_a_job_on_one_node_waits_where_slow_gpus_cost_more_than_they_bring(
     assert wide(picture.book()) == place
 
 
-def test_a_job_on_one_node_waits_no_longer_than_the_slow_gpus_would_cost_it() -> None:
-    ends: dict[str, float | None] = {"n1": None, "n2": 600, "n3": 9_000, "n4": 9_000}
-    plan = Plan(BerthPolicy(), Settings())
-    job = waiting(
+def on_one_node() -> JobFacts:
+    """A job on all GPUs of one node that is pinned to n2."""
+    return waiting(
         50, "n2", FULL, required=("n2",), submitted=int(NOW) - 100, limit=HOUR,
         segment={"n": "1", "k": "8", "nodes": "n2", "level": "node"},
     )  # fmt: skip
+
+
+def test_a_job_on_one_node_waits_no_longer_than_the_slow_gpus_would_cost_it() -> None:
+    ends: dict[str, float | None] = {"n1": None, "n2": 600, "n3": 9_000, "n4": 9_000}
+    plan, job = Plan(BerthPolicy(), Settings()), on_one_node()
     assert replanned(plan, ends, job)[0] == []
 
     plan._memories[50].refuses_since = NOW - HOUR
 
     assert replanned(plan, ends, job)[0] == [(("n1",), 0.0)]
+
+
+def test_a_job_on_one_node_leaves_the_fast_gpus_of_its_pin_for_free_ones_that_bring_more_than_they_cost() -> None:
+    ends: dict[str, float | None] = {"n1": None, "n2": 10, "n3": 9_000, "n4": 9_000}
+
+    assert replanned(Plan(BerthPolicy(), Settings()), ends, on_one_node(), slow=1.12)[0] == [(("n1",), 0.0)]
