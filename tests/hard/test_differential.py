@@ -32,6 +32,15 @@ done
 """
 """Jobs that hold two to five GPUs of each node."""
 
+SCATTERED = """
+set -- 5 7 6 7
+for n in 1 2 3 4; do
+    sbatch -Q -o /dev/null -t99 -w n$n -n5 --mem=9000 --gres=gpu:$1 --wrap 'exec sleep 9999'
+    shift
+done
+"""
+"""Jobs that leave three, one, two and one GPUs: four are free on no node, and over several."""
+
 
 @pytest.fixture(params=VERSIONS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
@@ -81,12 +90,12 @@ def requests() -> list[Request]:
 
 @pytest.mark.hard
 @pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("full", [False, True], ids=["idle", "half-full"])
-def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> None:
+@pytest.mark.parametrize("full", ["", HALF, SCATTERED], ids=["idle", "half-full", "scattered"])
+def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: str) -> None:
     for target in pair:
         prepare(target, FOLDER)
         if full:
-            target.bash(HALF, user="bob")
+            target.bash(full, user="bob")
     every = requests()
     # Most are tried on nodes that are idle; the others would show the same.
     chosen = every[::4] if full else every

@@ -89,5 +89,10 @@ def test_a_split_job_that_is_released_asks_as_its_user_did(slurm: Slurm) -> None
     slurm.target.run(["berth", "release", str(job)], user="root")
 
     record = slurm.show(job)
-    assert (record["ReqNodeList"], record["TresPerNode"]) == ("(null)", "gres/gpu:2")
-    assert (record["NumNodes"], record["NumCPUs"], record["NumTasks"]) == ("1-1", "2", "1")
+    assert (record["ReqNodeList"], record.get("TresPerNode", "")) == ("(null)", "")
+    assert (record["TresPerJob"], record["NumNodes"], record["NumCPUs"], record["NumTasks"]) == (
+        "gres/gpu:2",
+        "1",
+        "2",
+        "1",
+    )
