@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from policy.formats.arrays import Bools
 from policy.plan.book import Book
 from policy.plan.changes import Change, Release
 from policy.plan.claims import Claim
@@ -26,8 +27,8 @@ AGAIN_AFTER = 600.0
 SOON_AGAIN = 30.0
 """Seconds after a try before which there is no other, where the GPUs went to another job."""
 
-MOST_NODES = 64
-"""Most nodes that are counted on; Slurm may take more."""
+MOST_NODES = 1_024
+"""Most nodes that are counted on."""
 
 Part = tuple[int, int]
 """A node, and the GPUs on it as bits."""
@@ -39,6 +40,8 @@ def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> l
         return []
     view = book.cluster.now(limit)
     for pool in needs.pools or (needs.candidates,):
+        if _guests_there(book, pool):
+            continue
         nodes = np.flatnonzero(pool & view.open)
         cpus, mem = view.cpus[nodes], view.mem[nodes]
         free = np.bitwise_count(view.free[nodes]).astype(np.int64)
@@ -59,6 +62,12 @@ def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> l
             if not left:
                 return found
     return []
+
+
+def _guests_there(book: Book, pool: Bools) -> bool:
+    """Tells whether guests sit on GPUs that Slurm counts as free: without a seat in its request a job joins them."""
+    picture = book.cluster
+    return any(pool[node] and one.guest_mask & int(picture.gpus_now[node]) for node, one in picture.sharers.items())
 
 
 def claims_on(needs: SpreadNeeds, parts: Iterable[Part], start: float, limit: int) -> list[Claim]:

@@ -126,7 +126,7 @@ def only_watch(decision: Decision) -> Decision:
     """Returns the decision for a site that only watches: the place is noted in the segment, and Slurm chooses."""
     if decision.verb == "pass":
         silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
-        if decision.claim is None:
+        if segment.LATER not in silent.get("segment", "").partition(" ")[0]:
             return Decision("pass", silent)
     elif decision.verb not in {"place", "later"}:
         return decision

@@ -1,5 +1,7 @@
 """A job of `--gpus=N` alone starts now on several nodes, in the form that its user gave it, where no place is free."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
+from tests.unit.guest_world import guest
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 
 POLICY = create("berth")
@@ -297,3 +300,27 @@ def test_pinned_again_it_has_the_nodes_of_its_place_alone() -> None:
 def test_a_value_that_berth_did_not_write_is_an_error(text: str) -> None:
     with pytest.raises(FormatError):
         spread.read(text)
+
+
+def test_no_job_joins_a_guest_on_a_gpu_that_slurm_counts_as_free() -> None:
+    """Slurm gives the GPU of a guest to an untyped request, which has no seat in it that would keep it off."""
+    nodes, jobs = used(FIVE, SEVEN)
+    lent = replace(nodes[1], seats_used=0b1000_0000)
+    look = reading([nodes[0], lent], [*jobs, guest(5, "n2", 7)])
+
+    assert not on_several(decide(submit(**ALONE), book(look), POLICY, Settings(), NOW))
+
+
+def test_a_hundred_nodes_do_too() -> None:
+    nodes, jobs = used(*[SEVEN] * 100)
+
+    decision = decide(
+        submit(**{**ALONE, "tres_per_job": "gres/gpu:80"}), book(reading(nodes, jobs)), POLICY, Settings(), NOW
+    )
+    assert "on 80 nodes" in decision.fields["message"]
+
+
+def test_a_job_that_keeps_its_request_where_slurm_preempts_is_only_noted_by_a_site_that_watches() -> None:
+    decision = answer(FULL, FULL, settings=Settings(pin_ahead=False))
+
+    assert values(only_watch(decision))["state"] == "observed"
