@@ -526,7 +526,10 @@ MESSAGES: dict[int, MessageEntry] = {
     914: MessageEntry(
         "The NVIDIA driver does not answer, or does not do what it was told.", "Run `nvidia-smi` on the node."
     ),
-    915: MessageEntry("The control program of MPS does not answer.", "See the daemon's log under /run/berth/mps."),
+    915: MessageEntry(
+        "The control program of MPS does not start or answer.",
+        "Do what the message says; see the daemon's log under /run/berth/mps.",
+    ),
     916: MessageEntry("A GPU needs a human, and the node was drained.", "See the reason in `sinfo -R`; test the GPU."),
     917: MessageEntry("The table [node] of berth.conf is wrong.", "Correct the line that the message names."),
     918: MessageEntry("A job's Extra does not say what Berth writes there.", "Look who wrote it; users cannot."),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.guard.hold.grip import Ground
@@ -32,7 +34,7 @@ from prolog_epilog.injob.word import (
     map_order,
     read_order,
 )
-from prolog_epilog.node import files
+from prolog_epilog.node import files, freezer
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.share_file import ShareRecord
@@ -200,6 +202,15 @@ class Program:
         self.place.numbers[USED] = self.place.numbers[PEAK] = used
 
 
+def dies_of_it(program: Program) -> bool:
+    """Whether a program neither ignores nor catches SIGTERM."""
+    if program.process.poll() is not None:
+        return False
+    lines = Path(f"/proc/{program.process.pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigIgn:", "SigCgt:"))]
+    return not any(mask >> signal.SIGTERM - 1 & 1 for mask in masks)
+
+
 class World:
     """The guard's keeper in it; `seconds` lets time pass."""
 
@@ -221,6 +232,8 @@ class World:
         self.harm = 0.0
         """Speed that hosts lose at the guest's full duty."""
         self.berthd = berthd
+        self._send = freezer.send
+        freezer.send = self._send_and_wait
         self.restart()
 
     def restart(self) -> None:
@@ -230,6 +243,15 @@ class World:
         self.keeper = Keeper(
             Ground(self.paths, self.cgroups.root), self.settings, errands, self.devices, self.said.append
         )
+
+    def _send_and_wait(self, job: int, number: signal.Signals, **more: Any) -> int:
+        """Sends a signal; the kernel's time to end a program costs none of the world's, which runs faster."""
+        program = self.programs.get(job)
+        ends = program is not None and (number == signal.SIGKILL or (number == signal.SIGTERM and dies_of_it(program)))
+        count = self._send(job, number, **more)
+        if program is not None and ends and count:
+            program.process.wait(30)
+        return count
 
     def _tell(self, _options: NoticeOptions, notice: GuardNotice) -> bool:
         self.told.append(notice)
@@ -319,6 +341,7 @@ class World:
         return guest.order().duty / 1000 if guest.obeys and not guest.lies else 1.0
 
     def close(self) -> None:
+        freezer.send = self._send
         for program in self.programs.values():
             program.process.kill()
             program.process.wait()
