@@ -92,9 +92,14 @@ class Site:
     def submit(self, seconds: int) -> None:
         """Submits one job of each kind."""
         for words in self.kinds:
-            fixed = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "20", "--mem=100"]
-            answer = self.controller.run([*fixed, *words, "--wrap", f"sleep {seconds}"])
-            self.jobs.append(answer.out.strip())
+            self.submit_one(*words, seconds=seconds)
+
+    def submit_one(self, *words: str, seconds: int = 5) -> str:
+        """Submits a job; its id."""
+        fixed = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "20", "--mem=100"]
+        answer = self.controller.run([*fixed, *words, "--wrap", f"sleep {seconds}"])
+        self.jobs.append(answer.out.strip())
+        return self.jobs[-1]
 
     def migrate(self, *words: str) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.root(f"berth migrate {shlex.join(words)} --json"))
@@ -209,6 +214,8 @@ def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:
     assert site.no_node_is_invalid()
     site.submit(5)
     site.submit(30)
+    # They wait with a licence that goes away: one for its time, one held by its user.
+    later = [site.submit_one("--gres=gpu:h100:1", word) for word in ("--begin=now+1hour", "--hold")]
     for rung in ("exact", "exact", "advise", "observe"):
         site.back()
         assert site.migrate("status")["rung"] == rung
@@ -217,7 +224,10 @@ def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:
 
     assert site.root(BYTES) == before
     assert site.root(SHOWN) == limits
+    reasons = [site.root(f"squeue -h -o %r -j {job}").strip() for job in later]
+    assert reasons == ["BeginTime", "JobHeldUser"]
+    site.root(f"scontrol update JobId={later[0]} StartTime=now; scontrol release {later[1]}")
     until("all jobs to end", lambda: not site.root("squeue -h").strip(), 420)
     lines = site.root(f"sacct -nPXDa -j {','.join(site.jobs)} -o JobID,State,Restarts,ExitCode").splitlines()
     assert [line for line in lines if not line.endswith("|COMPLETED|0|0:0")] == []
-    assert len(lines) == len(site.jobs) // len(KINDS) * (len(KINDS) + 1)
+    assert len(lines) == (len(site.jobs) - len(later)) // len(KINDS) * (len(KINDS) + 1) + len(later)
