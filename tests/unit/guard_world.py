@@ -234,6 +234,7 @@ class World:
         self.berthd = berthd
         self._send = freezer.send
         freezer.send = self._send_and_wait
+        self._keepers: list[Keeper] = []
         self.restart()
 
     def restart(self) -> None:
@@ -243,6 +244,7 @@ class World:
         self.keeper = Keeper(
             Ground(self.paths, self.cgroups.root), self.settings, errands, self.devices, self.said.append
         )
+        self._keepers.append(self.keeper)
 
     def _send_and_wait(self, job: int, number: signal.Signals, **more: Any) -> int:
         """Sends a signal; the kernel's time to end a program costs none of the world's, which runs faster."""
@@ -345,3 +347,6 @@ class World:
         for program in self.programs.values():
             program.process.kill()
             program.process.wait()
+        # A user has 128 inotify handles; a guard without one hears of no thaw.
+        for keeper in self._keepers:
+            keeper._thaws.close()
