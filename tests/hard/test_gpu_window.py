@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 WINDOW = (
-    "facts", "mps-help", "mps-limits", "mps-faults", "mps-many-users", "mps-static", "mps-berth", "two-products", "green-contexts",
-    "inside-pytorch", "calibration", "calibration-own", "owner-and-guest",
+    "facts", "mps-help", "mps-limits", "mps-faults", "mps-many-users", "mps-static", "mps-berth", "two-products",
+    "green-contexts", "inside-pytorch", "calibration", "calibration-own", "owner-and-guest",
 )  # fmt: skip
 GUARD = ("owner-and-guest", "standing-still", "own-gate", "killed-clients", "two-loops", "calibrate-node")
 MAY_MISS = {"two-products", "two-loops", "owner-and-guest"}
