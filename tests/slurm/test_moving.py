@@ -54,7 +54,7 @@ def in_the_way(
         slurm.wait_state(others[nodes[1]], {"CANCELLED"})
         filler(slurm, nodes[1], 7)
         slurm.settle()
-        gang = slurm.submit("--gpus=8", "-t", "10", body=SLEEP)
+        gang = slurm.submit("-N1", "--gpus=8", "-t", "10", body=SLEEP)
         yield job, gang, nodes[0], nodes[1]
 
 

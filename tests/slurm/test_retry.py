@@ -165,7 +165,8 @@ def lost(slurm: Slurm, name: str) -> Iterator[None]:
     # Else it would register, and be taken back, in the same moment.
     node.bash("svc slurmd pause")
     try:
-        # Drained as well: an answer that is still on its way would end the state DOWN, but not this one.
+        # An answer that was on its way when slurmd stood still would end the state DOWN.
+        slurm.passes(1)
         for state in ("DRAIN", "DOWN"):
             slurm.target.run(["scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test"], user="root")
         yield

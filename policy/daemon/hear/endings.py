@@ -32,6 +32,8 @@ LEFT_BY_LOSS = frozenset({"mpi_runtime_failure", "job_preempted", NO_SIGNATURE})
 """Classes of what the nodes that are left say when another is lost: less than Slurm, which knows the lost one."""
 _PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
 """Counts that grow when Berth itself puts a job back."""
+BY_BERTH = frozenset({"again", "move_until", *_PUT_BACK_BY_BERTH})
+"""What stands in the segment of a job that Berth may have put back itself."""
 
 
 @dataclass(frozen=True, slots=True)

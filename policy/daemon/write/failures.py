@@ -15,6 +15,7 @@ from signal import SIGTERM
 
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.endings import (
+    BY_BERTH,
     LEFT_BY_LOSS,
     NodeWord,
     as_it_ran,
@@ -207,7 +208,10 @@ class Failures:
         if values is None or "id" not in values or by_berth((over.job and over.job.segment) or values, values):
             return True
         if found.state == "PENDING":
-            return over.job is None or over.job.guest or self._put_back(over, over.job, found, reading, at)
+            if over.job is None:
+                self._note_unseen(found, at)
+                return True
+            return over.job.guest or self._put_back(over, over.job, found, reading, at)
         if found.state not in _FAILED:
             return True
         _, word = self._words.get(found.id, (0.0, None))
@@ -272,6 +276,15 @@ class Failures:
             return False
         self._note(before, found, self._ask(over.id), lost, at)
         return True
+
+    def _note_unseen(self, found: Outcome, at: float) -> None:
+        """A run was too short for any reading, and is back in the queue: only its node's word tells of it."""
+        _, word = self._words.get(found.id, (0.0, None))
+        if word is None or not word.start or not found.restarts or not _failed_by_itself(found):
+            return
+        if (found.values or {}).keys().isdisjoint(BY_BERTH | {BY_OTHERS}):
+            run = replace(found, state="FAILED", nodes=(word.node,), started=word.start, ended=int(at))
+            self._step_back(run, found, class_of(run, word), at)
 
     def _note(self, before: JobFacts, found: Outcome, now: Outcome, lost: tuple[str, ...], at: float) -> None:
         """A job was put back into the queue, by Slurm or a person: while it ran, or after it had failed."""

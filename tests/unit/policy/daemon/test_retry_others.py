@@ -63,6 +63,27 @@ def test_a_failed_job_that_an_epilog_requeues_is_noted_with_its_class() -> None:
     assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
 
 
+def unseen(**values: str) -> Slurm:
+    """A run so short that no reading has shown it, which is back in the queue when its node speaks."""
+    slurm = Slurm({**PLACED, "f.retry": "auto", **values}, "PENDING", 1, restarts=1)
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.hear(replace(NCCL, start=int(NOW) - 2), NOW)
+    failures.step(look(at=NOW), NOW)
+    return slurm
+
+
+def test_a_run_too_short_to_be_seen_that_others_put_back_is_noted() -> None:
+    slurm = unseen()
+
+    assert slurm.done == ["annotate 5"]
+    assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
+
+
+@pytest.mark.parametrize("by_berth", [{"again": "1"}, {"evicted": "1"}, {"degraded": "1"}, {"moves": "1"}], ids=str)
+def test_a_run_that_berth_itself_may_have_put_back_is_not_taken_for_others(by_berth: dict[str, str]) -> None:
+    assert unseen(**by_berth).done == []
+
+
 def put_back(exit_code: int) -> tuple[Slurm, Failures, JobFacts]:
     """A job that is in the queue again, with this status of its last run; its node has not spoken yet."""
     slurm = Slurm({**PLACED, "f.retry": "auto"}, "PENDING", exit_code, restarts=1)
