@@ -316,6 +316,29 @@ def _on_several_nodes(
     return decision if "test" in fields else replace(decision, claim=replace(first, others=tuple(others)))
 
 
+def _unplaced(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    insists: locality.Insistence | None,
+    now: float,
+    why: Answer,
+    more: Mapping[str, str],
+) -> dict[str, str]:
+    """Returns the segment's values for a job to which the planner gives a place later."""
+    return {
+        "state": segment.LATER,
+        "id": fields["nonce"],
+        **demanded(request, demand),
+        **insisted_on(insists),
+        "at": str(int(now)),
+        "pins": "0",
+        "why": tagged(why, why.number),
+        **more,
+        **request.said,
+    }
+
+
 def _open(
     fields: Mapping[str, str],
     request: Request,
@@ -326,17 +349,7 @@ def _open(
     settings: Settings,
 ) -> dict[str, str]:
     """Returns the reply's fields for a job that keeps its user's request until the planner gives it a place."""
-    values = {
-        "state": segment.LATER,
-        "id": fields["nonce"],
-        **demanded(request, demand),
-        **insisted_on(insists),
-        "at": str(int(now)),
-        "pins": "0",
-        "why": tagged(why, why.number),
-        spread.OPEN: "1",
-        **request.said,
-    }
+    values = _unplaced(fields, request, demand, insists, now, why, {spread.OPEN: "1"})
     told = message.line(str(why), why.number, message.notes_of(request, settings))
     return {"nonce": fields["nonce"], "segment": segment.body(values), "message": told}
 
@@ -359,16 +372,7 @@ def _later(
     if demand.spread is not None and not (demand.spread.gpu_cpus or settings.pin_ahead):
         # No later place would be pinned either, and Slurm may spread it.
         return Decision("pass", _open(fields, request, demand, insists, now, why, settings))
-    values = {
-        "state": segment.LATER,
-        "id": fields["nonce"],
-        **demanded(request, demand),
-        **insisted_on(insists),
-        "at": str(int(now)),
-        "pins": "0",
-        "why": tagged(why, why.number),
-        **request.said,
-    }
+    values = _unplaced(fields, request, demand, insists, now, why, {})
     reply = {
         "nonce": fields["nonce"],
         "n": str(demand.n),
