@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 
 # Two checkouts on one machine can each have their clusters: give one of them another prefix.
 PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
+IMAGES = os.environ.get("BERTH_CLUSTER_IMAGES") or PREFIX
 VERSIONS = ("24.11", "26.05")
 NODES_OF_PROFILE = {"base": 4, "scale": 64, "accounting": 4}
 NODES_PER_SCALE_HOST = 16
@@ -93,12 +94,12 @@ class Cluster:
     @property
     def image(self) -> str:
         """The image of the controller and the nodes."""
-        return f"{PREFIX}-cluster:{self.slurm}{'' if self.berth else '-plain'}"
+        return f"{IMAGES}-cluster:{self.slurm}{'' if self.berth else '-plain'}"
 
     @property
     def accounting_image(self) -> str:
         """The image of the database host."""
-        return f"{PREFIX}-cluster:{self.slurm}-accounting"
+        return f"{IMAGES}-cluster:{self.slurm}-accounting"
 
     def containers(self) -> list[Container]:
         """All its containers, running or not."""

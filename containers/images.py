@@ -19,7 +19,7 @@ ROOT = HERE.parent
 BUILD = ROOT / "build"
 
 # As in cluster.py.
-PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
+IMAGES = os.environ.get("BERTH_CLUSTER_IMAGES") or os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 # The Debian suite whose packages carry each supported Slurm.
 SUITES = {"24.11": "trixie", "26.05": "forky"}
 # Target in the Dockerfile -> end of the image's tag.
@@ -73,7 +73,7 @@ class StepPrinter:
 
 def build_image(slurm: str, target: str) -> int:
     """Build one target of the Dockerfile; the builder's exit status."""
-    tag = f"{PREFIX}-cluster:{slurm}{TARGETS[target]}"
+    tag = f"{IMAGES}-cluster:{slurm}{TARGETS[target]}"
     # The host's network: a proxy or an index may be reachable from this machine's own addresses only.
     command = [
         "docker",

@@ -103,7 +103,8 @@ def parts(*, clusters: bool, fuzzing: bool) -> list[Part]:
     units = Part("units", words, nice=5 if clusters else 0)
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     versions = VERSIONS if clusters else ()
-    words = ["tests/slurm", "tests/hostile", "-m", "not hard"]
+    # Two clusters of each version: their tests wait more than they work.
+    words = ["tests/slurm", "tests/hostile", "-m", "not hard", "-n", "2", "--dist", "loadfile"]
     on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v, "BERTH_TEST_DEAL": "1"}) for v in versions]
     return [units, *fuzz, *on_slurm]
 

@@ -148,6 +148,14 @@ def test_a_node_of_the_scale_profile_is_found_in_its_host(monkeypatch: pytest.Mo
         small.container_of("n65")
 
 
+def test_clusters_of_several_workers_use_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PREFIX", "berth-gw1-")
+    monkeypatch.setattr(cluster, "IMAGES", "berth")
+    second = cluster.Cluster("24.11", berth=True)
+    assert second.project == "berth-gw1-2411"
+    assert (second.image, second.accounting_image) == ("berth-cluster:24.11", "berth-cluster:24.11-accounting")
+
+
 @pytest.mark.parametrize(
     "found",
     [
