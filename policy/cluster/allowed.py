@@ -1,7 +1,8 @@
 """A cache of the nodes that partitions, features and node lists allow: kinds of requests differ, these seldom do."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from policy.cluster.partitions import pools
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
+    from topology.tables import Ints
 
 MOST_KEPT = 64
 """Most combinations in each of the two parts of the cache."""
@@ -21,7 +23,22 @@ MOST_NAMED = 64
 MOST_MASKS = 256
 """Most arrays of nodes that are shared by the requests with equal nodes."""
 
+MOST_AMOUNTS = 16
+"""Most amounts of GPUs, CPUs and memory for which the big enough ones of some allowed nodes are kept."""
+
 _Key = tuple[tuple[str, ...], ...]
+_Amounts = tuple[int, int, int]
+"""GPUs, and the ranks of CPUs and memory among those that nodes of the fleet have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BigEnough:
+    """Those of the allowed nodes that could ever hold some GPUs, CPUs and memory; read only."""
+
+    nodes: "Bools"
+    total: int
+    elsewhere: bool
+    """True if a node without GRES types for each GPU could hold them too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,10 @@ class Allowed:
     """Distinct numbers of GPUs of those of the nodes that can be placed on, ascending."""
     most: int
     """GPUs of the largest of the nodes, as Slurm knows them."""
+    threads: tuple[int, int]
+    """Least and most threads of a core of the nodes; 0 if there are none."""
+    big_enough: dict[_Amounts, BigEnough] = field(default_factory=dict)
+    """A cache; see `AllowedNodes.big_enough`."""
 
 
 class AllowedNodes:
@@ -48,6 +69,9 @@ class AllowedNodes:
         self._once: dict[_Key, Allowed] = {}
         self._again: dict[_Key, Allowed] = {}
         self._masks: dict[bytes, Bools] = {}
+        self._cpus: list[int] = np.unique(fleet.cpus).tolist()
+        self._mem: list[int] = np.unique(fleet.mem).tolist()
+        """The amounts that nodes have, ascending: requests between two of them fit on the same nodes."""
 
     def __len__(self) -> int:
         """Returns how many entries are kept."""
@@ -71,6 +95,21 @@ class AllowedNodes:
             del self._again[next(iter(self._again))]
         return found
 
+    def big_enough(self, allowed: Allowed, k: int, cpus: int | None, mem: int | None) -> BigEnough:
+        """Returns those of the allowed nodes that could ever hold k GPUs, and CPUs and memory; None: any amount.
+
+        An amount that nobody asked for before mostly fits on the nodes on which others fit.
+        """
+        key = k, bisect_left(self._cpus, cpus or 0), bisect_left(self._mem, mem or 0)
+        found = allowed.big_enough.get(key)
+        if found is None:
+            nodes = self.same(candidates(self.fleet, allowed.nodes, k, cpus, mem))
+            found = BigEnough(nodes, int(nodes.sum()), elsewhere(self.fleet, allowed.nodes, k, cpus, mem))
+            if len(allowed.big_enough) >= MOST_AMOUNTS:
+                del allowed.big_enough[next(iter(allowed.big_enough))]
+            allowed.big_enough[key] = found
+        return found
+
     def same(self, nodes: "Bools") -> "Bools":
         """Returns an equal array of nodes that other requests have too, so that what follows from it is found again."""
         key = nodes.tobytes()
@@ -92,7 +131,28 @@ class AllowedNodes:
 def described(fleet: "Fleet", nodes: "Bools") -> Allowed:
     """Returns allowed nodes with the sizes that they have."""
     sizes = np.flatnonzero(np.bincount(fleet.size[nodes & fleet.ready])).tolist()
-    return Allowed(nodes, tuple(sizes), int(fleet.gpu_counts[nodes].max(initial=0)))
+    threads: Ints = fleet.threads[nodes]
+    of_a_core = (int(threads.min()), int(threads.max())) if threads.size else (0, 0)
+    return Allowed(nodes, tuple(sizes), int(fleet.gpu_counts[nodes].max(initial=0)), of_a_core)
+
+
+def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
+    """Returns those of the allowed nodes that are big enough."""
+    fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
+    if cpus is not None:
+        fits &= fleet.cpus >= cpus
+    if mem is not None:
+        fits &= fleet.mem >= mem
+    return fits
+
+
+def elsewhere(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> bool:
+    """Tells whether a node without GRES types for each GPU could hold the job, or a part of it."""
+    if not k or not fleet.plain.any():
+        return False
+    fits = allowed & fleet.plain & (fleet.gpu_counts >= k)
+    fits &= fleet.cpus >= (cpus or 0)
+    return bool((fits & (fleet.mem >= (mem or 0))).any())
 
 
 def allowed_nodes(

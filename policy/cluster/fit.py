@@ -1,15 +1,15 @@
 """Turns a `Request` into a `Demand` on this fleet: the number of nodes, and what each of them must give."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from policy.cluster.admission import Submitter
-from policy.cluster.allowed import Allowed, AllowedNodes, described
+from policy.cluster.allowed import Allowed, AllowedNodes, BigEnough, described
 from policy.cluster.fleet import Fleet
-from policy.cluster.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
+from policy.cluster.partitions import choose, first_for_some, not_skipped, pools, shut_to
 from policy.formats.arrays import CUT, Bools
 from policy.formats.errors import Impossible, LeftToSlurm, Never
 from policy.formats.flags import Tier
@@ -32,10 +32,12 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
     unknown = [name for name in names.split(",") if name not in fleet.partitions]
     if unknown:
         raise LeftToSlurm(f"partition {unknown[0]} is not known", 209)
-    rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
-    partitions = [fleet.partitions[name] for name in names.split(",")]
+    rules_of = not_skipped(fleet, names)
+    names = names if fleet.in_all_partitions else rules_of
+    listed = names.split(",")
+    partitions = [fleet.partitions[name] for name in listed]
     seen = AllowedNodes(fleet) if known is None else known
-    may_use = seen.of(names.split(","), request.features, request.only, request.excluded)
+    may_use = seen.of(listed, request.features, request.only, request.excluded)
     _check_site(request, fleet, partitions)
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
@@ -45,85 +47,180 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         request = replace(request, whole_nodes=True)
     if request.share:
         may_use = described(fleet, _allowed_to_share(request, fleet, may_use.nodes, names))
-    allowed = may_use.nodes
     tier = ALONE if request.share else settle(request.flags, request.qos, rules_of, *fleet.sharing.tiers)
     if tier is not ALONE and fleet.sharing.guest_way == "mps":
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
-        _refuse_what_no_guest_can_be(request, fleet, allowed, names)
+        _refuse_what_no_guest_can_be(request, fleet, may_use.nodes, names)
     who = Submitter(request.account, request.qos, request.admitted)
     if first := first_for_some(fleet, names, request.limit, who):
         raise LeftToSlurm(
             f"partition {first} comes before others of {names} and admits some only: Slurm knows whom", 209
         )
-    shut = shut_to(fleet, names, who)
-    usable = choose(fleet, names, request.limit, None, who=who).names
-    limits = [fleet.partitions[name].time_limit for name in usable]
-    limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
-    memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
-    _explain_the_impossible(request, fleet, names.split(","), may_use)
-    most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
+    _explain_the_impossible(request, fleet, listed, may_use)
+    asked = _Asked(request, fleet, names, partitions, seen, may_use, tier, who)
     tried = []
-
-    def on(n: int, k: int, request: Request = request) -> Demand:
-        inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
-        demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit, most_cpus)
-        demand = replace(
-            demand,
-            tier=tier,
-            guest_after=_guest_after(request, fleet, tier, n * k),
-            pools=in_pools(demand.candidates, inside),
-            shut=shut,
-        )
-        _check_kept(demand, fleet, allowed)
-        return demand
-
     for n, k in _layouts(request, may_use.sizes):
-        demand = on(n, k)
+        room = asked.room(n, k)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
-        if demand.could_be_held:
-            return _with_spread(request, fleet, memory, _with_splits(request, fleet, demand, on), on)
-        tried.append(demand)
-    _explain_without_pins(fleet, allowed, names)
+        if room.could_hold:
+            return asked.with_splits(asked.demand(room, asked.spread()))
+        tried.append(room)
+    _explain_without_pins(fleet, may_use.nodes, names)
     why = _nothing_holds(request, tried, names)
     if fleet.in_all_partitions and len(partitions) > 1:
         why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
     raise LeftToSlurm(why, 210)
 
 
-def _with_splits(request: "Request", fleet: "Fleet", demand: Demand, on: Callable[[int, int], Demand]) -> Demand:
-    """Returns the demand with the other numbers of nodes that the job may have."""
-    threads = fleet.threads[demand.candidates]
-    # A pin says the job's CPUs in whole cores, which have to be the same on all nodes.
-    if not splits.may_split(request) or threads.min() != threads.max():
-        return demand
-    if fleet.splits_limited:
-        # A limit of nodes, CPUs or memory would refuse a place on more nodes, and plain Slurm would wait for fewer.
-        return demand
-    others = []
-    for n, k in splits.more_nodes(demand.n * demand.k, demand.n):
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Needs of a job on each of n nodes, and the nodes that could ever meet them."""
+
+    n: int
+    k: int
+    least_cpus: int
+    """CPUs that it asks for, which may be less than whole cores."""
+    cpus: int
+    mem: int | None
+    allowed: Allowed
+    big_enough: BigEnough
+    pools: tuple[Bools, ...]
+
+    @property
+    def could_hold(self) -> bool:
+        """Tells whether there are enough nodes that could ever hold it."""
+        if not self.pools:
+            return self.big_enough.total >= self.n
+        return any(int(pool.sum()) >= self.n for pool in self.pools)
+
+
+class _Asked:
+    """A request on a fleet: all that does not depend on the number of its nodes."""
+
+    def __init__(
+        self,
+        request: Request,
+        fleet: Fleet,
+        names: str,
+        partitions: Sequence[PartitionFacts],
+        known: AllowedNodes,
+        may_use: Allowed,
+        tier: Tier,
+        who: Submitter,
+    ) -> None:
+        self._request, self._fleet, self._names = request, fleet, names
+        self._known, self._may_use, self._tier, self._who = known, may_use, tier, who
+        self._listed = tuple(names.split(","))
+        self._allowed_in = {self._listed: may_use}
+        usable = choose(fleet, names, request.limit, None, who=who).names
+        limits = [fleet.partitions[name].time_limit for name in usable]
+        most = max((A_YEAR if one is None else one) for one in limits)
+        self._limit = most if request.limit is None else request.limit
+        self._memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
+        self._most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
+
+    def room(self, n: int, k: int, min_cpus: int | None = None) -> _Room:
+        """Returns the needs on each of n nodes; `min_cpus` replaces the CPUs that it asks for in all."""
+        request, fleet = self._request, self._fleet
+        allowed, inside = self._allowed(n)
+        least, cpus = self._cpus(allowed, n, k, request.min_cpus if min_cpus is None else min_cpus)
+        mem = _memory_needed(request, fleet, self._memory, cpus, k)
+        big_enough = self._known.big_enough(allowed, k, cpus, mem)
+        if not (request.whole_nodes or request.share or self._tier.name == OPPORTUNISTIC):
+            _check_kept(cpus, k, fleet, self._may_use.nodes)
+        return _Room(n, k, least, cpus, mem, allowed, big_enough, in_pools(big_enough.nodes, inside))
+
+    def _allowed(self, n: int) -> "tuple[Allowed, list[Bools]]":
+        """Returns the nodes of the partitions that may start it on n nodes, in all and by partition."""
+        request, fleet = self._request, self._fleet
+        if len(self._listed) == 1:
+            return self._may_use, [self._may_use.nodes]
+        names = choose(fleet, self._names, request.limit, n, who=self._who).names
+        inside = pools(fleet, names, n)
+        if request.share:
+            return described(fleet, self._may_use.nodes & np.logical_or.reduce(inside)), inside
+        if names not in self._allowed_in:
+            self._allowed_in[names] = self._known.of(names, request.features, request.only, request.excluded)
+        return self._allowed_in[names], inside
+
+    def _cpus(self, allowed: Allowed, n: int, k: int, min_cpus: int) -> tuple[int, int]:
+        """Returns the CPUs on each of n nodes, as asked and in whole cores."""
+        request = self._request
+        least = _least_cpus(request, n, k, min_cpus)
+        if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
+            # Slurm would then take more nodes, and so more GPUs, or refuse the job.
+            raise LeftToSlurm(
+                f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked", 207
+            )
+        _check_even(request, n, k)
+        _check_cpus_of_nodes(request, n)
+        if request.whole_nodes and self._memory.per_gpu is not None:
+            raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too", 207)
+        cpus = _of_whole_cores(least, request, allowed, n)
+        if cpus > self._most_cpus:
+            raise LeftToSlurm(
+                f"{cpus} CPUs on a node are more than the {self._most_cpus} that its partition gives", 207
+            )
+        return least, cpus
+
+    def demand(self, room: _Room, needs: spread.SpreadNeeds | None = None) -> Demand:
+        """Returns the demand on these nodes; `needs` are those of a job that Slurm may lay on nodes in any way."""
+        request, n, k = self._request, room.n, room.k
+        by_node = self._memory.per_gpu is not None and _counts_by_node(request, self._fleet, n * k)
+        return Demand(
+            n=n,
+            k=k,
+            cpus=None if request.whole_nodes else room.cpus,
+            mem=room.mem,
+            level="any",
+            limit=self._limit,
+            candidates=room.big_enough.nodes,
+            elsewhere=room.big_enough.elsewhere,
+            app_class=request.flags.get("app-class", "compute"),
+            share=_share(request, self._fleet, room.allowed.nodes),
+            gpu_mem=None if request.share else request.gpu_mem,
+            mem_per_node=room.mem if by_node else None,
+            min_cpus_per_node=room.least_cpus if n > 1 and request.tied else None,
+            min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
+            tier=self._tier,
+            guest_after=_guest_after(request, self._fleet, self._tier, n * k),
+            pools=room.pools,
+            shut=shut_to(self._fleet, self._names, self._who),
+            spread=needs,
+        )
+
+    def spread(self) -> spread.SpreadNeeds | None:
+        """Returns the needs on each node, where Slurm may lay its GPUs on nodes in any way."""
+        request, fleet, memory = self._request, self._fleet, self._memory
+        # Where models count as licences, only a place tells which ones the job takes.
+        if not spread.may_spread(request) or self._tier is not ALONE or fleet.nodes_alone or fleet.counted:
+            return None
         with suppress(LeftToSlurm):
-            others.append(on(n, k))
-    return splits.joined(demand, others)
+            # CPUs for each GPU stand in min_cpus too, for all GPUs together.
+            one = self.room(1, 1, min_cpus=0)
+            by_cpu = memory.per_cpu is not None and request.cpus_per_gpu and memory.per_cpu * request.cpus_per_gpu
+            by_gpu = 0 if memory.per_node is not None else by_cpu or memory.per_gpu
+            if one.mem is not None and one.could_hold:
+                nodes = one.big_enough.nodes
+                return spread.SpreadNeeds(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu, nodes, one.pools)
+        return None
 
-
-def _with_spread(
-    request: "Request", fleet: "Fleet", memory: "Memory", demand: Demand, on: Callable[[int, int, "Request"], Demand]
-) -> Demand:
-    """Returns the demand with its needs on each node, where Slurm may lay its GPUs on nodes in any way."""
-    # Where models count as licences, only a place tells which ones the job takes.
-    if not spread.may_spread(request) or demand.tier is not ALONE or fleet.nodes_alone or fleet.counted:
-        return demand
-    with suppress(LeftToSlurm):
-        # CPUs for each GPU stand in min_cpus too, for all GPUs together.
-        one = on(1, 1, replace(request, min_cpus=0))
-        by_cpu = memory.per_cpu is not None and request.cpus_per_gpu and memory.per_cpu * request.cpus_per_gpu
-        by_gpu = 0 if memory.per_node is not None else by_cpu or memory.per_gpu
-        if one.cpus is not None and one.mem is not None and one.could_be_held:
-            needs = spread.SpreadNeeds(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu)
-            return replace(demand, spread=needs.on(one.candidates, one.pools))
-    return demand
+    def with_splits(self, demand: Demand) -> Demand:
+        """Returns the demand with the other numbers of nodes that the job may have."""
+        # A limit of nodes, CPUs or memory would refuse a place on more nodes, and plain Slurm would wait for fewer.
+        if not splits.may_split(self._request) or self._fleet.splits_limited:
+            return demand
+        threads = self._fleet.threads[demand.candidates]
+        # A pin says the job's CPUs in whole cores, which have to be the same on all nodes.
+        if threads.min() != threads.max():
+            return demand
+        others = []
+        for n, k in splits.more_nodes(demand.n * demand.k, demand.n):
+            with suppress(LeftToSlurm):
+                others.append(self.demand(self.room(n, k)))
+        return splits.joined(demand, others)
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
@@ -174,25 +271,6 @@ def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
     return able
 
 
-def elsewhere(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> bool:
-    """Tells whether a node without GRES types for each GPU could hold the job, or a part of it."""
-    if not k or not fleet.plain.any():
-        return False
-    fits = allowed & fleet.plain & (fleet.gpu_counts >= k)
-    fits &= fleet.cpus >= (cpus or 0)
-    return bool((fits & (fleet.mem >= (mem or 0))).any())
-
-
-def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
-    """Returns those of the allowed nodes that are big enough."""
-    fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
-    if cpus is not None:
-        fits &= fleet.cpus >= cpus
-    if mem is not None:
-        fits &= fleet.mem >= mem
-    return fits
-
-
 def may_wait_pinned(demand: Demand, fleet: "Fleet") -> bool:
     """Tells whether a job may be kept for nodes that are not free yet: it needs all of several nodes.
 
@@ -227,40 +305,6 @@ def _layouts(request: "Request", sizes: Sequence[int]) -> list[tuple[int, int]]:
     return layouts
 
 
-def _one(
-    request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int, most_cpus: float
-) -> Demand:
-    least = _least_cpus(request, n, k)
-    if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
-        # Slurm would then take more nodes, and so more GPUs, or refuse the job.
-        raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked", 207)
-    _check_even(request, n, k)
-    _check_cpus_of_nodes(request, n)
-    if request.whole_nodes and memory.per_gpu is not None:
-        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too", 207)
-    cpus = _of_whole_cores(least, request, fleet, allowed, n)
-    if cpus > most_cpus:
-        raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives", 207)
-    mem = _memory_needed(request, fleet, memory, cpus, k)
-    whole = request.whole_nodes
-    return Demand(
-        n=n,
-        k=k,
-        cpus=None if whole else cpus,
-        mem=mem,
-        level="any",
-        limit=limit,
-        candidates=candidates(fleet, allowed, k, cpus, mem),
-        elsewhere=elsewhere(fleet, allowed, k, cpus, mem),
-        app_class=request.flags.get("app-class", "compute"),
-        share=_share(request, fleet, allowed),
-        gpu_mem=None if request.share else request.gpu_mem,
-        mem_per_node=mem if _counts_by_node(request, fleet, n * k) and memory.per_gpu is not None else None,
-        min_cpus_per_node=least if n > 1 and request.tied else None,
-        min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
-    )
-
-
 def _counts_by_node(request: "Request", fleet: "Fleet", gpus: int) -> bool:
     """Tells whether, now or later, Slurm may count no GPU for the job, so that memory per GPU would be nothing."""
     if request.whole_memory:
@@ -281,21 +325,21 @@ def _tasks_on_each(request: "Request", n: int) -> int:
     return request.tasks_per_node or -(-(request.tasks or n) // n)
 
 
-def _least_cpus(request: "Request", n: int, k: int) -> int:
+def _least_cpus(request: "Request", n: int, k: int, min_cpus: int) -> int:
     return max(
         _tasks_on_each(request, n) * request.cpus_per_task,
-        -(-request.min_cpus // n),
+        -(-min_cpus // n),
         request.min_cpus_per_node,
         request.cpus_per_gpu * k,
     )
 
 
-def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bools", n: int) -> int:
+def _of_whole_cores(least: int, request: "Request", allowed: Allowed, n: int) -> int:
     """Returns the CPUs per node, rounded up to whole cores, as Slurm hands these out."""
-    of_nodes = fleet.threads[allowed]
-    if of_nodes.size and (request.threads_per_core or 1) > int(of_nodes.min()):
+    fewest, most = allowed.threads
+    if most and (request.threads_per_core or 1) > fewest:
         raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core", 207)
-    threads = int(of_nodes.max(initial=1))
+    threads = max(1, most)
     cores = -(-least // (request.threads_per_core or threads))
     if request.tasks_per_core:
         cores = max(cores, -(-_tasks_on_each(request, n) // request.tasks_per_core))
@@ -336,10 +380,10 @@ def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> N
         raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"), 223)
 
 
-def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> str:
+def _nothing_holds(request: "Request", tried: "list[_Room]", partition: str) -> str:
     one = tried[0]
     needs = f"{one.k} GPU{'s' if one.k > 1 else ''}"
-    if one.cpus is not None:
+    if not request.whole_nodes:
         needs += f", {one.cpus} CPU{'s' if one.cpus > 1 else ''}"
     if one.mem:
         needs += f" and {one.mem} MB"
@@ -358,15 +402,15 @@ def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[Partit
         raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place", 211)
 
 
-def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
+def _check_kept(cpus: int, k: int, fleet: "Fleet", allowed: "Bools") -> None:
     """Raises if a job needs more CPUs than are kept for its GPUs: only Slurm knows which other CPUs are free."""
-    if fleet.cpus_kept is None or demand.cpus is None or demand.share or demand.tier.name == OPPORTUNISTIC:
+    if fleet.cpus_kept is None:
         return
-    kept = fleet.cpus_kept[allowed & (fleet.size >= demand.k) & (fleet.cpus_kept > 0)]
-    least = int(kept.min(initial=demand.cpus)) * demand.k
-    if demand.cpus > least:
+    kept = fleet.cpus_kept[allowed & (fleet.size >= k) & (fleet.cpus_kept > 0)]
+    least = int(kept.min(initial=cpus)) * k
+    if cpus > least:
         raise LeftToSlurm(
-            f"{demand.cpus} CPUs beside {demand.k} GPUs of a node are more than the {least} that "
+            f"{cpus} CPUs beside {k} GPUs of a node are more than the {least} that "
             "RestrictedCoresPerGPU keeps for them",
             211,
         )

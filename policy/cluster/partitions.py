@@ -102,7 +102,10 @@ def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Submitt
     Empty if there is none. If no partition of the list is known to admit the job, the user's list is trusted; so too
     with EnforcePartLimits=ALL.
     """
-    known = [fleet.partitions[name] for name in names_in(listed) if name in fleet.partitions]
+    names = names_in(listed)
+    if len(names) == 1:
+        return ""
+    known = [fleet.partitions[name] for name in names if name in fleet.partitions]
     welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
     tiers = [one.tier for one, sure in welcoming if sure]
     if fleet.in_all_partitions or not tiers:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policy.cluster.allowed import allowed_nodes
-from policy.cluster.fit import able_to_share, candidates, elsewhere, in_pools
+from policy.cluster.allowed import allowed_nodes, candidates, elsewhere
+from policy.cluster.fit import able_to_share, in_pools
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
 from policy.formats import hostlist, split_text

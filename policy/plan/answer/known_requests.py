@@ -88,9 +88,10 @@ class Understanding:
         request = read(fields)
         assert self._allowed is not None, "a fleet was given"  # noqa: S101 - narrows the type
         demand = on_fleet(request, fleet, self._allowed)
-        demand = replace(demand, candidates=self._allowed.same(demand.candidates))
-        # The demand already has the nodes, and lists of names may be long.
-        return Known(replace(request, only=(), excluded=()), demand)
+        if request.only or request.excluded:
+            # The demand already has the nodes, and lists of names may be long.
+            request = replace(request, only=(), excluded=())
+        return Known(request, demand)
 
 
 def _bytes_of(fields: Mapping[str, str], known: Known) -> int:

@@ -3,7 +3,15 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cluster.allowed import MOST_KEPT, MOST_MASKS, AllowedNodes, allowed_nodes
+from policy.cluster.allowed import (
+    MOST_AMOUNTS,
+    MOST_KEPT,
+    MOST_MASKS,
+    AllowedNodes,
+    allowed_nodes,
+    candidates,
+    elsewhere,
+)
 from policy.cluster.partitions import pools
 from policy.formats.slurm_facts import PartitionFacts
 from policy.placement.berth import BerthPolicy
@@ -20,9 +28,11 @@ FEATURES = ("a100", "new", "old", "nowhere")
 
 
 def a_book(features: list[str], used: int) -> Book:
+    """A cluster whose nodes differ in features, CPUs, threads and memory."""
     nodes = [
         node(f"n{place}", used=used >> place & 0xF, features=frozenset(set(text.split(","))),
-             partitions=frozenset({"gpu", "fast"} if place % 2 else {"gpu"}))
+             partitions=frozenset({"gpu", "fast"} if place % 2 else {"gpu"}),
+             cpus=32 << (used >> place & 1), threads=1 << (used >> place & 1), mem=64_000 + 500 * (used >> place & 3))
         for place, text in enumerate(features)
     ]  # fmt: skip
     look = reading(nodes, partitions=PARTITIONS)
@@ -34,12 +44,15 @@ request = st.fixed_dictionaries(
     optional={
         "partition": st.sampled_from(["gpu", "fast", "fast,gpu", "none"]),
         "features": st.sampled_from([*FEATURES, "a100&new", "new&old"]),
-        "pn_min_memory": st.sampled_from(["100", "900", "99999999"]),
+        "mem_per_node": st.sampled_from(["100", "900", "64000", "64100", "64500", "65001", "99999999"]),
+        "min_cpus": st.sampled_from(["1", "31", "33", "64", "65"]),
+        "exclusive": st.just("1"),
+        "client": st.just("srun"),
         "req_nodes": st.sampled_from(["n0", "n1", "n[0-1]", "n7"]),
         "exc_nodes": st.sampled_from(["n0", "n2"]),
         "account": st.sampled_from(["a", "b"]),
         "time_limit": st.sampled_from(["10", "60"]),
-        "f.locality": st.sampled_from(["nvlink", "node"]),
+        "flag.locality": st.sampled_from(["nvlink", "node"]),
     },
 )
 world = st.tuples(st.lists(st.sampled_from(["a100", "a100,new", "old", "new"]), min_size=2, max_size=4),
@@ -88,3 +101,51 @@ def test_equal_nodes_are_one_array() -> None:
     first = allowed.same(allowed.fleet.ready.copy())
 
     assert allowed.same(allowed.fleet.ready.copy()) is first
+
+
+class TestAmounts:
+    """Requests between two amounts that nodes have fit on the same nodes."""
+
+    NODES = (
+        node("n0", mem=64_000, cpus=32),
+        node("n1", mem=64_003, cpus=32),
+        node("n2", mem=128_000, cpus=64),
+        node("n3", gpus=0, loose=8, seats=0, mem=256_000, cpus=64),
+    )
+
+    def allowed(self) -> AllowedNodes:
+        return AllowedNodes(fleet(reading(list(self.NODES))))
+
+    @given(
+        st.integers(0, 9),
+        st.none() | st.sampled_from([0, 1, 31, 32, 33, 63, 64, 65]),
+        st.none() | st.sampled_from([0, 1, 63_999, 64_000, 64_001, 64_003, 64_004, 128_000, 128_001, 256_001]),
+    )
+    def test_the_kept_nodes_are_those_that_are_big_enough(self, k: int, cpus: int | None, mem: int | None) -> None:
+        known = self.allowed()
+        here = known.of(["gpu"], (), (), ())
+        for more in (0, 1, 1):
+            asked = k, cpus, None if mem is None else mem + more
+
+            found = known.big_enough(here, *asked)
+
+            nodes = candidates(known.fleet, here.nodes, *asked)
+            assert found.nodes.tolist() == nodes.tolist(), asked
+            assert (found.total, found.elsewhere) == (nodes.sum(), elsewhere(known.fleet, here.nodes, *asked))
+
+    def test_a_new_amount_that_fits_on_the_same_nodes_has_the_same_array(self) -> None:
+        known = self.allowed()
+        here = known.of(["gpu"], (), (), ())
+
+        found = {id(known.big_enough(here, 2, cpus, 100 + cpus).nodes) for cpus in range(1, 33)}
+
+        assert len(found) == 1
+
+    def test_few_amounts_are_kept(self) -> None:
+        known = self.allowed()
+        here = known.of(["gpu"], (), (), ())
+
+        for k in range(1, 5 * MOST_AMOUNTS):
+            known.big_enough(here, k, 1, 1)
+
+        assert len(here.big_enough) <= MOST_AMOUNTS
