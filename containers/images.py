@@ -7,11 +7,14 @@ Steps that really run are shown as they come; the whole log is kept under build/
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -115,6 +118,25 @@ def keep_headers(slurm: str, tag: str) -> None:
     subprocess.run(["docker", "rm", name], capture_output=True, check=False)
 
 
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait for another build of this checkout: both write the same inputs, logs and headers."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(slurm: str, targets: list[str]) -> int:
+    """Bring the images of one Slurm up to date; 0 if all is well."""
+    status = subprocess.run([str(HERE / "base-image"), SUITES[slurm]], check=False).returncode
+    if status == 0:
+        offer_ca_bundle()
+    for target in targets:
+        status = status or build_image(slurm, target)
+    return status
+
+
 def main() -> int:
     """Build what the command line names."""
     parser = argparse.ArgumentParser(description="Builds the images of the test cluster.")
@@ -122,11 +144,8 @@ def main() -> int:
     parser.add_argument("targets", nargs="+", choices=sorted(TARGETS))
     arguments = parser.parse_args()
     started = time.monotonic()
-    status = subprocess.run([str(HERE / "base-image"), SUITES[arguments.slurm]], check=False).returncode
-    if status == 0:
-        offer_ca_bundle()
-    for target in arguments.targets:
-        status = status or build_image(arguments.slurm, target)
+    with one_at_a_time():
+        status = build(arguments.slurm, arguments.targets)
     if status == 0:
         say(f"images are up to date ({time.monotonic() - started:.1f} s)")
     return 1 if status else 0

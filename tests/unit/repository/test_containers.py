@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -146,6 +147,14 @@ def test_a_node_of_the_scale_profile_is_found_in_its_host(monkeypatch: pytest.Mo
     assert small.container_of("n17") == "berth2411-h2"
     with pytest.raises(cluster.ClusterError, match="no node 'n65'; its containers: ctl, h1"):
         small.container_of("n65")
+
+
+def test_two_builds_of_a_checkout_do_not_write_the_same_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(images, "BUILD", tmp_path)
+    with images.one_at_a_time(), (tmp_path / "images.lock").open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (tmp_path / "images.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_clusters_of_several_workers_use_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
