@@ -292,7 +292,8 @@ class Server:
             self._drop(file)
         for child in self._children:
             child.stop()
-        with contextlib.suppress(FileNotFoundError):
+        # Where it cannot be removed, the next berthd takes it for a dead one's.
+        with contextlib.suppress(OSError):
             self._path.unlink()
         if self._channel is not None:
             self._channel.close()

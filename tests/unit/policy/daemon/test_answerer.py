@@ -475,13 +475,17 @@ def test_a_second_berthd_does_not_take_the_socket_over(daemon: Daemon, tmp_path:
     assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
 
 
-def test_sigterm_ends_it_cleanly_with_its_planner_and_socket(daemon: Daemon) -> None:
+@pytest.mark.parametrize("in_its_way", [False, True])
+def test_sigterm_ends_it_cleanly_with_its_planner_and_socket(daemon: Daemon, *, in_its_way: bool) -> None:
     [planner] = daemon.planners()
+    if in_its_way:
+        daemon.path.unlink()
+        daemon.path.mkdir()
 
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(10) == 0
 
-    assert not daemon.path.exists()
+    assert daemon.path.exists() == in_its_way
     assert not Path(f"/proc/{planner}").exists()
 
 
