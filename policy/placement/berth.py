@@ -144,21 +144,23 @@ class BerthPolicy(Policy):
         codes = tables.look_up(demand.k, demand.level, view.fleet.offset + offered)
         if fast is not None:
             offered, codes = _with_all_free(demand, view, offered, np.where(fits, codes, -1))
-        entries = view.fleet.offset + offered
-        left = np.bitwise_count(view.free).astype(np.int64) - demand.k
-        values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
-        values, by_need = _least_needed(demand, view, values)
-        node = _least_missed(demand, view, values)
-        if values[node] < 0:
+        before = codes + ((_MOST_LEFT + demand.k) << 1) - (np.bitwise_count(view.free) << 1) + view.quiet
+        values = np.where(fits & (codes >= 0), before, -1)
+        links_and_islands = values >> _NODE_BITS
+        most = links_and_islands.max()
+        if most < 0:
             raise NotNow(_nothing_free(demand), 300)
-        mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
-        why = self._reasons(view, values, node, mask, demand.k, by_need=by_need)
+        best = (links_and_islands == most).nonzero()[0]
+        kept, by_need = _least_needed(demand, view, best)
+        node = _least_missed(demand, view, kept[_greatest(values[kept])])
+        mask = int(tables.row(demand.k, demand.level).picks[view.fleet.offset[node] + offered[node]])
+        why = self._reasons(view, values, node, mask, demand.k, equal=best.size, by_need=by_need)
         if fast is not None:
             why += f"; no score above {fast[1] * (1 + alike(view)):.2f}"
         return self.berth(demand, view, [node], positions(mask), why)
 
     @staticmethod
-    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int, *, by_need: bool) -> str:
+    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int, *, equal: int, by_need: bool) -> str:
         able = int(np.count_nonzero(values >= 0))
         # The broken islands are the six bits above the node's byte; the links are above them.
         rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
@@ -166,7 +168,7 @@ class BerthPolicy(Policy):
             reason = "the only node that fits"
         elif not rivals:
             reason = f"best of {able} nodes that fit, by bandwidth"
-        elif np.count_nonzero(values >> _NODE_BITS == values[node] >> _NODE_BITS) == 1:
+        elif equal == 1:
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by islands kept whole"
         else:
             left = "CPUs and kinds" if by_need else "free GPUs"
@@ -233,55 +235,57 @@ def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: In
     return np.asarray(codes + ((unbroken - (codes >> _NODE_BITS & _MOST_BROKEN)) << _NODE_BITS))
 
 
-def _least_needed(demand: "Demand", view: "View", values: Ints) -> tuple[Ints, bool]:
-    """Returns the values with the node's byte cleared for nodes that other jobs need more than this one.
+def _greatest(values: "Ints | Floats") -> "Bools":
+    return np.asarray(values == values.max())
 
-    Only nodes that are best in links and islands are compared. A wholly free node is kept for bigger jobs while a node
-    of its kind in part use fits. Then CPUs decide: a job with few CPUs goes to a node that has few for each GPU. Then
-    the kind of which the largest part of the GPUs is free, as other jobs may need one of the other kinds. Also tells
-    whether CPUs or kinds decided; if not, the fullest node is taken.
+
+def _least_needed(demand: "Demand", view: "View", best: Ints) -> tuple[Ints, bool]:
+    """Returns those of the best nodes, in links and islands, that other jobs need no more than this one.
+
+    A wholly free node is kept for bigger jobs while a node of its kind in part use fits. Then CPUs decide: a job with
+    few CPUs goes to a node that has few for each GPU. Then the kind of which the largest part of the GPUs is free, as
+    other jobs may need one of the other kinds. Also tells whether CPUs or kinds decided; if not, the fullest node is
+    taken.
     """
-    best = np.flatnonzero(values >> _NODE_BITS == values.max(initial=-1) >> _NODE_BITS)
-    if best.size < 2 or values[best[0]] < 0:
-        return values, False
+    if best.size == 1:
+        return best, False
     kind, fleet = view.fleet.kind, view.fleet
     opens = (view.free[best] == fleet.full[best]) & (fleet.size[best] > demand.k)
-    in_use = np.bincount(kind[best[~opens]], minlength=int(kind.max()) + 1) > 0
-    closed = best[~(opens & in_use[kind[best]])]
+    closed = best
+    if 0 < np.count_nonzero(opens) < best.size:
+        in_use = np.bincount(kind[best[~opens]], minlength=int(kind.max()) + 1) > 0
+        closed = best[~(opens & in_use[kind[best]])]
     kept = _with_cpus_to_spare(demand, view, closed)
     if (kind[kept] != kind[kept[0]]).any():
         free = np.bincount(kind, np.bitwise_count(view.free)) / np.maximum(1, np.bincount(kind, fleet.size))
-        kept = kept[free[kind[kept]] == free[kind[kept]].max()]
-    if kept.size == best.size:
-        return values, False
-    found = values.copy()
-    found[best] = found[best] >> _NODE_BITS << _NODE_BITS
-    found[kept] = values[kept]
-    return found, kept.size < closed.size
+        kept = kept[_greatest(free[kind[kept]])]
+    return kept, kept.size < closed.size
 
 
 def _with_cpus_to_spare(demand: "Demand", view: "View", nodes: Ints) -> Ints:
     """Returns those of some nodes on which a job adds least to the GPUs that have no CPUs left."""
     if not view.cpus_per_gpu or demand.cpus is None:
         return nodes
-    free, cpus = np.bitwise_count(view.free[nodes]).astype(np.int64), view.cpus[nodes]
+    masks, cpus = view.free[nodes], view.cpus[nodes]
+    if view.shared_left is None and bool((masks == masks[0]).all()) and bool((cpus == cpus[0]).all()):
+        return nodes
+    free = np.bitwise_count(masks).astype(np.int64)
     parts = np.zeros(nodes.size, np.int64) if view.shared_left is None else view.shared_left(nodes)
     after = without_cpus(free - demand.k, parts, cpus - demand.cpus, view.cpus_per_gpu)
     step = np.floor((after - without_cpus(free, parts, cpus, view.cpus_per_gpu)) / ALIKE_CPUS)
     return np.asarray(nodes[step == step.min()])
 
 
-def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
+def _least_missed(demand: "Demand", view: "View", best: Ints) -> int:
     """Among the best nodes, picks one whose leaf has the fewest empty nodes; ties go to the slowest GPUs.
 
     Empty nodes of a leaf are kept for gangs. All these nodes are fast enough for the job.
     """
-    best = np.flatnonzero(values == values.max())
-    leaf = view.fleet.fabric.leaf
-    if best.size > 1:
-        in_leaf = leaf != NOBODY
-        empty = in_leaf & view.open & (view.free == view.fleet.full)
-        room = np.where(in_leaf[best], np.bincount(leaf[empty], minlength=int(leaf.max()) + 2)[leaf[best]], 0)
+    leaves = view.fleet.fabric.at("leaf")
+    if best.size > 1 and leaves.any:
+        empty = leaves.known & view.open & (view.free == view.fleet.full)
+        counts = np.bincount(leaves.of[empty], minlength=leaves.count + 1)
+        room = np.where(leaves.known[best], counts[leaves.of[best]], 0)
         best = best[room == room.min()]
     table = view.fleet.scores_of(demand.app_class)
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])

@@ -54,8 +54,8 @@ class NoScores(_NoWait):
         return super().place(demand, replace(view, fleet=self._blind))
 
 
-def _first(demand: Demand, view: View, values: Ints) -> int:
-    return int(values.argmax())
+def _first(demand: Demand, view: View, best: Ints) -> int:
+    return int(best[0])
 
 
 def _first_nodes(demand: Demand, view: View, able: Ints, slowest: Floats) -> Ints:
