@@ -27,6 +27,11 @@ class Move:
     sms: int | None = None
     """Percent of the SMs that the guest is limited to, for a seat under MPS."""
 
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """Returns the nodes on which the job is to start, and those on which it must not start any more."""
+        return (*self.berth.names, *(self.job.required if self.job.share or self.start else ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

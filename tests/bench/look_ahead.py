@@ -18,7 +18,7 @@ import numpy as np
 from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
-from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.settings import Delays, SlurmSettings
 from tests.bench import placement_slurm as slurm
 from tests.bench.placement_pairs import METRICS, Comparison, Pair
 
@@ -37,13 +37,13 @@ def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[Tr
     return jobs
 
 
-def one_pair(limits: str, trace: int, draw: int) -> Pair:
+def one_pair(limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
     """Plays one trace and draw, without and with it."""
     jobs = limited(slurm.jobs_of(FAMILY, trace, draw), limits, trace, draw)
     found = {}
     for name in (WITHOUT, WITH):
         site = Settings(look_ahead=name == WITH)
-        settings = SlurmSettings(order="fifo", berthd=True, site=site)
+        settings = SlurmSettings(order="fifo", berthd=True, site=site, delays=delays)
         outcome = run(jobs, slurm.fleet_of(FAMILY), slurm.policy_of("berth", draw), settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
     return Pair(FAMILY.name, "fifo", trace, draw, found)
@@ -58,11 +58,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--limits", choices=("tripled", "drawn", "alike"), default="tripled")
     parser.add_argument("--traces", default=",".join(map(str, range(len(slurm.TRACES)))))
     parser.add_argument("--draws", default="42,43")
+    parser.add_argument("--timed", action="store_true", help="all takes its time, and Slurm starts pinned jobs itself")
     options = parser.parse_args(arguments)
+    delays = Delays() if options.timed else None
     pairs = []
     for draw in map(int, options.draws.split(",")):
         for trace in map(int, options.traces.split(",")):
-            pairs.append(one_pair(options.limits, trace, draw))
+            pairs.append(one_pair(options.limits, trace, draw, delays))
             figures = pairs[-1].figures
             ratios = ", ".join(f"{one} {figures[WITH][one] / figures[WITHOUT][one]:.3f}" for one in METRICS)
             print(f"trace {trace}, draw {draw}: {ratios}", flush=True)

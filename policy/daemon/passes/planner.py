@@ -345,7 +345,7 @@ class Planner:
             changes = self._replan(picture, self._reading, starting)
         self._stale = True
         names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
-        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(_places(change))]
+        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.concerns)]
         for change in here:
             self._to_write.pop(_key(change), None)
             self._moved.add(change.job.id)
@@ -510,11 +510,6 @@ class Planner:
 
 def _middle(took: Sequence[float]) -> str:
     return f"{statistics.median(took) * 1_000:.1f}" if took else ""
-
-
-def _places(move: Move) -> tuple[str, ...]:
-    """The nodes that a move concerns: also those that a job must not start on any more."""
-    return (*move.berth.names, *(move.job.required if move.job.share or move.start else ()))
 
 
 def _key(change: Change) -> tuple[int, str | int | None]:

@@ -147,7 +147,8 @@ class SimulatedPlanner:
             changes = self._replan(reading)
             took = self._pass_took
         planned = now + self._delays.read + took
-        here = [change for change in changes if isinstance(change, Move) and not nodes.isdisjoint(change.berth.nodes)]
+        names = {self._picture.fleet.names[node] for node in nodes}
+        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.concerns)]
         done = self._write(here, reading.at, planned)
         for _, answer in found:
             answer(done)

@@ -207,6 +207,30 @@ def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
     assert slurm.in_a_hurry == {7}
 
 
+@pytest.mark.parametrize("cheap", [0.0, 60.0])
+def test_a_job_that_lets_others_go_first_is_moved_off_freed_gpus_before_the_epilog_goes_on(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch, cheap: float
+) -> None:
+    """Slurm starts a pinned job as soon as the Epilog is over. The gang behind it fits now, and is soon done."""
+    monkeypatch.setattr(planner_module, "_CHEAP", cheap)
+    ends = replace(running(1, "n1", 0xFF, 300), nodes=("n1", "n2"), holds=(0xFF, 0xFF))
+    other = running(2, "n3", 0xFF, 20_000, limit=30_000, start=990_000, holds=(0xFF,))
+    gang = waiting(
+        6, "n1", 0xFF, limit=60, priority=8, count=2, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"}
+    )
+    jobs = [ends, other, waiting(5, "n1", 0b01, limit=72_000, priority=9), gang]
+    slurm = Slurm([node(name, used=0xFF) for name in ("n1", "n2", "n3")], jobs)
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(look_ahead=True))
+    planner.one_pass(ended=False)
+    before: list[object] = []
+
+    planner.take([Notice(1, "n1", lambda _: before.extend(slurm.pins))])
+
+    assert slurm.pins[0][:2] == (5, ("n3",))
+    assert before == slurm.pins
+    assert 5 in slurm.in_a_hurry
+
+
 def test_a_notice_of_a_job_that_no_reading_has_shown_lets_slurm_alone_for_a_while(
     tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
