@@ -328,10 +328,15 @@ class Walk:
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
-        """Claims a job's place again on the nodes in `touched`; the next whole pass may find a better one."""
+        """Claims a job's place again on the nodes in `touched`; the next whole pass may find a better one.
+
+        A job whose whole place is free now may let others go first; its claims elsewhere stay until that pass.
+        """
         if not entry.may_start_at(self._book.at) or not entry.place:
             return
         demand, _ = entry.demand_at(self._book.at)
+        if free_now and entry.pinned_to(entry.place, entry.mask_planned) and self._call_back(entry, demand):
+            return
         entry.claimed = None
         if free_now:
             entry.start = 0.0

@@ -150,6 +150,32 @@ def test_when_a_node_is_freed_the_rest_of_the_plan_holds() -> None:
     assert moves_of(changes) == []
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gang_whose_last_node_is_freed_lets_short_jobs_go_first(whole: bool) -> None:
+    """n1 is kept free for it already. The jobs behind it need one node each, and are soon done."""
+    ends = running(1, "n2", FULL, HOUR, limit=HOUR, start=int(NOW) - 60, holds=(FULL,))
+    others = [
+        running(2 + one, f"n{3 + one}", FULL, 40 * HOUR - RAN, limit=40 * HOUR, start=int(NOW) - RAN, holds=(FULL,))
+        for one in range(2)
+    ]
+    gang = waiting(
+        GANG, "n1", FULL, limit=20 * HOUR, priority=10, count=2, required=("n1", "n2"),
+        segment={"n": "2", "nodes": "n1,n2"},
+    )  # fmt: skip
+    short = [waiting(10 + one, "n2", FULL, limit=2 * HOUR, priority=5) for one in range(2)]
+    world = World()
+    world.nodes = [node("n1"), *(node(f"n{place}", used=FULL) for place in (2, 3, 4))]
+    world.jobs, world.fleet = [ends, *others, gang, *short], fleet(reading(world.nodes))
+    world.picture = Picture(world.fleet)
+    world.replan()
+    freed = world.picture.end(1, "n2")
+    if whole:
+        changes: list[Change] | None = world.plan.replan(world.picture.book(), world.jobs)
+    else:
+        changes = world.plan.freed(world.picture, freed, world.jobs)
+    assert [move.berth.names for move in moves_of(changes or [], GANG)] == [("n3", "n4")]
+
+
 @pytest.mark.parametrize("job", [{"het": 3}, {"array": 9, "tasks": "1-3"}])
 def test_jobs_of_other_kinds_never_wait_for_it(job: dict[str, object]) -> None:
     world = World()
