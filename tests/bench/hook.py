@@ -37,7 +37,9 @@ AS_SLURM = "setpriv --reuid=slurm --regid=slurm --init-groups"
 IDLE = ("bash", "-c", "while :; do sleep 1; done")
 SUBMIT = "/usr/libexec/berth-bench/submit -g 2 -p gpu"
 HELD = {"one": "-H", "limits": "-H -m limit", "new": "-H -m memory", "two": "-H -P 2"}
-"""Jobs of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at once."""
+"""Jobs of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at once.
+
+A kind is never seen before if no turn has had its amount of memory."""
 AS_PLACED = (
     '-H -w g5 -g g0:1,gres/gpu:g1:1 -c "[berth/1 id=0123456789abcdef state=placed asked=tres_per_job:gres/gpu:2 '
     'nodes=g5 gpus=0,1 k=2 n=1 cpus=1 mem=100 why=best%20of%201024%20nodes%20that%20fit]"'
@@ -137,9 +139,10 @@ class Controller:
             f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; cat /var/log/berth/*.out >&2; exit 1"
         )
 
-    def submit(self, count: int, stream: str = "one") -> tuple[float, list[float]]:
+    def submit(self, count: int, stream: str = "one", turn: int = 0) -> tuple[float, list[float]]:
         """Submissions a second, and each one's latency at the client in ms."""
-        output = self.bash(f"{SUBMIT} -n {count} {STREAMS[stream]}")
+        unseen = f"-s {turn * count}" if stream == "new" else ""
+        output = self.bash(f"{SUBMIT} -n {count} {STREAMS[stream]} {unseen}")
         *lines, last = output.splitlines()
         _, total, failed = last.split()
         if failed != "0":
@@ -197,7 +200,7 @@ def take_turns(controllers: Sequence[Controller], turns: int, jobs: int) -> Tabl
                 if stream == "placed" and controller.plugin != "echo":
                     continue
                 measured = table[controller.plugin, stream]
-                rate, latencies = controller.submit(jobs, stream)
+                rate, latencies = controller.submit(jobs, stream, number)
                 measured.turns.append(rate)
                 measured.client += latencies
                 measured.inside += controller.hook()

@@ -33,6 +33,7 @@ struct plan {
 	char flag[256];
 	bool held;
 	char own; /* each job's own: l: time limit, m: memory; 0: nothing */
+	long first;
 };
 
 static uint64_t now_us(void)
@@ -61,9 +62,9 @@ static bool submit_one(const struct plan *plan, long at)
 	job.user_id = getuid();
 	job.group_id = getgid();
 	job.min_cpus = 1;
-	job.time_limit = plan->own == 'l' ? 10 + (uint32_t)at : 10;
+	job.time_limit = plan->own == 'l' ? 10 + (uint32_t)(plan->first + at) : 10;
 	if (plan->own == 'm')
-		job.pn_min_memory = 100 + (uint64_t)at;
+		job.pn_min_memory = 100 + (uint64_t)(plan->first + at);
 	job.partition = (char *)plan->partition;
 	if (plan->begin_in)
 		job.begin_time = time(NULL) + plan->begin_in;
@@ -128,12 +129,13 @@ static void usage(void)
 {
 	fputs("usage: submit -n JOBS [-P PROCESSES] [-g GPUS] [-f job|node|task] [-b SECONDS]\n"
 	      "              [-p PARTITION] [-w NODE] [-c TEXT] [-F FLAG=VALUE] [-H]\n"
-	      "              [-m limit|memory]\n"
+	      "              [-m limit|memory [-s FIRST]]\n"
 	      "  -g GPUS    such as 2 or a100:2      -f how they are asked for (job: --gpus)\n"
 	      "  -b SECONDS the job begins no earlier than that from now\n"
 	      "  -w NODE    on that node alone       -c TEXT extra and admin comment\n"
 	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n"
-	      "  -m         each has a time limit, or an amount of memory, of its own\n",
+	      "  -m         each has a time limit, or an amount of memory, of its own;\n"
+	      "             -s leaves out the first FIRST\n",
 	      stderr);
 	exit(2);
 }
@@ -150,7 +152,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "n:P:g:f:b:p:w:c:F:Hm:")) != -1) {
+	while ((option = getopt(argc, argv, "n:P:g:f:b:p:w:c:F:Hm:s:")) != -1) {
 		switch (option) {
 		case 'n':
 			plan->jobs = number(optarg);
@@ -184,6 +186,9 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 			break;
 		case 'm':
 			plan->own = optarg[0];
+			break;
+		case 's':
+			plan->first = number(optarg);
 			break;
 		default:
 			usage();
