@@ -16,6 +16,7 @@ from policy.formats.flags import Tier
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.request import splits, spread
 from policy.request.demand import A_YEAR, Demand
+from policy.request.locality import binding
 from policy.request.parse import Request
 from policy.request.share import Share
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
@@ -174,7 +175,7 @@ class _Asked:
             k=k,
             cpus=None if request.whole_nodes else room.cpus,
             mem=room.mem,
-            level="any",
+            level=binding("any", n),
             limit=self._limit,
             candidates=room.big_enough.nodes,
             elsewhere=room.big_enough.elsewhere,

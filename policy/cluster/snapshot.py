@@ -97,6 +97,12 @@ class Cluster:
         self.shelves.bring(self.tenants)
         return np.asarray(self.shelves.left(nodes, at).sum(axis=1))
 
+    def memory_like(self, mem: int) -> tuple[int, int]:
+        """Returns bounds (lower excluded, upper included): jobs of these needs find memory on the same nodes now."""
+        free = np.concatenate([self.mem_now, self.mem[:, 0]])
+        enough = free >= mem
+        return int(free[~enough].max(initial=-1)), int(free[enough].min(initial=np.iinfo(np.int64).max))
+
     def limits_like(self, limit: float) -> tuple[float, float]:
         """Returns bounds (lower excluded, upper included): jobs of these time limits see the same free resources."""
         closing = np.concatenate([self.hole_until, self.reserved_from]) - self.at

@@ -22,6 +22,7 @@ from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan import share_packing
 from policy.plan.claims import Claim, Repeat
+from policy.plan.free_places import FreePlaces
 from policy.plan.pinnable import in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
@@ -54,6 +55,8 @@ class Book:
         """A number that is new after each change, and never used twice."""
         self.enough: Callable[[], bool] = never
         """Returns True when no more places may be looked at, because the time for an answer is over."""
+        self.places: FreePlaces | None = None
+        """Places that were found before, where only claims change the book."""
         self._leaves = keep_together.Leaves()
         self._rows: dict[int, list[State]] = {}
         """Timelines that are newer than those in the picture, or equal to them."""
@@ -276,7 +279,8 @@ class Book:
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         """Returns the best place at the first moment that has one, and that moment: 0 for free now."""
         try:
-            return self.now_together(demand, policy), 0.0
+            now = Book.now_together if self.places is None else self.places.best
+            return now(self, demand, policy), 0.0
         except NotNow as nothing_now:
             found = [place for part in demand.parts() if (place := self._later(part, policy)) is not None]
             if not found:
@@ -415,14 +419,9 @@ class Book:
     def _best_of_all(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
         picture = self.cluster
         if demand.share is not None:
+            start = moment or picture.at
             return share_packing.place(
-                demand,
-                view,
-                picture.tenants,
-                moment or picture.at,
-                picture.shapes,
-                picture.neighbours,
-                picture.shelves,
+                demand, view, picture.tenants, start, picture.shapes, picture.neighbours, picture.shelves
             )
         return pinnable(policy, demand, view)
 

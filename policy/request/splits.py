@@ -50,6 +50,8 @@ def joined(first: Demand, others: Iterable[Demand]) -> Demand:
 
 def at(demand: Demand, level: str) -> Demand:
     """Returns the demand at a level that its user named; several nodes cannot meet the level `node`."""
+    if not demand.splits and binding(level, demand.n) == demand.level:
+        return demand
     others = [one for one in demand.splits if one.n == 1 or level != "node"]
     return replace(
         demand,

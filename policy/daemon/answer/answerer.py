@@ -23,6 +23,7 @@ from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.answer.shorten import within
 from policy.plan.book import Book, never
 from policy.plan.claims import Claim, renumbered
+from policy.plan.free_places import FreePlaces
 from policy.site import log
 from policy.site.config import Config
 
@@ -146,6 +147,7 @@ class Answerer:
             if snapshot.cluster.neighbours is not None:
                 snapshot.cluster.neighbours.adopt(self._book.cluster.neighbours)
         book = Book(snapshot.cluster)
+        book.places = FreePlaces()
         self._next = (book, iter(self._held.places()))
         self.catch_up()
         return any(held.given < snapshot.cluster.at for held in self._held.places())

@@ -1,0 +1,79 @@
+"""Free places that were found before: they stand until the book changes.
+
+Many jobs take nothing from the book when they are submitted: they are held, begin later, or wait for other jobs. After
+such a job the next one that asks for as many GPUs and CPUs gets the same place, whatever memory and time limit it asks
+for, if the same nodes have them free.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from policy.cluster.snapshot import Cluster
+from policy.placement.base import Berth, Policy
+from policy.request.demand import Demand
+from policy.request.tiers import ALONE
+
+if TYPE_CHECKING:
+    from policy.plan.book import Book
+
+MOST = 16
+"""Most places that are kept."""
+
+Kind = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class _Found:
+    """A place, the demand that it was found for, and the amounts for which others see the same free resources."""
+
+    berth: Berth
+    demand: Demand
+    mem: tuple[int, int] | None = None
+    """Above the first and up to the second; None: not asked for yet, as for the time limits."""
+    limits: tuple[float, float] | None = None
+
+    def holds_for(self, demand: Demand, picture: Cluster) -> bool:
+        """Tells whether a demand that is alike but for memory and time limit has the same place."""
+        if demand.mem != self.demand.mem:
+            if demand.mem is None or self.demand.mem is None:
+                return False
+            if self.mem is None:
+                self.mem = picture.memory_like(self.demand.mem)
+            if not self.mem[0] < demand.mem <= self.mem[1]:
+                return False
+        if demand.limit == self.demand.limit:
+            return True
+        if self.limits is None:
+            self.limits = picture.limits_like(self.demand.limit)
+        return self.limits[0] < demand.limit <= self.limits[1]
+
+
+class FreePlaces:
+    """The free places that were found in a book since it last changed. Nothing but claims may change the book."""
+
+    def __init__(self) -> None:
+        self._state = 0
+        self._found: dict[Kind, _Found] = {}
+
+    def __len__(self) -> int:
+        """Returns how many places are kept."""
+        return len(self._found)
+
+    def best(self, book: "Book", demand: Demand, policy: Policy) -> Berth:
+        """Returns the best free place of a demand, or raises `NotNow`."""
+        if demand.share is not None or demand.tier is not ALONE or demand.pools:
+            return book.now_together(demand, policy)
+        if book.state != self._state:
+            self._state = book.state
+            self._found.clear()
+        needs = demand.n, demand.k, demand.cpus, demand.level, demand.app_class, demand.model
+        kind = policy, id(demand.candidates), needs
+        found = self._found.get(kind)
+        if found is not None and found.holds_for(demand, book.cluster):
+            return found.berth
+        berth = book.now_together(demand, policy)
+        if len(self._found) >= MOST:
+            del self._found[next(iter(self._found))]
+        # The demand that is kept has the same candidates, so that no other array gets their id.
+        self._found[kind] = _Found(berth, demand)
+        return berth
