@@ -66,7 +66,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
         if room.could_hold:
-            return asked.with_splits(asked.demand(room, asked.spread()))
+            return asked.with_splits(asked.demand(room, asked.spread(n)))
         tried.append(room)
     _explain_without_pins(fleet, may_use.nodes, names)
     why = _nothing_holds(request, tried, names)
@@ -122,11 +122,11 @@ class _Asked:
         self._memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
         self._most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
 
-    def room(self, n: int, k: int, min_cpus: int | None = None) -> _Room:
-        """Returns the needs on each of n nodes; `min_cpus` replaces the CPUs that it asks for in all."""
-        request, fleet = self._request, self._fleet
+    def room(self, n: int, k: int, task: Request | None = None) -> _Room:
+        """Returns the needs on each of n nodes, or those of one `task` without the CPUs that it asks for in all."""
+        request, fleet = task or self._request, self._fleet
         allowed, inside = self._allowed(n)
-        least, cpus = self._cpus(allowed, n, k, request.min_cpus if min_cpus is None else min_cpus)
+        least, cpus = self._cpus(request, allowed, n, k, request.min_cpus if task is None else 0)
         mem = _memory_needed(request, fleet, self._memory, cpus, k)
         big_enough = self._known.big_enough(allowed, k, cpus, mem)
         if not (request.whole_nodes or request.share or self._tier.name == OPPORTUNISTIC):
@@ -146,9 +146,8 @@ class _Asked:
             self._allowed_in[names] = self._known.of(names, request.features, request.only, request.excluded)
         return self._allowed_in[names], inside
 
-    def _cpus(self, allowed: Allowed, n: int, k: int, min_cpus: int) -> tuple[int, int]:
+    def _cpus(self, request: Request, allowed: Allowed, n: int, k: int, min_cpus: int) -> tuple[int, int]:
         """Returns the CPUs on each of n nodes, as asked and in whole cores."""
-        request = self._request
         least = _least_cpus(request, n, k, min_cpus)
         if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
             # Slurm would then take more nodes, and so more GPUs, or refuse the job.
@@ -192,20 +191,33 @@ class _Asked:
             spread=needs,
         )
 
-    def spread(self) -> spread.SpreadNeeds | None:
-        """Returns the needs on each node, where Slurm may lay its GPUs on nodes in any way."""
+    def spread(self, nodes: int) -> spread.SpreadNeeds | None:
+        """Returns the needs on each node, where Slurm may lay its GPUs on nodes in any way; its place has `nodes`."""
         request, fleet, memory = self._request, self._fleet, self._memory
-        # Where models count as licences, only a place tells which ones the job takes.
-        if not spread.may_spread(request) or self._tier is not ALONE or fleet.nodes_alone or fleet.counted:
+        if not spread.may_spread(request) or self._tier is not ALONE or fleet.nodes_alone:
             return None
+        # The licences of other nodes than those of a place are known where all have the same.
+        if (model := fleet.counted_model(self._may_use.nodes) if fleet.counted else "") is None:
+            return None
+        needs = spread.of_tasks(request, by_cpu=memory.per_cpu or 0 if memory.per_node is None else 0)
+        task = request
+        if request.tasks or request.tasks_per_node:
+            task = replace(request, min_cpus_per_node=0, tasks=None, tasks_per_node=None)
         with suppress(LeftToSlurm):
-            # CPUs for each GPU stand in min_cpus too, for all GPUs together.
-            one = self.room(1, 1, min_cpus=0)
-            by_cpu = memory.per_cpu is not None and request.cpus_per_gpu and memory.per_cpu * request.cpus_per_gpu
-            by_gpu = 0 if memory.per_node is not None else by_cpu or memory.per_gpu
-            if one.mem is not None and one.could_hold:
-                nodes = one.big_enough.nodes
-                return spread.SpreadNeeds(one.cpus, one.mem, by_gpu or 0, request.cpus_per_gpu, nodes, one.pools)
+            one = self.room(request.nodes or 2, 1, task)
+            if one.mem is not None and one.big_enough.total:
+                return replace(
+                    needs,
+                    cpus=max(one.cpus, request.min_cpus_per_node if request.tasks else 0),
+                    mem=one.mem,
+                    gpu_mem=0 if memory.per_node is not None else needs.gpu_mem or memory.per_gpu or 0,
+                    # A task that shares its cores with no other has them whole.
+                    task_cpus=one.cpus if needs.tasks and request.tasks_per_core else needs.task_cpus,
+                    restores=spread.restores(request, nodes),
+                    model=model,
+                    candidates=one.big_enough.nodes,
+                    pools=one.pools,
+                )
         return None
 
     def with_splits(self, demand: Demand) -> Demand:

@@ -100,6 +100,17 @@ class Fleet:
         found = {model: int(self.features[model][places].sum()) for model in self.counted if model in self.features}
         return {f"{PREFIX}{model}": count * on_each for model, count in found.items() if count}
 
+    def counted_model(self, nodes: Bools) -> str | None:
+        """Returns the counted model of all GPUs of these nodes, empty if they have none; None if they have several."""
+        with_gpus = nodes & (self.gpu_counts > 0)
+        if not with_gpus.any():
+            return ""
+        found = {model: self.features[model][with_gpus] for model in self.counted if model in self.features}
+        present = [model for model, having in found.items() if having.any()]
+        if not present:
+            return ""
+        return present[0] if len(present) == 1 and found[present[0]].all() else None
+
     def __post_init__(self) -> None:
         full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
         full.flags.writeable = False

@@ -41,6 +41,8 @@ class Release:
     reason: str
     for_now: bool = False
     """True if a later pass may give it a place again."""
+    task: int | None = None
+    """The task of an array that alone is given back."""
 
 
 @dataclass(frozen=True, slots=True)

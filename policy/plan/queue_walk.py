@@ -252,9 +252,10 @@ class Walk:
 
     def _on_several_nodes(self, entry: Waiting, demand: Demand, shape: Shape) -> bool:
         """Lets a job start on several nodes now, where no place is free for it; returns whether it can."""
-        if self._only is not None or not (self._may_change() and self._spreading.worth(entry)):
+        # Tasks of an array with a place are let start one by one; the last of them has no record of its own.
+        if (entry.job.tasks and entry.nodes) or self._only is not None or not self._may_change():
             return False
-        if self._now(demand, shape) is not None or not self._spreading.start(entry, demand):
+        if not self._spreading.worth(entry) or self._now(demand, shape) or not self._spreading.start(entry, demand):
             return False
         self._most = None
         return True
@@ -312,19 +313,18 @@ class Walk:
         tasks = waiting_tasks(entry.job.tasks)
         at_the_pin = 1 if entry.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
-        at = self._book.at
-        for nodes, mask in entry.given.values():
-            self._book.note(claim_on(self._book.fleet, demand, nodes, mask, at))
-        tasks = [task for task in tasks if task not in entry.given]
-        for task in tasks[at_the_pin : max(0, room - len(entry.given))]:
+        given = self._spreading.given(entry, demand)
+        tasks = [task for task in tasks if task not in given]
+        for task in tasks[at_the_pin : max(0, room - len(given))]:
             if not self._may_change():
                 return
             berth = self._now(demand, shape)
-            if berth is None:
+            if berth is not None:
+                self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
+                entry.given[task] = berth.nodes, berth.mask
+                self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.at))
+            elif not (self._most_free and self._spreading.start_task(entry, demand, task)):
                 return
-            self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
-            entry.given[task] = berth.nodes, berth.mask
-            self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at))
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:

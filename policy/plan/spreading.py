@@ -4,19 +4,21 @@ While no place of Berth's is free for it, and enough GPUs are free over several 
 back and Slurm starts it there, as it would without Berth. One that does not start within a time is pinned again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from policy.formats.arrays import Bools
 from policy.plan.book import Book
 from policy.plan.changes import Change, Release
-from policy.plan.claims import Claim
+from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import PlannedBefore
 from policy.plan.waiting_jobs import Waiting
 from policy.request import spread
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
+from topology.tables import Ints
 
 OPEN_FOR = 120.0
 """Seconds for which a job may fail to start on GPUs that look free over several nodes; then it is pinned again."""
@@ -30,11 +32,18 @@ SOON_AGAIN = 30.0
 MOST_NODES = 1_024
 """Most nodes that are counted on."""
 
-Part = tuple[int, int]
-"""A node, and the GPUs on it as bits."""
+
+class NodePart(NamedTuple):
+    """What a job is expected to get on one of its nodes."""
+
+    node: int
+    mask: int
+    """Its GPUs there, as bits."""
+    tasks: int = 0
+    """Its tasks there, where it says how many it has."""
 
 
-def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> list[Part]:
+def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> list[NodePart]:
     """Returns the fewest nodes on which so many GPUs are free for so long, or none if one node or no nodes do."""
     if needs is None or needs.candidates is None or book.fleet.nodes_alone:
         return []
@@ -43,25 +52,64 @@ def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> l
         if _guests_there(book, pool):
             continue
         nodes = np.flatnonzero(pool & view.open)
-        cpus, mem = view.cpus[nodes], view.mem[nodes]
-        free = np.bitwise_count(view.free[nodes]).astype(np.int64)
-        free[(cpus < needs.cpus) | (mem < needs.mem)] = 0
-        if needs.gpu_cpus:
-            free = np.minimum(free, cpus // needs.gpu_cpus)
-        if needs.gpu_mem:
-            free = np.minimum(free, mem // needs.gpu_mem)
+        free, tasks = _room(needs, view.cpus[nodes], view.mem[nodes], np.bitwise_count(view.free[nodes]))
         most_first = np.argsort(-free, kind="stable")[:MOST_NODES]
-        together = np.cumsum(free[most_first])
-        if not together.size or together[-1] < gpus or together[0] >= gpus:
+        count = _node_count(needs, gpus, free[most_first], tasks[most_first])
+        if not count:
             continue
-        found, left = [], gpus
-        for place in most_first.tolist():
-            taken = min(left, int(free[place]))
-            found.append((int(nodes[place]), _lowest(int(view.free[nodes[place]]), taken)))
-            left -= taken
-            if not left:
-                return found
+        chosen = most_first[:count]
+        here = zip(nodes[chosen].tolist(), _laid(gpus, free[chosen].tolist(), max(1, needs.task_gpus)), strict=True)
+        found = [(node, _lowest(int(view.free[node]), taken)) for node, taken in here]
+        most = tasks[chosen].tolist()
+        return [
+            NodePart(node, mask, min(most[at], needs.tasks_beside(mask.bit_count(), gpus)))
+            for at, (node, mask) in enumerate(found)
+        ]
     return []
+
+
+def _room(needs: SpreadNeeds, cpus: Ints, mem: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+    """Returns the GPUs of each node that the job could have, and the most of its tasks there."""
+    free, tasks = gpus.astype(np.int64), np.full(len(gpus), needs.tasks)
+    if needs.task_cpus:
+        tasks = np.minimum(tasks, cpus // needs.task_cpus)
+    if needs.task_mem:
+        tasks = np.minimum(tasks, mem // needs.task_mem)
+    if needs.tasks_on_node:
+        tasks = np.minimum(tasks, needs.tasks_on_node)
+    if needs.task_gpus:
+        tasks = np.minimum(tasks, free // needs.task_gpus)
+        free = tasks * needs.task_gpus
+    free[(cpus < needs.cpus) | (mem < needs.mem) | (tasks < (needs.tasks > 0))] = 0
+    if needs.gpu_cpus:
+        free = np.minimum(free, cpus // needs.gpu_cpus)
+    if needs.gpu_mem:
+        free = np.minimum(free, mem // needs.gpu_mem)
+    return free, tasks
+
+
+def _node_count(needs: SpreadNeeds, gpus: int, free: Ints, tasks: Ints) -> int:
+    """Returns how many of these nodes, most GPUs first, hold all GPUs and tasks; 0 if none do or one does."""
+    enough = (np.cumsum(free) >= gpus) & (np.cumsum(tasks) >= needs.tasks) & (free > 0)
+    if needs.nodes:
+        found = needs.nodes if len(free) >= needs.nodes and enough[needs.nodes - 1] else 0
+    else:
+        found = int(enough.argmax()) + 1 if enough.any() else 0
+    return found if 1 < found <= min(gpus, needs.tasks or gpus) else 0
+
+
+def _laid(gpus: int, free: Sequence[int], unit: int) -> list[int]:
+    """Lays GPUs on nodes, as many as can be on the first ones, and one unit at least on each.
+
+    >>> _laid(4, [3, 3], 1), _laid(4, [4, 1, 1], 1)
+    ([3, 1], [2, 1, 1])
+    """
+    left, found = gpus - unit * len(free), []
+    for most in free:
+        more = min(left, most - unit)
+        found.append(unit + more)
+        left -= more
+    return found
 
 
 def _guests_there(book: Book, pool: Bools) -> bool:
@@ -70,19 +118,15 @@ def _guests_there(book: Book, pool: Bools) -> bool:
     return any(pool[node] and one.guest_mask & int(picture.gpus_now[node]) for node, one in picture.sharers.items())
 
 
-def claims_on(needs: SpreadNeeds, parts: Iterable[Part], start: float, limit: int) -> list[Claim]:
+def claims_on(needs: SpreadNeeds, parts: Iterable[NodePart], start: float, limit: int) -> list[Claim]:
     """Returns a claim for each node: what Slurm is expected to give there."""
-    return [
-        Claim(
-            (node,),
-            mask,
-            max(needs.cpus, needs.gpu_cpus * mask.bit_count()),
-            max(needs.mem, needs.gpu_mem * mask.bit_count()),
-            start,
-            start + limit,
-        )
-        for node, mask in parts
-    ]
+    found = []
+    for node, mask, tasks in parts:
+        gpus = mask.bit_count()
+        cpus = max(needs.cpus, needs.gpu_cpus * gpus, needs.task_cpus * tasks)
+        mem = max(needs.mem, needs.gpu_mem * gpus, needs.task_mem * tasks)
+        found.append(Claim((node,), mask, cpus, mem, start, start + limit))
+    return found
 
 
 class Spreading:
@@ -110,6 +154,9 @@ class Spreading:
             memory.spread_since = at
         if is_open and memory.spread_since is not None and at - memory.spread_since > OPEN_FOR:
             memory.spread_since, memory.spread_again = None, at + AGAIN_AFTER
+            if entry.job.array:
+                # What keeps one task keeps the others too.
+                self._memories.setdefault(entry.job.array, PlannedBefore()).spread_again = at + AGAIN_AFTER
         if memory.spread_again > at and not (is_open and memory.spread_since is not None):
             return False
         parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
@@ -118,11 +165,38 @@ class Spreading:
             return False
         if not is_open:
             memory.spread_since, memory.spread_again = at, at + SOON_AGAIN
-            self._changes.append(Release(entry.job, f"it can start now on {len(parts)} nodes", for_now=True))
-        for claim in claims_on(demand.spread, parts, at, demand.limit):
-            self._book.note(claim)
-        entry.start, entry.place = 0.0, tuple(node for node, _ in parts)
+            reason = f"it can start now on {len(parts)} nodes"
+            self._changes.append(Release(entry.job, reason, for_now=True))
+        self._note(claims_on(demand.spread, parts, at, demand.limit))
+        entry.start, entry.place = 0.0, tuple(part.node for part in parts)
         return True
+
+    def start_task(self, entry: Waiting, demand: Demand, task: int) -> bool:
+        """Lets a task of an array start now on several nodes if there is room, and claims it; returns whether so."""
+        at, memory = self._book.at, self._memories.get(entry.job.id)
+        if demand.spread is None or not entry.nodes or at < entry.until or (memory and at < memory.spread_again):
+            return False
+        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit) if self.worth(entry) else []
+        if not parts:
+            self.refused[entry.spread_shape] = demand.limit
+            return False
+        reason = f"a task of its array can start now on {len(parts)} nodes"
+        self._changes.append(Release(entry.job, reason, for_now=True, task=task))
+        entry.spread_given[task] = tuple(claims_on(demand.spread, parts, at, demand.limit))
+        self._note(entry.spread_given[task])
+        return True
+
+    def given(self, entry: Waiting, demand: Demand) -> set[int]:
+        """Claims what tasks were given before, while Slurm's record does not show it; returns these tasks."""
+        for nodes, mask in entry.given.values():
+            self._book.note(claim_on(self._book.fleet, demand, nodes, mask, self._book.at))
+        for claims in entry.spread_given.values():
+            self._note(claims)
+        return {*entry.given, *entry.spread_given}
+
+    def _note(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self._book.note(claim)
 
 
 def _lowest(bits: int, count: int) -> int:

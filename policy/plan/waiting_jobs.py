@@ -18,9 +18,9 @@ from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.claims import Repeat
+from policy.plan.claims import Claim, Repeat
 from policy.plan.roll_out import Held
-from policy.request import splits, spread
+from policy.request import counted, splits, spread
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
@@ -75,6 +75,8 @@ class Waiting:
     """True if its pin asks only for a part of its GPUs."""
     given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
     """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
+    spread_given: dict[int, tuple[Claim, ...]] = field(default_factory=dict)
+    """The same of tasks that Slurm may start on several nodes."""
     holds_until: float = FAR
     """Time at which it must be read again: a node that it avoids may be used from then on."""
     adopted: Mapping[str, str] = field(default_factory=dict)
@@ -378,15 +380,27 @@ class Reader:
         avoided: tuple[str, ...],
     ) -> tuple[Demand, int]:
         """Returns the demand with its needs on each node, and a number for those; 0 if it must have one place."""
-        if job.tasks or job.array or job.het or self._fleet.nodes_alone:
+        if job.het or self._fleet.nodes_alone:
             return demand, 0
         needs, shut = spread.read(value), segment.get("shut", "").split(",")
-        choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, None, shut=shut)
-        one, fitting, inside, _ = self._fitting(job, choice, only, 1, 1, needs.cpus, needs.mem, None, avoided)
-        key = (("spread", one, needs.gpu_mem), None)
+        several = needs.nodes or 2
+        choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, several, shut=shut)
+        one, fitting, inside, _ = self._fitting(job, choice, only, several, 1, needs.cpus, needs.mem, None, avoided)
+        if self._fleet.counted and self._counted_otherwise(job, demand.gpus, choice, only, avoided):
+            return demand, 0
+        key = (("spread", one, value), None)
         if key not in self._numbers:
             self._numbers[key] = next(self._next_number)
         return replace(demand, spread=needs.on(fitting, inside)), self._numbers[key]
+
+    def _counted_otherwise(
+        self, job: JobFacts, gpus: int, choice: UsablePartitions, only: tuple[str, ...], avoided: tuple[str, ...]
+    ) -> bool:
+        """Tells whether Slurm might give a job GPUs of other counted models than its licences say."""
+        features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
+        inside = pools(self._fleet, choice.names, 1)
+        model = self._fleet.counted_model(allowed_nodes(self._fleet, inside, features, only, job.excluded + avoided))
+        return model is None or counted.change(job.licenses, counted.of(model, gpus)) is not None
 
     def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
         if "share" not in segment:

@@ -23,6 +23,11 @@ def ours(licenses: str) -> dict[str, int]:
     return {match[1]: int(match[2] or 1) for match in found if match is not None}
 
 
+def of(model: str, gpus: int) -> dict[str, int]:
+    """Returns the licences of so many GPUs of a model; none if its name is empty."""
+    return {f"{PREFIX}{model}": gpus} if model else {}
+
+
 def text(licenses: Mapping[str, int]) -> str:
     """Writes licences in Slurm's syntax."""
     return ",".join(f"{name}:{count}" for name, count in sorted(licenses.items()))

@@ -1,10 +1,12 @@
-"""SpreadNeeds: `--gpus=N` without a number of nodes, whose GPUs Slurm may lay on nodes in any way, such as 3 + 1.
+"""SpreadNeeds: GPUs of the whole job (`--gpus=N`, `--gpus-per-task`), which Slurm may lay on nodes in any way.
 
 A pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job can have
 its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth.
 
 >>> write(read("2:4000:0")), write(read("1:0:500"))
 ('2:4000:0', '1:0:500')
+>>> write(read("1:100:0:4:1:100:0:2:0"))
+'1:100:0:4:1:100:0:2:0'
 """
 
 from dataclasses import dataclass, replace
@@ -22,6 +24,11 @@ KEY = "spread"
 OPEN = "open"
 """The segment's key of a job that has its user's request: Slurm may start it on several nodes now."""
 
+SHORT, LONG = 3, 9
+"""Numbers in the segment's value: without tasks and a number of nodes, and with them."""
+
+ZEROS = ("0",) * (LONG - SHORT)
+
 
 @dataclass(frozen=True, slots=True)
 class SpreadNeeds:
@@ -33,10 +40,30 @@ class SpreadNeeds:
     """MB of memory for each GPU."""
     gpu_cpus: int = 0
     """CPUs for each GPU."""
+    tasks: int = 0
+    """Its number of tasks, at least one on each node; 0: one on each."""
+    task_cpus: int = 0
+    """CPUs of each task."""
+    task_mem: int = 0
+    """MB of memory for each task, where memory follows the CPUs."""
+    task_gpus: int = 0
+    """GPUs of each task, on the task's node; 0: its GPUs may be on other nodes than its tasks."""
+    tasks_on_node: int = 0
+    """Most tasks on one node; 0: any number."""
+    nodes: int = 0
+    """Its number of nodes, if its user gave one; else 0."""
+    restores: bool = True
+    """True if a job can be given its user's request back while it waits, and a place again after that."""
+    model: str = ""
+    """The counted model of all nodes that Slurm may choose."""
     candidates: "Bools | None" = None
     """Nodes that could ever be one of its nodes."""
     pools: "tuple[Bools, ...]" = ()
     """These nodes in each of several partitions."""
+
+    def tasks_beside(self, gpus: int, of_all: int) -> int:
+        """Returns how many of its tasks Slurm is expected to run beside so many of its GPUs."""
+        return -(-self.tasks * gpus // of_all) if self.tasks else 0
 
     def on(self, candidates: "Bools", pools: "tuple[Bools, ...]") -> "SpreadNeeds":
         """Returns the same needs, with the nodes that could meet them."""
@@ -49,30 +76,68 @@ class SpreadNeeds:
 
 
 def may_spread(request: "Request") -> bool:
-    """Tells whether Slurm may choose the job's number of nodes, and what they give does not hang on its tasks."""
-    fixed = request.nodes is not None or bool(request.only) or request.total is None or request.total < 2
-    of_tasks = request.tasks is not None or request.tasks_per_node is not None or request.per_task is not None
-    bound = request.min_cpus_per_node > request.cpus_per_task or request.tasks_per_core is not None
+    """Tells whether Slurm may lay the job's GPUs on several nodes in any way."""
+    in_all = request.total is not None and request.total > 1 and request.tasks != 1
+    # Slurm adds nodes to a single one that is named.
+    named = bool(request.only) and len(request.only) != request.nodes
+    # Without a number of tasks Slurm takes one node for those of --ntasks-per-node.
+    of_node = request.tasks_per_node is not None and not (request.tasks or request.nodes)
     near = request.switches is not None or (request.locality is not None and request.locality.level != "any")
     whole = request.whole_nodes or request.whole_memory or request.share is not None or request.gpu_mem is not None
-    if not request.cpus_per_gpu and request.min_cpus > request.cpus_per_task:
+    if not request.cpus_per_gpu and request.min_cpus > request.cpus_per_task * (request.tasks or request.nodes or 1):
         return False
-    return not (fixed or of_tasks or bound or near or whole or request.het or request.array)
+    bound = not request.tasks and request.min_cpus_per_node > request.cpus_per_task
+    return in_all and not (named or of_node or near or whole or bound or request.het)
+
+
+def of_tasks(request: "Request", *, by_cpu: int) -> SpreadNeeds:
+    """Returns what the tasks of a job need, `by_cpu` MB for each CPU; the needs of its nodes are not told yet."""
+    tasks = request.tasks or (request.tasks_per_node or 0) * (request.nodes or 0)
+    task_cpus = request.cpus_per_task if tasks else 0
+    by_gpu = request.tied and not (request.cpus_per_gpu or request.per_task)
+    gpu_cpus = task_cpus * tasks // (request.total or 1) if by_gpu else request.cpus_per_gpu
+    return SpreadNeeds(
+        cpus=0,
+        mem=0,
+        gpu_mem=gpu_cpus * by_cpu,
+        gpu_cpus=gpu_cpus,
+        tasks=tasks,
+        task_cpus=task_cpus,
+        task_mem=task_cpus * by_cpu,
+        task_gpus=request.per_task or 0,
+        tasks_on_node=(request.tasks_per_node or 0) if tasks else 0,
+        nodes=request.nodes or 0,
+    )
+
+
+def restores(request: "Request", nodes: int) -> bool:
+    """Tells whether a pin on so many nodes changes nothing that Slurm does not let berthd change back.
+
+    On several nodes the pin says how many tasks each of them has, and by that the least CPUs of each.
+    """
+    if request.tied and not request.per_task:
+        return False
+    return nodes == 1 and request.batch if request.per_task else nodes == 1 or not request.tasks
 
 
 def read(value: str) -> SpreadNeeds:
     """Reads the segment's value."""
     words = value.split(":")
-    if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
-        raise FormatError(f"{value!r} is not CPUS:MB:MB, such as 1:1000:0")
-    return SpreadNeeds(int(words[0]), int(words[1]), int(words[2]))
+    if len(words) not in {SHORT, LONG} or not all(word.isascii() and word.isdigit() for word in words):
+        raise FormatError(f"{value!r} is not CPUS:MB:MB and six numbers of its tasks, such as 1:1000:0")
+    cpus, mem, gpu_mem, tasks, task_cpus, task_mem, task_gpus, on_node, nodes = map(int, [*words, *ZEROS][:LONG])
+    return SpreadNeeds(cpus, mem, gpu_mem, 0, tasks, task_cpus, task_mem, task_gpus, on_node, nodes)
 
 
 def write(spread: SpreadNeeds) -> str:
     """Writes the segment's value."""
-    return f"{spread.cpus}:{spread.mem}:{spread.gpu_mem}"
+    each = f"{spread.cpus}:{spread.mem}:{spread.gpu_mem}"
+    if not (spread.tasks or spread.nodes):
+        return each
+    tasks = (spread.tasks, spread.task_cpus, spread.task_mem, spread.task_gpus, spread.tasks_on_node, spread.nodes)
+    return ":".join([each, *map(str, tasks)])
 
 
 def text(spread: SpreadNeeds | None) -> dict[str, str]:
     """Returns the segment's value; empty for a job to which its user's form cannot be given back once it is pinned."""
-    return {} if spread is None or spread.gpu_cpus else {KEY: write(spread)}
+    return {KEY: write(spread)} if spread is not None and spread.restores else {}

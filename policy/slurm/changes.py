@@ -31,7 +31,7 @@ NOW = "0"
 """As a begin time: at once. Else it is seconds since 1970, or with a + from now on."""
 
 ANY_NODES = "any"
-"""As a node count: as many as the request takes."""
+"""As a node count: as many as the request takes. It may also be a range, `1-4`."""
 
 ENDED = frozenset(
     {
@@ -110,12 +110,12 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
         return {"req_nodes": "", "admin_comment": segment.put(job.admin_comment, told)}
     fewest = min((split.nodes for split in split_text.parse(values.get(split_text.KEY, ""))), default=0)
     kept |= split_text.on(values, fewest)
-    on_any = spread.KEY in values
-    if on_any and later:
+    needs = spread.read(values[spread.KEY]) if spread.KEY in values else None
+    if needs is not None and later:
         kept[spread.OPEN] = "1"
     return {
         **_untyped(job, kept),
-        **(_on_any_nodes(kept) if on_any else _on_nodes(values, fewest)),
+        **(_on_any_nodes(kept, needs) if needs is not None else _on_nodes(values, fewest)),
         "req_nodes": _asked(values).get("req_nodes", ""),
         **_others(job, values),
         "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": tagged(reason, 106)}),
@@ -237,19 +237,24 @@ def _on_nodes(values: Mapping[str, str], nodes: int, *, was_open: bool = False) 
     """The number of nodes of a job that may have others, and its CPUs: on fewer nodes Slurm would keep those of all."""
     if not (was_open or split_text.KEY in values) or "cpus" not in values:
         return {}
+    needs = spread.read(values[spread.KEY]) if was_open and spread.KEY in values else None
+    if needs is not None and needs.tasks:
+        # Its CPUs are those of its tasks, and its GPUs are in the pin.
+        return {"node_count": str(nodes), **({"tres_per_task": ""} if needs.task_gpus else {})}
     return {"node_count": str(nodes), "min_cpus": str(nodes * int(values["cpus"]))}
 
 
-def _on_any_nodes(values: Mapping[str, str]) -> dict[str, str]:
-    """As its user asked: GPUs of the whole job, on as many nodes as they take."""
-    gpus = int(values["n"]) * int(values["k"])
-    cpus = spread.read(values[spread.KEY]).cpus
-    return {
-        "tres_per_node": "",
-        "tres_per_job": f"gres/gpu:{gpus}",
-        "node_count": ANY_NODES,
-        "min_cpus": str(cpus),
-    }
+def _on_any_nodes(values: Mapping[str, str], needs: spread.SpreadNeeds) -> dict[str, str]:
+    """As its user asked: GPUs of the whole job or of each task, on as many nodes as they take or the user said."""
+    asked = _asked(values)
+    in_all = f"gres/gpu:{int(values['n']) * int(values['k'])}"
+    gpus = {"tres_per_job": in_all}
+    if needs.task_gpus:
+        gpus = {"tres_per_job": asked.get("tres_per_job", ""), "tres_per_task": asked.get("tres_per_task", "")}
+    nodes = str(needs.nodes) if needs.nodes else f"1-{needs.tasks}" if needs.tasks else ANY_NODES
+    # Tasks have kept their CPUs.
+    cpus = {} if needs.tasks else {"min_cpus": str(needs.cpus * (needs.nodes or 1))}
+    return {"tres_per_node": "", **gpus, "node_count": nodes, **cpus}
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

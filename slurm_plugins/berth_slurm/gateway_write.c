@@ -20,7 +20,7 @@ static char **field_of(job_desc_msg_t *job, const char *name)
 	    {"req_nodes", &job->req_nodes},	    {"exc_nodes", &job->exc_nodes},
 	    {"tres_per_node", &job->tres_per_node}, {"tres_per_job", &job->tres_per_job},
 	    {"admin_comment", &job->admin_comment}, {"extra", &job->extra},
-	    {"licenses", &job->licenses},
+	    {"licenses", &job->licenses},	    {"tres_per_task", &job->tres_per_task},
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
@@ -67,6 +67,9 @@ static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 		/* Slurm takes 0 for no bound. */
 		job->min_nodes = 1;
 		job->max_nodes = 0;
+	} else if (!strcmp(name, "node_count") && !strncmp(value, "1-", 2)) {
+		job->min_nodes = 1;
+		return put_count(&job->max_nodes, NULL, value + 2);
 	} else if (!strcmp(name, "node_count"))
 		return put_count(&job->min_nodes, &job->max_nodes, value);
 	else if (!strcmp(name, "min_cpus"))

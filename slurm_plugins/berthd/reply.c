@@ -333,6 +333,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	bool well_formed;
 
 	reply->nodes = reply->segment = reply->message = reply->way = reply->exc_nodes = NULL;
+	reply->licenses = NULL;
 	reply->node_count = reply->gpu_count = 0;
 	reply->seats = false;
 	reply->urgent = false;
@@ -361,6 +362,9 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return false;
 	if (reply->verb == REPLY_PASS && values[KEY_NODES] &&
 	    !check_nodes_alone(reply, values[KEY_NODES], expected, error))
+		return false;
+	if (reply->verb == REPLY_PASS &&
+	    !check_licenses(reply, values[KEY_LICENSES], expected, error))
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");

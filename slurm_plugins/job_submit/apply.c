@@ -285,6 +285,8 @@ bool apply_nodes(job_desc_msg_t *job, const struct reply *reply)
 		return false;
 	if (reply->nodes)
 		set_string(&job->req_nodes, reply->nodes);
+	if (reply->licenses)
+		apply_licenses(job, reply->licenses);
 	return true;
 }
 

@@ -39,7 +39,7 @@ from policy.formats.errors import FormatError, SlurmError, UnreadableError
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.history.size_order import EndedJob, Runs
 from policy.placement.registry import create
-from policy.plan.changes import Change, Evict, Move
+from policy.plan.changes import Change, Evict, Move, Release
 from policy.plan.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
@@ -513,4 +513,4 @@ def _middle(took: Sequence[float]) -> str:
 
 
 def _key(change: Change) -> tuple[int, str | int | None]:
-    return change.job.id, change.task if isinstance(change, Move) else None
+    return change.job.id, change.task if isinstance(change, Move | Release) else None

@@ -67,7 +67,8 @@ class Pins:
             try:
                 if isinstance(change, Release):
                     reason = f"given back to Slurm: {change.reason}"
-                    if self._gateway.release(change.job.id, reason, for_now=change.for_now):
+                    job = change.job.id if change.task is None else target(change.job, change.task)
+                    if self._gateway.release(job, reason, for_now=change.for_now):
                         self.written += 1
                     log.info(f"JobId={name} given back to Slurm: {change.reason}", 606)
                 else:
@@ -153,5 +154,5 @@ class Pins:
 
 
 def _name(change: Change) -> str:
-    task = change.task if isinstance(change, Move) else None
+    task = change.task if isinstance(change, Move | Release) else None
     return str(change.job.id) if task is None else f"{change.job.array}_{task}"

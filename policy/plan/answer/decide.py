@@ -117,7 +117,9 @@ def _decide(
         decision = _place(fields, request, demand, book, policy, settings, now, stale)
         if demand.spread is None or stale or request.later or segment.starts_now(decision.fields.get("segment", "")):
             return decision
-        return _on_several_nodes(fields, request, demand, book, settings, now) or decision
+        if request.array:
+            return decision  # each of its tasks starts so in the planner's passes
+        return _on_several_nodes(fields, request, demand, book, policy, settings, now) or decision
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
 
@@ -298,6 +300,7 @@ def _on_several_nodes(
     request: Request,
     demand: Demand,
     book: Book,
+    policy: Policy,
     settings: Settings,
     now: float,
 ) -> Decision | None:
@@ -306,14 +309,25 @@ def _on_several_nodes(
     if needs is None or (insists is not None and insists.wait):
         return None
     parts = parts_now(book, needs, demand.gpus, demand.limit)
-    if not parts:
+    if not parts or _is_free(demand, book, policy):
         return None
     said = f"it can start now on {len(parts)} nodes, where Slurm chooses its GPUs"
     decision = say_no(fields, LeftToSlurm(said, ON_SEVERAL_NODES), now)
-    if request.batch and not needs.gpu_cpus:
+    if request.batch and needs.restores:
         decision = Decision("pass", _open(fields, request, demand, insists, now, LeftToSlurm(said, 107), settings))
+    if needs.model:
+        licences = counted.text(counted.of(needs.model, demand.gpus))
+        decision = replace(decision, fields={**decision.fields, "licenses": licences})
     first, *others = claims_on(needs, parts, book.cluster.at, demand.limit)
     return decision if "test" in fields else replace(decision, claim=replace(first, others=tuple(others)))
+
+
+def _is_free(demand: Demand, book: Book, policy: Policy) -> bool:
+    """Tells whether a place is free, and the job waits because it ends sooner on faster GPUs."""
+    with suppress(NotNow):
+        free_now(demand, lambda one: book.now(one, policy))
+        return True
+    return False
 
 
 def _unplaced(
@@ -369,7 +383,7 @@ def _later(
         raise LeftToSlurm(str(why), why.number)
     if demand.n > MOST_NODES:
         raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned", 212)
-    if demand.spread is not None and not (demand.spread.gpu_cpus or settings.pin_ahead):
+    if demand.spread is not None and demand.spread.restores and not (request.array or settings.pin_ahead):
         # No later place would be pinned either, and Slurm may spread it.
         return Decision("pass", _open(fields, request, demand, insists, now, why, settings))
     values = _unplaced(fields, request, demand, insists, now, why, {})

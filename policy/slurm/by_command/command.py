@@ -33,6 +33,7 @@ _KEYS = {
     "exc_nodes": "ExcNodeList",
     "tres_per_node": "TresPerNode",
     "tres_per_job": "TresPerJob",
+    "tres_per_task": "TresPerTask",
     "admin_comment": "AdminComment",
     "extra": "Extra",
     "licenses": "Licenses",
@@ -327,6 +328,8 @@ def _begin(value: str) -> str:
 
 def _node_count(value: str) -> str:
     """A number of nodes as scontrol takes it; 0 at the end stands for no bound."""
+    if "-" in value:
+        return value
     return "1-0" if value == changes.ANY_NODES else f"{value}-{value}"
 
 

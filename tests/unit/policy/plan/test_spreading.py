@@ -86,7 +86,7 @@ def test_more_gpus_than_a_node_has_start_on_the_fewest_nodes_that_hold_them() ->
     "fields",
     [
         {"min_nodes": "1", "max_nodes": "1"},
-        {"num_tasks": "2"},
+        {"num_tasks": "1"},
         {"ntasks_per_node": "2"},
         {"tres_per_job": "", "tres_per_node": "gres/gpu:4"},
         {"flag.locality": "node"},
@@ -260,7 +260,7 @@ def test_given_back_it_asks_as_its_user_did(n: int) -> None:
 def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cpus: int, by_gpu: int) -> None:
     view = book(reading(*used(*masks)))
     everywhere = np.ones(len(masks), np.bool_)
-    needs = spread.SpreadNeeds(cpus, 100, 0, by_gpu, everywhere)
+    needs = spread.SpreadNeeds(cpus, 100, 0, by_gpu, candidates=everywhere)
 
     parts = parts_now(view, needs, gpus, 60)
 
@@ -274,9 +274,10 @@ def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cp
     fits = sum(most) >= gpus > most[0]
     assert bool(parts) == fits
     if fits:
-        assert sum(mask.bit_count() for _, mask in parts) == gpus
-        assert all(mask & ~free[number] == 0 and 0 < mask.bit_count() <= room[number] for number, mask in parts)
-        assert len({number for number, _ in parts}) == len(parts)
+        assert sum(part.mask.bit_count() for part in parts) == gpus
+        assert all(part.mask & ~free[part.node] == 0 for part in parts)
+        assert all(0 < part.mask.bit_count() <= room[part.node] for part in parts)
+        assert len({part.node for part in parts}) == len(parts)
         assert sum(most[: len(parts) - 1]) < gpus
 
 

@@ -155,6 +155,21 @@ def test_a_place_says_in_licences_what_it_counts(plugin: Plugin, own: str | None
     assert (said.rc, said.fields["licenses"], said.fields["req_nodes"]) == (0, got, "n1")
 
 
+def leave(request: wire.Message, licenses: str = "berth_h100:2") -> bytes:
+    body = segment.body({"state": "later", "id": "0", "open": "1"})
+    return wire.encode("pass", {"nonce": request.fields["nonce"], "segment": body, "licenses": licenses})
+
+
+@each_slurm
+def test_a_job_that_slurm_may_spread_over_nodes_of_one_model_is_counted(plugin: Plugin) -> None:
+    with plugin.berthd(leave):
+        said = plugin.submit(tres_per_job="gres/gpu:2", licenses="solver:1")
+    assert (said.rc, said.fields["licenses"]) == (0, "solver:1,berth_h100:2")
+    with plugin.berthd(partial(leave, licenses="berth_a100:2")):
+        said = plugin.submit(tres_per_job="gres/gpu:2")
+    assert (said.rc, "licenses" in said.fields) == (0, False)
+
+
 @each_slurm
 @pytest.mark.parametrize(
     "licenses", ["berth_a100:2", "solver:1", "berth_h100", "berth_h100:2|berth_v100:1", "berth_h100:x", "berth_h100:2 "]

@@ -439,6 +439,17 @@ def test_a_release_restores_an_equal_request(folder: Path, gateway: CommandGatew
     assert "nodes=" not in update["AdminComment"].replace("req_nodes", "")
 
 
+def test_gpus_of_each_task_are_asked_for_as_their_user_did(folder: Path, gateway: CommandGateway) -> None:
+    told = "asked=tres_per_task:gres/gpu=1 n=1 k=2 spread=1:9:0:2:1:9:1:0:0 nodes=n2 gpus=0,1"
+    change(folder, job_id := pinned(folder), admin_comment=f"[berth/1 state=waiting id=00 {told}]")
+
+    assert gateway.release(job_id, "because", for_now=True)
+
+    [update] = updates(folder)
+    asked = {key: update[key] for key in ("TresPerNode", "TresPerJob", "TresPerTask", "NumNodes")}
+    assert asked == {"TresPerNode": "", "TresPerJob": "", "TresPerTask": "gres/gpu=1", "NumNodes": "1-2"}
+
+
 def test_a_release_for_now_leaves_all_that_the_next_plan_has_to_know(folder: Path, gateway: CommandGateway) -> None:
     job_id = pinned(folder)
     body = "state=waiting id=00 asked=gpus:1 n=1 k=1 share=30 gpu_mem=12 way=mps f.retry=auto nodes=n2 gpus=0 seats=0"
