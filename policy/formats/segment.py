@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from policy.formats.errors import FormatError
-from policy.formats.escape import escape, unescape
+from policy.formats.escape import escape_all, unescape
 
 MAX_BODY = 4_096
 
@@ -44,7 +44,7 @@ _OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
 
 def body(values: Mapping[str, str]) -> str:
     """Returns the text between `[berth/1 ` and `]`."""
-    return " ".join([f"{key}={escape(value)}" for key, value in values.items()])
+    return escape_all(values).replace("\n", " ")
 
 
 def fields(text: str) -> dict[str, str] | None:

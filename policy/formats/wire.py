@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy.formats.errors import FormatError, nearest
-from policy.formats.escape import escape, unescape
+from policy.formats.escape import escape_all, unescape
 
 VERSION = "berth/1"
 REQUEST_BYTES = 65_536
@@ -52,8 +52,8 @@ class Message:
 
 def encode(verb: str, fields: Mapping[str, str]) -> bytes:
     """Returns the datagram for a verb and its fields, in their order."""
-    lines = [f"{key}={escape(value)}\n" for key, value in fields.items()]
-    return f"{VERSION} {verb}\n{''.join(lines)}".encode("ascii")
+    lines = f"{escape_all(fields)}\n" if fields else ""
+    return f"{VERSION} {verb}\n{lines}".encode("ascii")
 
 
 def decode(datagram: bytes) -> Message:

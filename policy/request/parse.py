@@ -87,7 +87,7 @@ def read(fields: Mapping[str, str]) -> Request:
         _refuse_what_no_share_can_be(fields, flags)
     _refuse_what_only_slurm_can(fields)
     nodes = _node_count(fields)
-    only = hostlist.expand_short(fields.get("req_nodes", ""))
+    only = hostlist.expand_short(fields["req_nodes"]) if "req_nodes" in fields else ()
     total, per_node, per_task = (None, 1, None) if share and not names_gpus(fields) else _gpus(fields, nodes)
     tasks = number(fields, "num_tasks")
     if nodes is None and len(only) > 1:
@@ -116,7 +116,7 @@ def read(fields: Mapping[str, str]) -> Request:
         partition=",".join(names_in(fields["partition"])) if "partition" in fields else None,
         features=tuple(dict.fromkeys(fields["features"].split("&"))) if "features" in fields else (),
         only=only,
-        excluded=hostlist.expand_short(fields.get("exc_nodes", "")),
+        excluded=hostlist.expand_short(fields["exc_nodes"]) if "exc_nodes" in fields else (),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
         locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
         switches=number(fields, "switches"),
@@ -257,4 +257,4 @@ def wanted_gpus(fields: Mapping[str, str]) -> int | None:
 
 def names_in(listed: str) -> tuple[str, ...]:
     """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
-    return tuple(dict.fromkeys(listed.split(",")))
+    return tuple(dict.fromkeys(listed.split(","))) if "," in listed else (listed,)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from policy.formats import segment
 from policy.formats.errors import FormatError
+from policy.formats.escape import escape, escape_all
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_.-]{0,20}", fullmatch=True)
 TEXT = st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -68,3 +69,11 @@ def test_keys_and_short_values_of_many_jobs_are_the_same_objects() -> None:
     assert one["state"] is other["state"]
     assert one["why"] is other["why"]
     assert one["id"] != other["id"]
+
+
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), PRINTABLE | TEXT | st.just("a\nb")))
+def test_texts_escaped_together_are_those_escaped_one_by_one(values: dict[str, str]) -> None:
+    assert escape_all(values) == "\n".join(f"{key}={escape(value)}" for key, value in values.items())
