@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.cluster.partitions import pools
+from policy.cluster.partitions import PartitionTerms, pools, terms_of
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
@@ -69,6 +69,7 @@ class AllowedNodes:
         self._once: dict[_Key, Allowed] = {}
         self._again: dict[_Key, Allowed] = {}
         self._masks: dict[bytes, Bools] = {}
+        self._terms: dict[str, PartitionTerms] = {}
         self._cpus: list[int] = np.unique(fleet.cpus).tolist()
         self._mem: list[int] = np.unique(fleet.mem).tolist()
         """The amounts that nodes have, ascending: requests between two of them fit on the same nodes."""
@@ -93,6 +94,15 @@ class AllowedNodes:
         self._again[key] = found
         if len(self._again) > MOST_KEPT:
             del self._again[next(iter(self._again))]
+        return found
+
+    def terms(self, listed: str) -> PartitionTerms:
+        """Returns the terms of a list of partitions; those of each one by itself are kept."""
+        found = self._terms.get(listed)
+        if found is None:
+            found = terms_of(self.fleet, listed)
+            if listed in self.fleet.partitions:
+                self._terms[listed] = found
         return found
 
     def big_enough(self, allowed: Allowed, k: int, cpus: int | None, mem: int | None) -> BigEnough:

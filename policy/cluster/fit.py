@@ -9,11 +9,11 @@ import numpy as np
 from policy.cluster.admission import Submitter
 from policy.cluster.allowed import Allowed, AllowedNodes, BigEnough, described
 from policy.cluster.fleet import Fleet
-from policy.cluster.partitions import choose, first_for_some, not_skipped, pools, shut_to
+from policy.cluster.partitions import PartitionTerms, choose, first_for_some, pools, shut_to
 from policy.formats.arrays import CUT, Bools
 from policy.formats.errors import Impossible, LeftToSlurm, Never
 from policy.formats.flags import Tier
-from policy.formats.slurm_facts import Memory, PartitionFacts
+from policy.formats.slurm_facts import Memory
 from policy.request import splits, spread
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import binding
@@ -30,17 +30,12 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
     names = request.partition or fleet.default_partition
     if not names:
         raise LeftToSlurm("there is no default partition", 209)
-    unknown = [name for name in names.split(",") if name not in fleet.partitions]
-    if unknown:
-        raise LeftToSlurm(f"partition {unknown[0]} is not known", 209)
-    rules_of = not_skipped(fleet, names)
-    names = names if fleet.in_all_partitions else rules_of
-    listed = names.split(",")
-    partitions = [fleet.partitions[name] for name in listed]
     seen = AllowedNodes(fleet) if known is None else known
-    may_use = seen.of(listed, request.features, request.only, request.excluded)
-    _check_site(request, fleet, partitions)
-    if any(partition.whole_nodes for partition in partitions):
+    terms = seen.terms(names)
+    names = terms.names
+    may_use = seen.of(terms.listed, request.features, request.only, request.excluded)
+    _check_site(request, fleet, terms)
+    if terms.whole_nodes:
         if request.share:
             raise Never(
                 f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it out", 402
@@ -48,7 +43,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         request = replace(request, whole_nodes=True)
     if request.share:
         may_use = described(fleet, _allowed_to_share(request, fleet, may_use.nodes, names))
-    tier = ALONE if request.share else settle(request.flags, request.qos, rules_of, *fleet.sharing.tiers)
+    tier = ALONE if request.share else settle(request.flags, request.qos, terms.rules_of, *fleet.sharing.tiers)
     if tier is not ALONE and fleet.sharing.guest_way == "mps":
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
@@ -58,8 +53,8 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         raise LeftToSlurm(
             f"partition {first} comes before others of {names} and admits some only: Slurm knows whom", 209
         )
-    _explain_the_impossible(request, fleet, listed, may_use)
-    asked = _Asked(request, fleet, names, partitions, seen, may_use, tier, who)
+    _explain_the_impossible(request, fleet, terms.listed, may_use)
+    asked = _Asked(request, fleet, terms, seen, may_use, tier, who)
     tried = []
     for n, k in _layouts(request, may_use.sizes):
         room = asked.room(n, k)
@@ -70,7 +65,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         tried.append(room)
     _explain_without_pins(fleet, may_use.nodes, names)
     why = _nothing_holds(request, tried, names)
-    if fleet.in_all_partitions and len(partitions) > 1:
+    if fleet.in_all_partitions and len(terms.listed) > 1:
         why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
     raise LeftToSlurm(why, 210)
 
@@ -104,23 +99,22 @@ class _Asked:
         self,
         request: Request,
         fleet: Fleet,
-        names: str,
-        partitions: Sequence[PartitionFacts],
+        terms: PartitionTerms,
         known: AllowedNodes,
         may_use: Allowed,
         tier: Tier,
         who: Submitter,
     ) -> None:
-        self._request, self._fleet, self._names = request, fleet, names
+        self._request, self._fleet, self._terms = request, fleet, terms
         self._known, self._may_use, self._tier, self._who = known, may_use, tier, who
-        self._listed = tuple(names.split(","))
-        self._allowed_in = {self._listed: may_use}
-        usable = choose(fleet, names, request.limit, None, who=who).names
+        self._allowed_in = {terms.listed: may_use}
+        self._memory = request.memory or terms.memory
+        usable = terms.listed
+        if len(usable) > 1:
+            usable = choose(fleet, terms.names, request.limit, None, who=who).names
         limits = [fleet.partitions[name].time_limit for name in usable]
         most = max((A_YEAR if one is None else one) for one in limits)
         self._limit = most if request.limit is None else request.limit
-        self._memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
-        self._most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
 
     def room(self, n: int, k: int, task: Request | None = None) -> _Room:
         """Returns the needs on each of n nodes, or those of one `task` without the CPUs that it asks for in all."""
@@ -136,9 +130,9 @@ class _Asked:
     def _allowed(self, n: int) -> "tuple[Allowed, list[Bools]]":
         """Returns the nodes of the partitions that may start it on n nodes, in all and by partition."""
         request, fleet = self._request, self._fleet
-        if len(self._listed) == 1:
+        if len(self._terms.listed) == 1:
             return self._may_use, [self._may_use.nodes]
-        names = choose(fleet, self._names, request.limit, n, who=self._who).names
+        names = choose(fleet, self._terms.names, request.limit, n, who=self._who).names
         inside = pools(fleet, names, n)
         if request.share:
             return described(fleet, self._may_use.nodes & np.logical_or.reduce(inside)), inside
@@ -159,9 +153,9 @@ class _Asked:
         if request.whole_nodes and self._memory.per_gpu is not None:
             raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too", 207)
         cpus = _of_whole_cores(least, request, allowed, n)
-        if cpus > self._most_cpus:
+        if cpus > self._terms.most_cpus:
             raise LeftToSlurm(
-                f"{cpus} CPUs on a node are more than the {self._most_cpus} that its partition gives", 207
+                f"{cpus} CPUs on a node are more than the {self._terms.most_cpus} that its partition gives", 207
             )
         return least, cpus
 
@@ -187,7 +181,7 @@ class _Asked:
             tier=self._tier,
             guest_after=_guest_after(request, self._fleet, self._tier, n * k),
             pools=room.pools,
-            shut=shut_to(self._fleet, self._names, self._who),
+            shut=shut_to(self._fleet, self._terms.names, self._who),
             spread=needs,
         )
 
@@ -383,10 +377,6 @@ def _memory_needed(request: "Request", fleet: "Fleet", memory: "Memory", cpus: i
     return None if fleet.memory_counts else 0
 
 
-def _any(memory: "Memory") -> bool:
-    return memory.per_node is not None or memory.per_cpu is not None or memory.per_gpu is not None
-
-
 def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> None:
     """Raises with the reason of the first allowed GPU node that cannot be placed on."""
     for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
@@ -406,9 +396,9 @@ def _nothing_holds(request: "Request", tried: "list[_Room]", partition: str) -> 
     return f"no node of partition {partition}{constraint} holds {needs}"
 
 
-def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> None:
+def _check_site(request: "Request", fleet: "Fleet", terms: PartitionTerms) -> None:
     """Raises if the site has settings that Slurm does not apply to a pinned job."""
-    by_gpu = fleet.cpus_by_gpu or any(partition.counts_cpus_by_gpu for partition in partitions)
+    by_gpu = fleet.cpus_by_gpu or terms.cpus_by_gpu
     if by_gpu and not request.cpus_per_gpu and request.cpus_per_task <= 1:
         raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does", 211)
     if fleet.one_task_per_core and (request.cpus_per_gpu or (request.tasks or 1) > 1) and not request.tasks_per_core:

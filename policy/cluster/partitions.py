@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.cluster.admission import admits
+from policy.formats.errors import LeftToSlurm
+from policy.formats.slurm_facts import Memory
 from policy.request.parse import names_in
 
 if TYPE_CHECKING:
@@ -47,6 +49,44 @@ def not_skipped(fleet: "Fleet", listed: str) -> str:
 def placed_in(fleet: "Fleet", listed: str) -> str:
     """Returns the partitions whose nodes Berth may give a job; all if Slurm wants nodes that are in all of them."""
     return listed if fleet.in_all_partitions else not_skipped(fleet, listed)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTerms:
+    """The terms of a list of partitions: they are the same for all jobs that name it."""
+
+    names: str
+    """Partitions whose nodes Berth may give a job."""
+    listed: tuple[str, ...]
+    """The same one by one."""
+    rules_of: str
+    """Partitions whose rules hold for the job."""
+    whole_nodes: bool
+    """True if one of them hands out whole nodes."""
+    cpus_by_gpu: bool
+    memory: "Memory"
+    """Memory of a job that asks for none."""
+    most_cpus: float
+    """CPUs on each node that a job may use."""
+
+
+def terms_of(fleet: "Fleet", listed: str) -> PartitionTerms:
+    """Returns the terms of a list of partitions; raises `LeftToSlurm` if one is not known."""
+    for name in listed.split(","):
+        if name not in fleet.partitions:
+            raise LeftToSlurm(f"partition {name} is not known", 209)
+    names = placed_in(fleet, listed)
+    partitions = [fleet.partitions[name] for name in names.split(",")]
+    memory = next((one.memory for one in partitions if one.memory != Memory()), fleet.memory)
+    return PartitionTerms(
+        names,
+        tuple(names.split(",")),
+        not_skipped(fleet, listed),
+        whole_nodes=any(one.whole_nodes for one in partitions),
+        cpus_by_gpu=any(one.counts_cpus_by_gpu for one in partitions),
+        memory=memory,
+        most_cpus=min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf")),
+    )
 
 
 def choose(

@@ -42,7 +42,8 @@ class _Said:
     """The work that a reply leaves to be done once it is sent."""
 
     datagram: bytes
-    asked: Datagram | None
+    keeps: bool
+    """True if the reply may stand ready for others."""
     fields: dict[str, str]
     decision: Decision
     reply: bytes
@@ -183,7 +184,8 @@ class Answerer:
 
     def _answer(self, datagram: bytes, now: float, enough: Callable[[], bool]) -> bytes | None:
         untaken = self._untaken.leaves(datagram, now)
-        asked = asked_by(datagram) if self._keeps_replies and not untaken else None
+        keeps = self._keeps_replies and not untaken
+        asked = asked_by(datagram) if keeps and self._shelf.stocked else None
         if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
             self._gave = datagram, asked, ready, now
             return ready.to(asked.nonce)
@@ -198,7 +200,7 @@ class Answerer:
             return None
         decision, reply = self._reply(message.fields, now, enough, _UNTAKEN if untaken else "")
         state = 0 if self._book is None else self._book.state
-        self._said = _Said(datagram, asked, message.fields, decision, reply, now, state)
+        self._said = _Said(datagram, keeps, message.fields, decision, reply, now, state)
         return reply
 
     def settle(self) -> None:
@@ -231,11 +233,12 @@ class Answerer:
 
     def _keep(self, said: _Said) -> None:
         """Let a reply that was just made stand ready for others."""
-        if said.asked is None or self._book is None:
+        asked = asked_by(said.datagram) if said.keeps else None
+        if asked is None or self._book is None:
             return
-        self._shelf.remember(said.asked, said.fields, said.at)
+        self._shelf.remember(asked, said.fields, said.at)
         if said.decision.claim is None and said.state == self._book.state:
-            self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
+            self._shelf.keep(asked, said.decision, said.reply, self._book, said.at)
 
     def expects(self, now: float) -> bool:
         """Tells whether there is a reply to be made before it is asked for."""

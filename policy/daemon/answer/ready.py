@@ -97,6 +97,11 @@ class Shelf:
         self._kinds: dict[Kind, _Lately] = {}
         """The one that was asked for last comes last."""
 
+    @property
+    def stocked(self) -> bool:
+        """Tells whether any reply stands ready; if none does, a request need not be taken apart before its answer."""
+        return any(lately.ready is not None for lately in self._kinds.values())
+
     def find(self, asked: Datagram, book: Book, now: float) -> Ready | None:
         """The reply to a request, where one stands ready."""
         lately = self._kinds.get(asked.kind)

@@ -1,5 +1,7 @@
 """Checks that the cache of allowed nodes changes no reply and stays small."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ from policy.cluster.allowed import (
     elsewhere,
 )
 from policy.cluster.partitions import pools
-from policy.formats.slurm_facts import PartitionFacts
+from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.plan.answer.known_requests import Understanding
@@ -35,7 +37,8 @@ def a_book(features: list[str], used: int) -> Book:
              cpus=32 << (used >> place & 1), threads=1 << (used >> place & 1), mem=64_000 + 500 * (used >> place & 3))
         for place, text in enumerate(features)
     ]  # fmt: skip
-    look = reading(nodes, partitions=PARTITIONS)
+    first = replace(PARTITIONS[0], whole_nodes=used > 200, memory=Memory(per_cpu=100 + used % 2))
+    look = reading(nodes, partitions=(first, *PARTITIONS[1:]))
     return open_book(fleet(look), look)
 
 
@@ -83,6 +86,16 @@ def test_a_user_who_varies_features_neither_grows_the_cache_nor_evicts_what_othe
 
     assert allowed.of(["gpu"], ("a100",), (), ()) is usual
     assert len(allowed) <= 2 * MOST_KEPT + MOST_MASKS
+
+
+def test_terms_are_kept_of_single_partitions_alone() -> None:
+    allowed = AllowedNodes(a_book(["a100", "new"], 0).fleet)
+
+    for number in range(20):
+        allowed.terms(",".join(["gpu", *["fast"] * number]))
+
+    assert allowed.terms("gpu") is allowed.terms("gpu")
+    assert allowed.terms("gpu,fast") is not allowed.terms("gpu,fast")
 
 
 def test_long_lists_of_nodes_are_not_kept() -> None:
