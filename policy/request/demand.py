@@ -130,9 +130,11 @@ class Demand:
 
     def on(self, nodes: int) -> "Demand":
         """Returns the demand on so many nodes, if it may have these; the others become `splits`."""
+        if nodes == self.n:
+            return self
         every = self.every_split
         chosen = next((one for one in every if one.n == nodes), None)
-        if chosen is None or nodes == self.n:
+        if chosen is None:
             return self
         others = tuple(one for one in every if one is not chosen)
         return replace(chosen, splits=others, spread=self.spread)

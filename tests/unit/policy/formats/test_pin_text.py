@@ -155,3 +155,31 @@ def test_an_extra_of_any_length_costs_no_memory() -> None:
     assert "a shorter --extra would do" in decision.fields["message"]
     assert most < 10**7
     assert answer(extra_bytes="9" * 19).verb == "pass"
+
+
+@given(
+    names,
+    st.lists(st.integers(0, 63), min_size=1, max_size=64, unique=True),
+    st.integers(0, 1_100),
+    st.fixed_dictionaries(
+        {"seats": st.sampled_from(["0", "1"])},
+        optional={
+            "share": st.sampled_from(["1", "30", "100"]),
+            "mem": st.integers(0, 1 << 40).map(str),
+            "way": st.sampled_from(["mps", "time"]),
+            "guest": st.just("1"),
+        },
+    ),
+    st.sampled_from(["batch", "srun"]),
+)
+def test_a_place_that_surely_fits_does_fit(
+    nodes: list[str], gpus: list[int], own: int, more: dict[str, str], client: str
+) -> None:
+    reply = {"nodes": ",".join(nodes), "gpus": ",".join(map(str, gpus)), **more}
+
+    if pin_text.surely_fits(reply, own):
+        pin_text._check_texts(reply, {"client": client}, own)
+
+
+def test_a_usual_place_surely_fits() -> None:
+    assert pin_text.surely_fits({"nodes": "gpu-a100-node0001", "gpus": "0,1,2,3,4,5,6,7"}, 100)
