@@ -573,8 +573,8 @@ class Walk:
         This is for the first jobs in line that need several nodes. A time limit tells only the latest end of a job, and
         the nodes should be free together as soon as possible.
         """
-        picture = self._book.cluster
-        picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
+        picture, nodes = self._book.cluster, list(claim.nodes)
+        picture.hole_until[nodes] = np.minimum(picture.hole_until[nodes], max(picture.at, claim.start - NEAR))
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.

@@ -101,6 +101,24 @@ def test_sixteen_gangs_gather_nodes_at_once_and_no_more() -> None:
     assert [until[name] for name in names[16]] == [2_000, 2_000]
 
 
+def test_a_node_that_two_gangs_gather_is_kept_for_the_first_of_them() -> None:
+    """n1 is free. Slurm starts nothing there that is not over when the first gang begins, so nor does the plan."""
+    gangs = [
+        waiting(50 + number, "n1", FULL, priority=50 - number, limit=5_000, required=pair,
+                segment={"n": "2", "nodes": ",".join(pair)})
+        for number, pair in enumerate([("n1", "n2"), ("n1", "n3")])
+    ]  # fmt: skip
+    busy = [running(2, "n2", FULL, 2_000), running(3, "n3", FULL, 9_000), running(4, "n4", FULL, 20_000)]
+    alone = waiting(60, "n4", FULL, priority=9, limit=4_000)
+    world = World([node("n1"), *(node(f"n{place}", used=FULL) for place in (2, 3, 4))], [*busy, *gangs, alone])
+    changes = world.full()
+
+    assert world.plan.book is not None
+    cluster = world.plan.book.cluster
+    assert cluster.hole_until[cluster.fleet.index["n1"]] == NOW + 2_000 - 600
+    assert [change for change in changes if change.job.id == 60] == []
+
+
 @pytest.mark.parametrize(("ends_in", "place"), [(960, "n1"), (959, "n3")])
 def test_a_job_of_six_minutes_fits_on_gathered_nodes_that_come_free_in_sixteen(ends_in: float, place: str) -> None:
     gang = waiting(
