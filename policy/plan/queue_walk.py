@@ -328,9 +328,9 @@ class Walk:
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
-        """Claims a job's place again on the nodes in `touched`; the next whole pass may find a better one.
+        """Claims a job's place again on the nodes in `touched`, unless it is free now and the job lets others go first.
 
-        A job whose whole place is free now may let others go first; its claims elsewhere stay until that pass.
+        The next whole pass may find a better one; until then the claims on other nodes stay.
         """
         if not entry.may_start_at(self._book.at) or not entry.place:
             return
@@ -555,14 +555,18 @@ class Walk:
     def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
         at = self._book.at
         claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
-        self._book.note(claim)
         entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
+        if entry.lets is not None and start != 0.0:
+            self._book.bar(claim.nodes)
+            return  # a place kept for it would put off small jobs behind it
+        self._book.note(claim)
         if entry.job.het:
             self._siblings.setdefault(entry.job.het, {})[entry.job.id] = claim.nodes
         if start == 0.0:
             self._most = None
         elif entry.job.wants_gpus:
-            self._bar(claim)
+            # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.
+            self._book.bar(claim.nodes)
             if self._gathers(entry):
                 self._favour(claim)
             self._gathering += entry.collects
@@ -575,10 +579,6 @@ class Walk:
         """
         picture, nodes = self._book.cluster, list(claim.nodes)
         picture.hole_until[nodes] = np.minimum(picture.hole_until[nodes], max(picture.at, claim.start - NEAR))
-
-    def _bar(self, claim: Claim) -> None:
-        # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.
-        self._book.bar(claim.nodes)
 
     def _may_change(self) -> bool:
         return self._settings.repin and len(self._changes) < self._settings.most_moves

@@ -63,6 +63,16 @@ def test_a_long_small_job_keeps_its_later_place_for_a_short_gang() -> None:
     assert world.start_of_small() != 0.0
 
 
+@pytest.mark.parametrize("pinned", ["n1", "n2"])
+def test_the_later_place_of_a_job_that_lets_others_go_first_bars_nobody(pinned: str) -> None:
+    world = World(pinned=pinned)
+    world.replan()
+    [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
+    assert world.plan.book is not None
+    assert entry.start
+    assert world.plan.book.start_of(entry.demand, entry.place, entry.mask_planned) == entry.start
+
+
 def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
     [move] = moves_of((world := World(pinned="n1")).replan())
     assert move.berth.names == ("n2",)
