@@ -193,25 +193,14 @@ class _Asked:
         # The licences of other nodes than those of a place are known where all have the same.
         if (model := fleet.counted_model(self._may_use.nodes) if fleet.counted else "") is None:
             return None
-        needs = spread.of_tasks(request, by_cpu=memory.per_cpu or 0 if memory.per_node is None else 0)
         task = request
         if request.tasks or request.tasks_per_node:
             task = replace(request, min_cpus_per_node=0, tasks=None, tasks_per_node=None)
         with suppress(LeftToSlurm):
             one = self.room(request.nodes or 2, 1, task)
             if one.mem is not None and one.big_enough.total:
-                return replace(
-                    needs,
-                    cpus=max(one.cpus, request.min_cpus_per_node if request.tasks else 0),
-                    mem=one.mem,
-                    gpu_mem=0 if memory.per_node is not None else needs.gpu_mem or memory.per_gpu or 0,
-                    # A task that shares its cores with no other has them whole.
-                    task_cpus=one.cpus if needs.tasks and request.tasks_per_core else needs.task_cpus,
-                    restores=spread.restores(request, nodes),
-                    model=model,
-                    candidates=one.big_enough.nodes,
-                    pools=one.pools,
-                )
+                could = one.big_enough.nodes, one.pools
+                return spread.needs_of(request, memory, (one.cpus, one.mem), nodes, model, could)
         return None
 
     def with_splits(self, demand: Demand) -> Demand:

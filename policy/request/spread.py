@@ -16,7 +16,10 @@ from policy.formats.errors import FormatError
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools
+    from policy.formats.slurm_facts import Memory
     from policy.request.parse import Request
+
+    Candidates = tuple[Bools, tuple[Bools, ...]]
 
 KEY = "spread"
 """The segment's key of what such a job needs of each of its nodes."""
@@ -90,23 +93,35 @@ def may_spread(request: "Request") -> bool:
     return in_all and not (named or of_node or near or whole or bound or request.het)
 
 
-def of_tasks(request: "Request", *, by_cpu: int) -> SpreadNeeds:
-    """Returns what the tasks of a job need, `by_cpu` MB for each CPU; the needs of its nodes are not told yet."""
+def needs_of(
+    request: "Request", memory: "Memory", alone: tuple[int, int], nodes: int, model: str, could: "Candidates"
+) -> SpreadNeeds:
+    """Returns the needs of a job that takes `alone` CPUs and MB of a node for one GPU, and whose place has `nodes`.
+
+    `could` are the nodes that could ever be one of its nodes, in all and in each of several partitions.
+    """
+    cpus, mem = alone
+    by_cpu = (memory.per_cpu or 0) if memory.per_node is None else 0
     tasks = request.tasks or (request.tasks_per_node or 0) * (request.nodes or 0)
     task_cpus = request.cpus_per_task if tasks else 0
     by_gpu = request.tied and not (request.cpus_per_gpu or request.per_task)
     gpu_cpus = task_cpus * tasks // (request.total or 1) if by_gpu else request.cpus_per_gpu
     return SpreadNeeds(
-        cpus=0,
-        mem=0,
-        gpu_mem=gpu_cpus * by_cpu,
+        cpus=max(cpus, request.min_cpus_per_node if request.tasks else 0),
+        mem=mem,
+        gpu_mem=0 if memory.per_node is not None else gpu_cpus * by_cpu or memory.per_gpu or 0,
         gpu_cpus=gpu_cpus,
         tasks=tasks,
-        task_cpus=task_cpus,
+        # A task that shares its cores with no other has them whole.
+        task_cpus=cpus if tasks and request.tasks_per_core else task_cpus,
         task_mem=task_cpus * by_cpu,
         task_gpus=request.per_task or 0,
         tasks_on_node=(request.tasks_per_node or 0) if tasks else 0,
         nodes=request.nodes or 0,
+        restores=restores(request, nodes),
+        model=model,
+        candidates=could[0],
+        pools=could[1],
     )
 
 

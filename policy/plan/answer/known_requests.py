@@ -60,8 +60,10 @@ class Understanding:
         if known is None:
             other = self._of_any_limit.get(kind) if limit is not None else None
             known = other.lasting(limit * 60) if other is not None and limit is not None else self._read(fields, fleet)
+            if self._is_new(hash(kind)):
+                return known
             size = _bytes_of(fields, known)
-            if self._is_new(hash(kind)) or size > _MOST_BYTES // 64:
+            if size > _MOST_BYTES // 64:
                 return known
             if self._bytes + size > _MOST_BYTES:
                 self._forget_all(fleet)
