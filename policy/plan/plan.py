@@ -31,6 +31,7 @@ from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgra
 from policy.plan.isolation import Isolation
 from policy.plan.later_places import PlannedBefore
 from policy.plan.queue_ahead import QueueAhead
+from policy.plan.queue_index import QueueIndex
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import HOLDING, Picture
 from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, pinned_by_layout_before, without_gpus
@@ -64,6 +65,8 @@ class Plan:
         """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []
         """The jobs of the last pass, in their order."""
+        self._index: QueueIndex | None = None
+        """The index of the queue as it was at the last notice."""
         self._planned: Iterable[JobFacts] = ()
         """The reading's jobs that this queue was read from."""
         self.kept: tuple[Claim, ...] = ()
@@ -207,18 +210,25 @@ class Plan:
         here[list(touched)] = True
         changes: list[Change] = []
         walk = self._walk(book, jobs, queue, changes, self.first, here)
-        isolation.group(at, walk.know, queue)
-        guests = [entry for entry in queue if entry.only_guest]
-        line = sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue
-        for entry in walk.concerned(line, touched):
+        index = self._index_of(queue)
+        isolation.group(at, walk.know_part, queue, index.het)
+        guests = [entry for entry in index.guests if entry.only_guest]
+        for entry in walk.concerned(index, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats on other nodes are still claimed in the book.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
         others = [entry for entry in guests if entry not in seated]
-        isolation.group(at, self._ride, jobs, others, queue, changes, touched)
+        isolation.group(at, self._ride, jobs, others, index.guests, changes, touched)
         self._reread(isolation.clear(changes))
         self.queue, self._planned = queue, jobs
         return changes
+
+    def _index_of(self, queue: list[Waiting]) -> QueueIndex:
+        """Returns the index of a queue, which stays in use until a reading or a whole pass makes another queue."""
+        line = sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue
+        if self._index is None or self._index.line is not line:
+            self._index = QueueIndex(line)
+        return self._index
 
     def _bring_up_to_date(self, jobs: Iterable[JobFacts], touched: set[int]) -> list[Waiting]:
         """Returns the last queue without jobs that are gone, with new and changed ones; `touched` gets their nodes."""

@@ -19,6 +19,7 @@ from policy.plan.guests.guest_pass import Rider
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
 from policy.plan.queue_ahead import QueueAhead
+from policy.plan.queue_index import QueueIndex
 from policy.plan.splitting import free_now
 from policy.plan.spreading import Spreading
 from policy.plan.waiting_jobs import Shape, Waiting, impossible
@@ -94,12 +95,7 @@ class Walk:
 
     def know(self, queue: Sequence[Waiting]) -> None:
         """Counts the jobs that wait for room and notes where components are pinned, before any job moves."""
-        self._queue = queue
-        for entry in queue:
-            if entry.job.het:
-                self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
-        if self._only is not None:
-            return  # the picture still has what the last whole walk counted
+        self.know_part(queue, queue)
         at, waits = self._book.at, 0
         for entry in queue:
             if entry.start == 0.0 or not (entry.plain or entry.may_start_at(at)):
@@ -108,6 +104,13 @@ class Walk:
             if is_piece(entry.demand):
                 waits += entry.demand.k
         self._book.await_pieces(waits)
+
+    def know_part(self, queue: Sequence[Waiting], het: Iterable[Waiting]) -> None:
+        """Notes where components are pinned, for a walk on some nodes: the book still has what the last one counted."""
+        self._queue = queue
+        for entry in het:
+            if entry.job.het:
+                self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
 
     def _apart_from_siblings(self, entry: Waiting, demand: Demand) -> Demand:
         others = self._siblings.get(entry.job.het, {})
@@ -125,7 +128,7 @@ class Walk:
         rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
         spreads = self._spreading.worth
         if self._may_change():
-            most = self._most_free
+            most = self.most_free
         for one in line:
             try:
                 if (
@@ -149,7 +152,7 @@ class Walk:
             except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
                 pass
             yield one
-            most = self._most_free if self._may_change() else -1.0
+            most = self.most_free if self._may_change() else -1.0
 
     def claims_simply(self, entry: Waiting) -> bool:
         """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
@@ -158,7 +161,7 @@ class Walk:
         """
         if not (self._repeats and entry.plain) or (entry.collects and self._gathering < GATHER_AT_ONCE):
             return False
-        limit, searches = entry.demand.limit, entry.least_free <= self._most_free and self._may_change()
+        limit, searches = entry.demand.limit, entry.least_free <= self.most_free and self._may_change()
         if searches and self._refused.get(entry.shape, limit + 1) > limit:
             return False
         if self._spreading.worth(entry) and self._may_change():
@@ -348,34 +351,26 @@ class Walk:
     def leave_empty_nodes_to(self, entry: Waiting) -> None:
         """Keeps wholly empty nodes for a big job, until the next whole pass decides whether the job takes them."""
         assert self._only is not None, "a whole walk lets big jobs choose"  # noqa: S101 - narrows the type
-        candidates = entry.demand.candidates
-        if self._none_empty or id(candidates) in self._left_to:
+        if not self.leaves_empty_nodes(entry):
             return
-        book = self._book
+        candidates, book = entry.demand.candidates, self._book
         empty = self._only & (book.cluster.gpus_now == book.fleet.full)
         self._none_empty = not empty.any()
         self._left_to[id(candidates)] = candidates
         self._only &= ~(empty & candidates)
         self._most = None
 
-    def concerned(self, queue: Iterable[Waiting], touched: AbstractSet[int]) -> Iterator[Waiting]:
+    def concerned(self, index: QueueIndex, touched: AbstractSet[int]) -> Iterator[Waiting]:
         """Yields the jobs that have a place on the nodes of this walk, or may find one there; most have neither."""
-        most, empty, refused, elsewhere = self._most_free, not self._none_empty, self._refused, touched.isdisjoint
-        for entry in queue:
-            if entry.only_guest:
-                continue
-            if (
-                elsewhere(entry.place)
-                and (
-                    entry.start == 0.0
-                    or entry.least_free > most
-                    or (entry.plain and refused.get(entry.shape, FAR) <= entry.demand.limit)
-                )
-                and (entry.start == 0.0 or not (empty and entry.collects))
-            ):
-                continue
-            yield entry
-            most, empty = self._most_free, not self._none_empty
+        return index.concerned(self, touched)
+
+    def has_refused(self, shape: Shape, limit: int) -> bool:
+        """Tells whether no place was found for this shape, with this time limit or a shorter one."""
+        return self._refused.get(shape, FAR) <= limit
+
+    def leaves_empty_nodes(self, entry: Waiting) -> bool:
+        """Tells whether there are empty nodes that are still to be left to a job on several nodes."""
+        return not (self._none_empty or id(entry.demand.candidates) in self._left_to)
 
     def may_fit(self, entry: Waiting) -> bool:
         """Tells whether it is worth checking if a job could start now."""
@@ -585,10 +580,10 @@ class Walk:
 
     def _may_have(self, demand: Demand) -> bool:
         """Tells whether some node may have enough GPUs; a share may also go where no GPU is free."""
-        return min(one.k for one in demand.every_split) <= self._most_free or demand.share is not None
+        return min(one.k for one in demand.every_split) <= self.most_free or demand.share is not None
 
     @property
-    def _most_free(self) -> int:
+    def most_free(self) -> int:
         """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
         if self._most is None:
             now = self._book.cluster.gpus_now
