@@ -32,31 +32,38 @@ def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, 
     >>> taken([(0.0, 0b11, 8, 100)], 5.0, 9.0, 0b01, 2, 30)
     [(0.0, 2, 6, 70), (9.0, 3, 8, 100)]
     """
-    at_start = at_end = row[0]
-    for state in row:
-        if state[0] <= start:
-            at_start = state
-        if state[0] > end:
-            break
-        at_end = state
     # What is free from a moment on is limited by the tightest later moment, which is the claim's start.
+    at_start = row[0]
+    for state in row:
+        if state[0] > start:
+            break
+        at_start = state
     ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
-    others, given_back = ~mask, end < FAR
+    others, at_end, is_over = ~mask, row[0], False
     states: list[State] = []
-    for time, gpus, free_cpus, free_mem in row:
+    last: tuple[int, int, int] | None = None
+    # Each waiting job claims its place in each pass: comparisons here are cheaper than calls.
+    for state in row:
+        time, gpus, free_cpus, free_mem = state
         if time >= end:
-            if given_back:
-                given_back = False
-                if time > end:
-                    states.append((end, at_end[1], at_end[2], at_end[3]))
-            states.append((time, gpus, free_cpus, free_mem))
-        elif time <= start:
-            states.append((time, gpus & others, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
+            if not is_over:
+                is_over = True
+                if time > end and last != (last := at_end[1:]):
+                    states.append((end, *last))
         else:
-            states.append((time, gpus & others, max(0, free_cpus - cpus), max(0, free_mem - mem)))
-    if given_back:
-        states.append((end, at_end[1], at_end[2], at_end[3]))
-    return _merged(states)
+            at_end = state
+            gpus &= others
+            if time <= start:
+                free_cpus = free_cpus if free_cpus < ceiling_cpus else ceiling_cpus
+                free_mem = free_mem if free_mem < ceiling_mem else ceiling_mem
+            else:
+                free_cpus = free_cpus - cpus if free_cpus > cpus else 0
+                free_mem = free_mem - mem if free_mem > mem else 0
+        if last != (last := (gpus, free_cpus, free_mem)):
+            states.append((time, gpus, free_cpus, free_mem))
+    if not is_over and end < FAR and last != at_end[1:]:
+        states.append((end, *at_end[1:]))
+    return _shortened(states)
 
 
 def normal(states: Iterable[State]) -> list[State]:
@@ -74,6 +81,10 @@ def _merged(states: Iterable[State]) -> list[State]:
         elif last is None or last[1:] != state[1:]:
             kept.append(state)
             last = state
+    return _shortened(kept)
+
+
+def _shortened(kept: list[State]) -> list[State]:
     # To leave a moment out only makes estimates later. The last state must stay, or the node would never be free.
     while len(kept) > COLUMNS:
         del kept[-2]

@@ -4,23 +4,23 @@ berthd's planner fills a book from a reading of Slurm: first the running jobs, t
 answerer takes the finished picture, and claims each place that it gives until Slurm shows the job.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 
 from policy.cluster.shared.sharers import Guest, Sharers
 from policy.cluster.shared.tenants import PlannedTenant, Tenants, admits, barred
 from policy.cluster.snapshot import Cluster
-from policy.cluster.timeline import State, columns, states_of, taken
+from policy.cluster.timeline import State, states_of, taken
 from policy.cluster.view import View
 from policy.formats.arrays import FAR, Bools, Floats
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan import share_packing
+from policy.plan.book_rows import STATES, BookRows
 from policy.plan.claims import Claim, Repeat
 from policy.plan.free_places import FreePlaces
 from policy.plan.pinnable import in_first_part, pinnable
@@ -38,128 +38,30 @@ Jobs on whole nodes need those nodes, and room on nodes in part use comes free s
 AS_GOOD = 1.01
 """Factor by which a place without guests may cost more than the best one, where a guest would lose its seat."""
 
-_STATES = count(1)
-
 
 def never() -> bool:
     """Returns False: there is no time limit for the search."""
     return False
 
 
-class Book:
+class Book(BookRows):
     """A picture in which places can be claimed."""
 
     def __init__(self, cluster: Cluster, rows: Callable[[Cluster], Sequence[list[State]]] | None = None) -> None:
         """`rows` gives all timelines, as the same objects as for an earlier book where nothing has changed."""
-        self.state = next(_STATES)
-        """A number that is new after each change, and never used twice."""
+        super().__init__(cluster, rows)
         self.enough: Callable[[], bool] = never
         """Returns True when no more places may be looked at, because the time for an answer is over."""
         self.places: FreePlaces | None = None
         """Places that were found before, where only claims change the book."""
         self._leaves = keep_together.Leaves()
-        self._rows: dict[int, list[State]] = {}
-        """Timelines that are newer than those in the picture, or equal to them."""
-        self._newer: set[int] = set()
-        """Nodes whose timelines in the picture are out of date."""
-        self._holes: dict[int, float] = {}
-        """First starts of claims made again, which the picture does not have yet; these nodes are not quiet either."""
-        self._first_rows = rows
-        self._keeps_rows = False
-        self.fleet = cluster.fleet
-        self._picture = replace(
-            cluster,
-            times=cluster.times.copy(),
-            gpus=cluster.gpus.copy(),
-            cpus=cluster.cpus.copy(),
-            mem=cluster.mem.copy(),
-            gpus_now=cluster.gpus_now.copy(),
-            cpus_now=cluster.cpus_now.copy(),
-            mem_now=cluster.mem_now.copy(),
-            hole_until=cluster.hole_until.copy(),
-            up=cluster.up.copy(),
-            quiet=cluster.quiet.copy(),
-            reserved_from=cluster.reserved_from.copy(),
-            pieces=cluster.pieces.copy(),
-            tenants=dict(cluster.tenants),
-            sharers=dict(cluster.sharers),
-            tolerated=dict(cluster.tolerated),
-        )
-
-    @property
-    def at(self) -> float:
-        """Returns the time of the picture."""
-        return self._picture.at
-
-    @property
-    def cluster(self) -> Cluster:
-        """Returns the picture with all claims."""
-        if self._rows:
-            self._write_rows()
-        return self._picture
-
-    @cluster.setter
-    def cluster(self, cluster: Cluster) -> None:
-        self._write_rows()
-        self._picture = cluster
-
-    def _write_rows(self) -> None:
-        """Writes the timelines that claims have changed; a walk along a long queue has many claims on each node."""
-        picture = self._picture
-        for node in self._newer:
-            row = columns(self._rows[node])
-            picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = row
-        if self._newer:
-            picture.times[list(self._newer), 0] = picture.at
-            self._newer.clear()
-            self._first_rows = None
-        if self._holes:
-            here = list(self._holes)
-            picture.hole_until[here] = np.minimum(picture.hole_until[here], list(self._holes.values()))
-            picture.quiet[here] = False
-            self._holes.clear()
-        # Whoever has the picture may write into it.
-        if not self._keeps_rows:
-            self._rows.clear()
-
-    @property
-    def kept_rows(self) -> Mapping[int, list[State]]:
-        """Returns the timelines as lists, within `rows_kept`; the same object until its end."""
-        return self._rows
-
-    @contextmanager
-    def rows_kept(self) -> Iterator[None]:
-        """Keeps the timelines as lists for a walk, in which only claims change them."""
-        rows = self._first_rows(self._picture) if self._first_rows is not None else ()
-        self._rows, self._keeps_rows = dict(enumerate(rows)), True
-        try:
-            yield
-        finally:
-            self._keeps_rows = False
-            self._write_rows()
-
-    def repeat(self, claimed: Repeat) -> bool:
-        """Makes a claim of an earlier book again, where all timelines are still those it found; returns whether so."""
-        rows = self._rows
-        for node, before in zip(claimed.nodes, claimed.before, strict=True):
-            if rows.get(node) is not before:
-                return False
-        self.claim_again(claimed)
-        return True
-
-    def claim_again(self, claimed: Repeat) -> None:
-        """Makes a claim of an earlier book again, whose nodes' timelines are those that it found."""
-        self.state = next(_STATES)
-        start = claimed.start
-        for node, after in zip(claimed.nodes, claimed.after, strict=True):
-            self._replace_row(node, start, after)
 
     def claim_later(self, claim: Claim, had: Repeat | None) -> Repeat | None:
         """Makes a claim on whole GPUs from a later moment on; returns it for the next book, None beside shares.
 
         `had` is the claim of the book before: where a node's timeline and the start are the same, so is what is left.
         """
-        self.state = next(_STATES)
+        self.state = next(STATES)
         before, after = [], []
         for place, node in enumerate(claim.nodes):
             row, left = self._row(node), None if had is None else had.after[place]
@@ -176,13 +78,6 @@ class Book:
             return None
         return Repeat(claim.nodes, claim.start, tuple(before), tuple(after))
 
-    def _replace_row(self, node: int, start: float, row: list[State]) -> None:
-        self._rows[node] = row
-        self._newer.add(node)
-        holes = self._holes
-        if start < holes.get(node, FAR):
-            holes[node] = start
-
     def claim(self, claim: Claim) -> None:
         """Takes a place out of the picture."""
         self.note(claim)
@@ -190,7 +85,7 @@ class Book:
 
     def note(self, claim: Claim) -> None:
         """Takes a place out of the picture, but leaves the timelines of those who hold the picture as they are."""
-        self.state = next(_STATES)
+        self.state = next(STATES)
         picture = self._picture
         for node in claim.nodes:
             if claim.tier == OPPORTUNISTIC:
@@ -263,15 +158,9 @@ class Book:
         guest = Guest(0, claim.mask, claim.cpus or 0, claim.mem or 0)
         self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
 
-    def _row(self, node: int) -> list[State]:
-        row = self._rows.get(node)
-        if row is None:
-            row = self._rows[node] = states_of(self._picture, node)
-        return row
-
     def advance(self, at: float) -> None:
         """Sets the time of the picture later; only the first column of the timelines changes."""
-        self.state = next(_STATES)
+        self.state = next(STATES)
         self._leaves.forget()
         self.cluster = replace(self.cluster, at=at)
         self.cluster.times[:, 0] = at

@@ -14,7 +14,7 @@ from policy.placement.base import Berth, Policy
 from policy.placement.keep_together import is_piece
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
-from policy.plan.claims import Claim, claim_on
+from policy.plan.claims import Claim, Repeat, claim_on
 from policy.plan.guests.guest_pass import Rider
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
@@ -149,10 +149,25 @@ class Walk:
                         again(claimed)
                         self._gathering += one.collects
                         continue
+                    if len(claimed.nodes) == 1 and self._claims_alone(one, claimed):
+                        continue
             except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
                 pass
             yield one
             most = self.most_free if self._may_change() else -1.0
+
+    def _claims_alone(self, entry: Waiting, had: Repeat) -> bool:
+        """Claims the place of a job on one node whose timeline has changed; False where there is more to ask."""
+        claimed = self._book.claim_alone(entry.demand, had.nodes[0], entry.mask, had)
+        if claimed is not None:
+            self._waits(entry, claimed, claimed.start)
+        return claimed is not None
+
+    def _waits(self, entry: Waiting, claimed: Repeat | None, start: float) -> None:
+        self._free_since.pop(entry.job.id, None)
+        entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
+        entry.claimed = claimed
+        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
 
     def claims_simply(self, entry: Waiting) -> bool:
         """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
@@ -170,18 +185,12 @@ class Walk:
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
             if not start:
                 return False
-            self._free_since.pop(entry.job.id, None)
-            entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
             kept = self._about_as_before(entry, start)
             entry.keeps_start = kept != start
-            self._claim_later(entry, kept)
+            claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, kept)
+            self._waits(entry, self._book.claim_later(claim, entry.claimed), kept)
         self._gathering += entry.collects
         return True
-
-    def _claim_later(self, entry: Waiting, start: float) -> None:
-        claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, start)
-        entry.claimed = self._book.claim_later(claim, entry.claimed)
-        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
 
     def _about_as_before(self, entry: Waiting, start: float) -> float:
         """Returns the former start of a job on several nodes where that is near the new one, or later for a while.

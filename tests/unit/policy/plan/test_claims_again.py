@@ -32,7 +32,9 @@ def without_short_ways(*, settles: bool) -> Iterator[None]:
     with (
         mock.patch.object(Book, "repeat", return_value=False),
         mock.patch.object(Walk, "to_plan", lambda _, line: iter(line)),
-        mock.patch.object(Walk, "concerned", lambda _, index, _touched: (one for one in index.line if not one.only_guest)),
+        mock.patch.object(
+            Walk, "concerned", lambda _, index, _touched: (one for one in index.line if not one.only_guest)
+        ),
         mock.patch.object(Book, "claim_later", anew),
         mock.patch.object(Walk, "claims_simply", return_value=False) if settles else nullcontext(),
     ):
