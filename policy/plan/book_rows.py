@@ -120,7 +120,7 @@ class BookRows:
         for node, after in zip(claimed.nodes, claimed.after, strict=True):
             self._replace_row(node, start, after)
 
-    def claim_alone(self, demand: Demand, node: int, mask: int, had: Repeat) -> Repeat | None:
+    def claim_alone(self, demand: Demand, node: int, mask: int, had: Repeat | None) -> Repeat | None:
         """Claims a place on one node from the moment on at which it comes free, as `start_of` and `claim_later` do.
 
         Returns None where those two have more to ask: GPUs that are free now, a whole node, a share, a reservation.
@@ -144,9 +144,9 @@ class BookRows:
         if start <= picture.at or start == FAR:
             return None
         self.state = next(STATES)
-        after, before = taken(row, start, start + limit, mask, cpus, mem), had.after[0]
+        after = taken(row, start, start + limit, mask, cpus, mem)
         # The same object tells the next claim on this node that nothing has changed for it.
-        self._replace_row(node, start, before if before == after else after)
+        self._replace_row(node, start, had.after[0] if had is not None and had.after[0] == after else after)
         return Repeat((node,), start, (row,), (self._rows[node],))
 
     def _replace_row(self, node: int, start: float, row: list[State]) -> None:

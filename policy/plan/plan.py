@@ -291,7 +291,8 @@ def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) 
         if entry.collects and entry.start != 0.0:
             walk.leave_empty_nodes_to(entry)
     elif touched.issuperset(entry.place):
-        walk.settle(entry)
+        if not walk.claims_alone(entry):
+            walk.settle(entry)
     else:
         walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
 

@@ -8,20 +8,19 @@ import numpy as np
 from policy.cluster.fit import may_wait_pinned
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
 from policy.formats.array_tasks import waiting_tasks
-from policy.formats.arrays import FAR, Bools
+from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.keep_together import is_piece
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
-from policy.plan.claims import Claim, Repeat, claim_on
-from policy.plan.guests.guest_pass import Rider
+from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
 from policy.plan.queue_ahead import QueueAhead
 from policy.plan.queue_index import QueueIndex
+from policy.plan.simple_claims import SimpleClaims
 from policy.plan.splitting import free_now
-from policy.plan.spreading import Spreading
 from policy.plan.waiting_jobs import Shape, Waiting, impossible
 from policy.request.demand import Demand
 from policy.request.settings import Settings
@@ -43,14 +42,8 @@ NEAR = 600.0
 
 Not longer: nodes that stand idle for hours cost more than the earlier start gains."""
 
-AFRESH = 17
-"""Seconds, by which the start of each job on several nodes that do not gather nodes yet is taken as it is."""
 
-SOONEST, ALIKE = 60.0, 0.02
-"""Seconds ahead from which on its former start may stay, and the part of them by which it may be too early."""
-
-
-class Walk:
+class Walk(SimpleClaims):
     """One walk along the queue. Claims only take GPUs away, so a shape that did not fit once does not fit later."""
 
     def __init__(
@@ -66,26 +59,15 @@ class Walk:
         queue_ahead: QueueAhead | None = None,
     ) -> None:
         """`free_since` and `memories` outlive the walk; `only` marks the nodes that the walk may use."""
-        self._book = book
+        ahead = queue_ahead is not None
+        super().__init__(book, settings, free_since, changes, memories, only, lets_others_first=ahead)
         self._policy = policy
-        self._settings = settings
-        self._free_since = free_since
-        self._changes = changes
-        self._only = only
-        self._refused: dict[Shape, int] = {}
-        """Shortest time limit that was tried, for each shape that fits nowhere now."""
-        self._most: int | None = None
         self._none_empty = False
         self._left_to: dict[int, Bools] = {}
         """Sets of nodes of which the empty ones are left to big jobs already; few objects stand for many jobs."""
-        self._repeats = only is None and queue_ahead is None and settings.pin_ahead and not book.fleet.nodes_alone
-        """True if claims of the last whole walk may be made again as they are."""
         self._expected = 0
-        self._gathering = 0
-        """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._memories = memories
         self._outlook = Outlook(book, policy, memories)
-        self._spreading = Spreading(book, changes, memories)
         self._queue_ahead = queue_ahead
         """None: no job lets others go first."""
         self._queue: Sequence[Waiting] = ()
@@ -116,92 +98,6 @@ class Walk:
         others = self._siblings.get(entry.job.het, {})
         taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
         return demand.without(taken) if taken else demand
-
-    def to_plan(self, line: Iterable[Waiting | Rider]) -> Iterator[Waiting | Rider]:
-        """Yields the jobs of a line that have to be planned, after those before them have claimed what they had.
-
-        This is the part of `claims_simply` that most jobs of a long queue need, without any call for a single job.
-        """
-        if not self._repeats:
-            yield from line
-            return
-        rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
-        spreads = self._spreading.worth
-        if self._may_change():
-            most = self.most_free
-        for one in line:
-            try:
-                if (
-                    isinstance(one, Waiting)
-                    and (claimed := one.claimed) is not None
-                    and not (
-                        one.keeps_start
-                        or one.only_guest
-                        or (one.collects and self._gathering < GATHER_AT_ONCE)
-                        or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
-                        or (one.spreads and most >= 0 and spreads(one))
-                    )
-                ):
-                    for node, before in zip(claimed.nodes, claimed.before, strict=True):
-                        if rows.get(node) is not before:
-                            break
-                    else:
-                        again(claimed)
-                        self._gathering += one.collects
-                        continue
-                    if len(claimed.nodes) == 1 and self._claims_alone(one, claimed):
-                        continue
-            except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
-                pass
-            yield one
-            most = self.most_free if self._may_change() else -1.0
-
-    def _claims_alone(self, entry: Waiting, had: Repeat) -> bool:
-        """Claims the place of a job on one node whose timeline has changed; False where there is more to ask."""
-        claimed = self._book.claim_alone(entry.demand, had.nodes[0], entry.mask, had)
-        if claimed is not None:
-            self._waits(entry, claimed, claimed.start)
-        return claimed is not None
-
-    def _waits(self, entry: Waiting, claimed: Repeat | None, start: float) -> None:
-        self._free_since.pop(entry.job.id, None)
-        entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
-        entry.claimed = claimed
-        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
-
-    def claims_simply(self, entry: Waiting) -> bool:
-        """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
-
-        Most jobs of a long queue are such. Where the timelines are those of the last whole walk, so is the claim.
-        """
-        if not (self._repeats and entry.plain) or (entry.collects and self._gathering < GATHER_AT_ONCE):
-            return False
-        limit, searches = entry.demand.limit, entry.least_free <= self.most_free and self._may_change()
-        if searches and self._refused.get(entry.shape, limit + 1) > limit:
-            return False
-        if self._spreading.worth(entry) and self._may_change():
-            return False
-        if entry.claimed is None or entry.keeps_start or not self._book.repeat(entry.claimed):
-            start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
-            if not start:
-                return False
-            kept = self._about_as_before(entry, start)
-            entry.keeps_start = kept != start
-            claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, kept)
-            self._waits(entry, self._book.claim_later(claim, entry.claimed), kept)
-        self._gathering += entry.collects
-        return True
-
-    def _about_as_before(self, entry: Waiting, start: float) -> float:
-        """Returns the former start of a job on several nodes where that is near the new one, or later for a while.
-
-        One node's new timeline would else change those of all others, and most of the queue with them.
-        """
-        had, at = entry.claimed, self._book.at
-        if had is None or not entry.collects or (int(at) + entry.job.id) % AFRESH == 0:
-            return start
-        ahead = had.start - at
-        return had.start if ahead > SOONEST and start <= had.start + ALIKE * ahead else start
 
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
@@ -372,10 +268,6 @@ class Walk:
     def concerned(self, index: QueueIndex, touched: AbstractSet[int]) -> Iterator[Waiting]:
         """Yields the jobs that have a place on the nodes of this walk, or may find one there; most have neither."""
         return index.concerned(self, touched)
-
-    def has_refused(self, shape: Shape, limit: int) -> bool:
-        """Tells whether no place was found for this shape, with this time limit or a shorter one."""
-        return self._refused.get(shape, FAR) <= limit
 
     def leaves_empty_nodes(self, entry: Waiting) -> bool:
         """Tells whether there are empty nodes that are still to be left to a job on several nodes."""
@@ -584,18 +476,6 @@ class Walk:
         picture, nodes = self._book.cluster, list(claim.nodes)
         picture.hole_until[nodes] = np.minimum(picture.hole_until[nodes], max(picture.at, claim.start - NEAR))
 
-    def _may_change(self) -> bool:
-        return self._settings.repin and len(self._changes) < self._settings.most_moves
-
     def _may_have(self, demand: Demand) -> bool:
         """Tells whether some node may have enough GPUs; a share may also go where no GPU is free."""
         return min(one.k for one in demand.every_split) <= self.most_free or demand.share is not None
-
-    @property
-    def most_free(self) -> int:
-        """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
-        if self._most is None:
-            now = self._book.cluster.gpus_now
-            free = np.bitwise_count(now if self._only is None else now[self._only])
-            self._most, self._spreading.free = int(free.max(initial=0)), int(free.sum())
-        return self._most

@@ -8,7 +8,7 @@ import pytest
 
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan import queue_walk
+from policy.plan import simple_claims
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.claims import Claim, Repeat
@@ -36,6 +36,7 @@ def without_short_ways(*, settles: bool) -> Iterator[None]:
             Walk, "concerned", lambda _, index, _touched: (one for one in index.line if not one.only_guest)
         ),
         mock.patch.object(Book, "claim_later", anew),
+        mock.patch.object(Book, "claim_alone", return_value=None),
         mock.patch.object(Walk, "claims_simply", return_value=False) if settles else nullcontext(),
     ):
         yield
@@ -53,7 +54,7 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
     claim_later = Book.claim_later
     if settles:
         # `settle` takes each start as it is.
-        monkeypatch.setattr(queue_walk, "AFRESH", 1)
+        monkeypatch.setattr(simple_claims, "AFRESH", 1)
 
     def counted(self: Book, claimed: Repeat) -> None:
         repeated.append(claimed)

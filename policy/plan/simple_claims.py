@@ -1,0 +1,171 @@
+"""Claims of the jobs that can only wait for their places: most jobs of a long queue, so they are made in few steps."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from policy.formats.arrays import FAR, Bools
+from policy.plan.book import Book
+from policy.plan.changes import Change
+from policy.plan.claims import Repeat, claim_on
+from policy.plan.guests.guest_pass import Rider
+from policy.plan.later_places import PlannedBefore
+from policy.plan.spreading import Spreading
+from policy.plan.waiting_jobs import Shape, Waiting
+from policy.request.settings import Settings
+
+AFRESH = 17
+"""Seconds, by which the start of each job on several nodes that do not gather nodes yet is taken as it is."""
+
+SOONEST, ALIKE = 60.0, 0.02
+"""Seconds ahead from which on its former start may stay, and the part of them by which it may be too early."""
+
+
+class SimpleClaims:
+    """The part of a walk for jobs that can only wait for their places."""
+
+    def __init__(
+        self,
+        book: Book,
+        settings: Settings,
+        free_since: dict[int, float],
+        changes: list[Change],
+        memories: dict[int, PlannedBefore],
+        only: "Bools | None",
+        *,
+        lets_others_first: bool,
+    ) -> None:
+        """`free_since` and `memories` outlive the walk; `only` marks the nodes that the walk may use."""
+        self._book = book
+        self._settings = settings
+        self._free_since = free_since
+        self._changes = changes
+        self._only = only
+        self._refused: dict[Shape, int] = {}
+        """Shortest time limit that was tried, for each shape that fits nowhere now."""
+        self._most: int | None = None
+        self._gathering = 0
+        """Number of jobs on several nodes that the walk has met and that cannot start now."""
+        self._spreading = Spreading(book, changes, memories)
+        self._simply = settings.pin_ahead and not (lets_others_first or book.fleet.nodes_alone)
+        """True if a job whose place is not free yet may keep it without further questions."""
+        self._repeats = self._simply and only is None
+        """True if claims of the last whole walk may be made again as they are."""
+
+    def to_plan(self, line: Iterable[Waiting | Rider]) -> Iterator[Waiting | Rider]:
+        """Yields the jobs of a line that have to be planned, after those before them have claimed their places simply.
+
+        Does without any call for a job that claims what it had.
+        """
+        if not self._repeats:
+            yield from line
+            return
+        rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
+        spreads = self._spreading.worth
+        if self._may_change():
+            most = self.most_free
+        for one in line:
+            try:
+                if (
+                    isinstance(one, Waiting)
+                    and one.plain
+                    and not (
+                        one.only_guest
+                        or (one.collects and self._gathers(one))
+                        or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
+                        or (one.spreads and most >= 0 and spreads(one))
+                    )
+                ):
+                    if (claimed := one.claimed) is not None and not one.keeps_start:
+                        for node, before in zip(claimed.nodes, claimed.before, strict=True):
+                            if rows.get(node) is not before:
+                                break
+                        else:
+                            again(claimed)
+                            self._gathering += one.collects
+                            continue
+                    if len(one.nodes) == 1 and self._claims_alone(one):
+                        continue
+            except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
+                pass
+            yield one
+            most = self.most_free if self._may_change() else -1.0
+
+    def claims_alone(self, entry: Waiting) -> bool:
+        """Claims the place of a job on one node that can only wait for it; False where `settle` has more to ask.
+
+        The claim is of no use for a later walk: the timelines of a walk on some nodes are its own.
+        """
+        if not (self._simply and entry.plain and len(entry.nodes) == 1) or self._searches(entry):
+            return False
+        claims = self._claims_alone(entry)
+        entry.claimed = None
+        return claims
+
+    def _claims_alone(self, entry: Waiting) -> bool:
+        claimed = self._book.claim_alone(entry.demand, entry.nodes[0], entry.mask, entry.claimed)
+        if claimed is not None:
+            self._waits(entry, claimed, claimed.start)
+        return claimed is not None
+
+    def _waits(self, entry: Waiting, claimed: Repeat | None, start: float) -> None:
+        self._free_since.pop(entry.job.id, None)
+        entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
+        entry.claimed = claimed
+        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
+
+    def claims_simply(self, entry: Waiting) -> bool:
+        """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
+
+        Where the timelines are those of the last whole walk, so is the claim.
+        """
+        if not (self._repeats and entry.plain) or self._gathers(entry) or self._searches(entry):
+            return False
+        if entry.claimed is None or entry.keeps_start or not self._book.repeat(entry.claimed):
+            start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
+            if not start:
+                return False
+            kept = self._about_as_before(entry, start)
+            entry.keeps_start = kept != start
+            claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, kept)
+            self._waits(entry, self._book.claim_later(claim, entry.claimed), kept)
+        self._gathering += entry.collects
+        return True
+
+    def _searches(self, entry: Waiting) -> bool:
+        """Tells whether a search could find free GPUs for a job."""
+        if not self._may_change():
+            return False
+        if entry.least_free <= self.most_free and not self.has_refused(entry.shape, entry.demand.limit):
+            return True
+        return self._only is None and self._spreading.worth(entry)
+
+    def _about_as_before(self, entry: Waiting, start: float) -> float:
+        """Returns the former start of a job on several nodes where that is near the new one, or later for a while.
+
+        One node's new timeline would else change those of all others, and most of the queue with them.
+        """
+        had, at = entry.claimed, self._book.at
+        if had is None or not entry.collects or (int(at) + entry.job.id) % AFRESH == 0:
+            return start
+        ahead = had.start - at
+        return had.start if ahead > SOONEST and start <= had.start + ALIKE * ahead else start
+
+    def has_refused(self, shape: Shape, limit: int) -> bool:
+        """Tells whether no place was found for this shape, with this time limit or a shorter one."""
+        return self._refused.get(shape, FAR) <= limit
+
+    def _gathers(self, entry: Waiting) -> bool:
+        raise NotImplementedError
+
+    def _may_change(self) -> bool:
+        return self._settings.repin and len(self._changes) < self._settings.most_moves
+
+    @property
+    def most_free(self) -> int:
+        """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
+        if self._most is None:
+            now = self._book.cluster.gpus_now
+            free = np.bitwise_count(now if self._only is None else now[self._only])
+            self._most, self._spreading.free = int(free.max(initial=0)), int(free.sum())
+        return self._most
