@@ -205,13 +205,14 @@ class Book(BookRows):
         moments = np.where(free, picture.times[here], FAR).min(axis=1, initial=FAR)
         busy = (moments > picture.at) & np.isfinite(moments)
         here, moments = here[busy], moments[busy]
-        _, which, counts = np.unique(
-            np.stack([fleet.fabric.leaf[here], moments]), axis=1, return_inverse=True, return_counts=True
-        )
-        together = here[counts[which.ravel()] > 1]
-        if not together.size:
+        if not here.size:
             return None
-        return demand.without(together)
+        leaves = fleet.fabric.leaf[here]
+        order = np.lexsort((moments, leaves))
+        here, moments, leaves = here[order], moments[order], leaves[order]
+        as_next = (moments[1:] == moments[:-1]) & (leaves[1:] == leaves[:-1])
+        together = here[np.append(as_next, [False]) | np.append([False], as_next)]
+        return demand.without(together) if together.size else None
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """Returns the best place on an empty cluster with all nodes up, for a job without one in sight.
@@ -449,7 +450,10 @@ class Book(BookRows):
         if alone.size < demand.n:
             return None
         # Until n nodes have enough GPUs each, no common set exists; soon after, one mostly does.
-        times = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
+        nodes = demand.candidates & self.cluster.up
+        on_whole_nodes = demand.cpus is None or bool((self.fleet.size[nodes] == demand.k).all())
+        # Which nodes are wholly free changes only where one of them becomes so.
+        times = np.unique(alone if on_whole_nodes else self.cluster.times[nodes])
         if shared:
             times = np.union1d(times, [tenant.end for node in shared for tenant in self.cluster.tenants[node]])
         moments = times[np.isfinite(times) & (times >= alone[demand.n - 1])].tolist()

@@ -117,8 +117,8 @@ class Demand:
     def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
         """Returns the same demand without some nodes."""
         others = np.ones(len(self.candidates), np.bool_)
-        # As a list, since numpy takes a tuple for an index of several dimensions.
-        others[list(nodes)] = False
+        # Not as a tuple, which numpy takes for an index of several dimensions.
+        others[np.asarray(nodes, np.int64)] = False
         return self.within(others)
 
     @property

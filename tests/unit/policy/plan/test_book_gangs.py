@@ -1,6 +1,9 @@
 """When a job on several nodes will probably start: it needs the same GPUs free on each of them."""
 
+from dataclasses import replace
+
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -78,3 +81,32 @@ def test_a_gang_starts_at_the_first_moment_that_has_a_place(minutes: list[tuple[
             opened.soonest(gang(opened, n), BerthPolicy())
     else:
         assert opened.soonest(gang(opened, n), BerthPolicy())[1] == expected
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@hypothesis.settings(max_examples=examples(100), deadline=None)
+@hypothesis.given(
+    minutes=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8), n=st.integers(2, 3)
+)
+def test_a_gang_on_whole_nodes_starts_at_the_first_moment_that_has_a_place(
+    whole: bool, minutes: list[tuple[int, int]], n: int
+) -> None:
+    """With all of a node's GPUs, or with the node: it is searched for at fewer moments."""
+    opened = halves(*((60 * low, 60 * high) for low, high in minutes))
+    needs = replace(gang(opened, n), k=8, cpus=None if whole else 1, mem=None if whole else 1)
+    policy = BerthPolicy()
+
+    def has_place(moment: float) -> bool:
+        try:
+            return bool(opened._best_at(moment, needs, policy).nodes)
+        except NotNow:
+            return False
+
+    found = [moment for moment in np.unique(opened.cluster.times).tolist() if moment > NOW and has_place(moment)]
+    if has_place(0.0):
+        assert opened.soonest(needs, policy)[1] == 0.0
+    elif found:
+        assert opened.soonest(needs, policy)[1] == found[0]
+    else:
+        with pytest.raises(NotNow):
+            opened.soonest(needs, policy)
