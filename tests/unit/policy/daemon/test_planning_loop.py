@@ -4,6 +4,7 @@ import gc
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,10 +103,12 @@ class Passes:
         self.in_charge = True
         self.notices_late = 0
         self.look_takes = 0.0
+        self.last = 2
+        """The pass that ends the loop."""
 
     def one_pass(self, *, ended: bool) -> None:
         assert not ended, "the answerer has asked for no ended jobs"
-        if len(self.begun) == 2 and self.answerer is not None:
+        if len(self.begun) == self.last and self.answerer is not None:
             self.answerer.theirs.close()
         self.begun.append(self._clock.now)
         self.written.append(0)
@@ -211,3 +214,22 @@ def test_where_a_look_takes_long_slurm_is_let_alone_for_longer(
     planner.run(answerer)
 
     assert planner.begun[1] - planner.begun[0] == pytest.approx(pause * TICK)
+
+
+@pytest.mark.parametrize(("takes", "seconds"), [(0.002, 10.0), (0.4, 400.0)])
+def test_garbage_is_collected_more_seldom_where_it_takes_longer(
+    clock: Clock, answerer: Answerer, monkeypatch: pytest.MonkeyPatch, takes: float, seconds: float
+) -> None:
+    collected = list[float]()
+
+    def collect() -> None:
+        collected.append(clock.now)
+        clock.now += takes
+
+    monkeypatch.setattr(gc, "collect", collect)
+    planner = Passes(clock, 0.02, changes=0)
+    planner.last = int(2.5 * seconds / TICK)
+
+    planner.run(answerer)
+
+    assert [after - before for before, after in pairwise(collected)] == pytest.approx([seconds] * 2, abs=2 * TICK)
