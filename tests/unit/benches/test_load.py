@@ -123,6 +123,16 @@ def test_what_slurmctld_would_hold_is_told_by_records_and_calls() -> None:
     assert locks.of_calls(10, 0) < locks.of_calls(10, 10)
 
 
+def test_a_burst_is_seen_by_the_first_pass_after_it_unless_the_run_ends_before() -> None:
+    passes = [bench.Pass(began, 0, 0, 1.5, 0, 0, 0) for began in (1.0, 3.0, 7.0)]
+    first, last = (0.0, 2.0), (6.0, 8.0)
+
+    assert bench.seen_after([first], passes, 20.0) == pytest.approx(2.5)
+    assert bench.seen_after([first, last], passes, 20.0) == float("inf")
+    assert bench.seen_after([first, last], passes, 7.0) == pytest.approx(2.5)
+    assert bench.seen_after([last], passes, 7.0) == float("inf")
+
+
 @pytest.mark.slow
 def test_berthds_own_processes_run_under_a_workload(tiny: Workload, tmp_path: Path) -> None:
     found = bench.run(tiny, tmp_path / "log")
