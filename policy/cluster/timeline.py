@@ -42,20 +42,19 @@ def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, 
     others, at_end, is_over = ~mask, row[0], False
     states: list[State] = []
     last: tuple[int, int, int] | None = None
-    # Each waiting job claims its place in each pass: comparisons here are cheaper than calls.
+    # Each waiting job claims its place in each pass: most states are compared, without a call.
     for state in row:
         time, gpus, free_cpus, free_mem = state
         if time >= end:
             if not is_over:
                 is_over = True
                 if time > end and last != (last := at_end[1:]):
-                    states.append((end, *last))
+                    states.append((end, *at_end[1:]))
         else:
             at_end = state
             gpus &= others
             if time <= start:
-                free_cpus = free_cpus if free_cpus < ceiling_cpus else ceiling_cpus
-                free_mem = free_mem if free_mem < ceiling_mem else ceiling_mem
+                free_cpus, free_mem = min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)
             else:
                 free_cpus = free_cpus - cpus if free_cpus > cpus else 0
                 free_mem = free_mem - mem if free_mem > mem else 0

@@ -231,7 +231,7 @@ class Walk(SimpleClaims):
                 self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
                 entry.given[task] = berth.nodes, berth.mask
                 self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.at))
-            elif not (self._most_free and self._spreading.start_task(entry, demand, task)):
+            elif not (self.most_free and self._spreading.start_task(entry, demand, task)):
                 return
             self._most = None
 
