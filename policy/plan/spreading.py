@@ -85,6 +85,7 @@ def _room(needs: SpreadNeeds, cpus: Ints, mem: Ints, gpus: Ints) -> tuple[Ints, 
         free = np.minimum(free, cpus // needs.gpu_cpus)
     if needs.gpu_mem:
         free = np.minimum(free, mem // needs.gpu_mem)
+    free[free < needs.least_gpus] = 0
     return free, tasks
 
 

@@ -55,6 +55,8 @@ class SpreadNeeds:
     """Most tasks on one node; 0: any number."""
     nodes: int = 0
     """Its number of nodes, if its user gave one; else 0."""
+    least_gpus: int = 0
+    """GPUs that must be free on each node: with -n and --ntasks-per-node Slurm 24.11 wants them so on each of these."""
     restores: bool = True
     """True if a job can be given its user's request back while it waits, and a place again after that."""
     model: str = ""
@@ -87,10 +89,16 @@ def may_spread(request: "Request") -> bool:
     of_node = request.tasks_per_node is not None and not (request.tasks or request.nodes)
     near = request.switches is not None or (request.locality is not None and request.locality.level != "any")
     whole = request.whole_nodes or request.whole_memory or request.share is not None or request.gpu_mem is not None
-    if not request.cpus_per_gpu and request.min_cpus > request.cpus_per_task * (request.tasks or request.nodes or 1):
+    tasks = _tasks(request)
+    if not request.cpus_per_gpu and request.min_cpus > request.cpus_per_task * (tasks or request.nodes or 1):
         return False
-    bound = not request.tasks and request.min_cpus_per_node > request.cpus_per_task
+    bound = not tasks and request.min_cpus_per_node > request.cpus_per_task
     return in_all and not (named or of_node or near or whole or bound or request.het)
+
+
+def _tasks(request: "Request") -> int:
+    """Returns the number of its tasks; 0 if it says none."""
+    return request.tasks or (request.tasks_per_node or 0) * (request.nodes or 0)
 
 
 def needs_of(
@@ -102,12 +110,13 @@ def needs_of(
     """
     cpus, mem = alone
     by_cpu = (memory.per_cpu or 0) if memory.per_node is None else 0
-    tasks = request.tasks or (request.tasks_per_node or 0) * (request.nodes or 0)
+    tasks = _tasks(request)
     task_cpus = request.cpus_per_task if tasks else 0
+    in_both_ways = request.tasks and request.tasks_per_node
     by_gpu = request.tied and not (request.cpus_per_gpu or request.per_task)
     gpu_cpus = task_cpus * tasks // (request.total or 1) if by_gpu else request.cpus_per_gpu
     return SpreadNeeds(
-        cpus=max(cpus, request.min_cpus_per_node if request.tasks else 0),
+        cpus=max(cpus, request.min_cpus_per_node if tasks else 0),
         mem=mem,
         gpu_mem=0 if memory.per_node is not None else gpu_cpus * by_cpu or memory.per_gpu or 0,
         gpu_cpus=gpu_cpus,
@@ -118,6 +127,7 @@ def needs_of(
         task_gpus=request.per_task or 0,
         tasks_on_node=(request.tasks_per_node or 0) if tasks else 0,
         nodes=request.nodes or 0,
+        least_gpus=-(-(request.total or 0) // request.nodes) if in_both_ways and request.nodes else 0,
         restores=restores(request, nodes),
         model=model,
         candidates=could[0],
@@ -132,7 +142,7 @@ def restores(request: "Request", nodes: int) -> bool:
     """
     if request.tied and not request.per_task:
         return False
-    return nodes == 1 and request.batch if request.per_task else nodes == 1 or not request.tasks
+    return nodes == 1 and request.batch if request.per_task else nodes == 1 or not _tasks(request)
 
 
 def read(value: str) -> SpreadNeeds:

@@ -87,13 +87,10 @@ def cpus_held(outcome: Outcome) -> int:
     return sum(map(int, re.findall(r"\bcpu=(\d+)", outcome.has)))
 
 
-MORE_THAN_GPUS = ("-n", "--ntasks", "--gpus-per-task", "--tres-per-task", "--exclusive", "--mem=0", "-a", "--array")
-"""Options beside which a job of GPUs in all still waits for one place (docs/requests.md, "On several nodes")."""
-
-
 def _waits_for_one_node(words: tuple[str, ...], plain: Outcome, berth: Outcome) -> bool:
-    """Tells whether a job of GPUs in all waits for one node, where plain Slurm starts it on several."""
-    if not (":" in words or any(word.startswith(MORE_THAN_GPUS) for word in words)):
+    """Tells whether a job of a kind that waits for one place does so, where plain Slurm starts it on several nodes."""
+    in_both_ways = "-n" in {word[:2] for word in words} and any(word.startswith("--ntasks-per-node") for word in words)
+    if not (":" in words or in_both_ways):
         return False
     in_all = any(word.startswith(("--gpus=", "--gpus-per-task", "--tres-per-task")) for word in words)
     on_each = any(word.startswith(("-N", "-w", "--gres=gpu", "--gpus-per-node")) for word in words)

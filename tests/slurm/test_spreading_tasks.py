@@ -55,7 +55,7 @@ AT_ONCE = [
     ("--gpus=4", "-n", "3", "-c", "2"),
     ("--gpus=4", "-n", "8", "--mem-per-cpu=100"),
     ("--gpus=4", "-n", "4", "--mem-per-gpu=200"),
-    ("--gpus=4", "-n", "4", "--ntasks-per-node=2"),
+    ("--gpus=4", "-N2", "--ntasks-per-node=2"),
     ("--gpus=4", "--ntasks-per-gpu=2"),
     ("--gpus=4", "-n", "4", "--cpus-per-gpu=2"),
     ("--gpus-per-task=1", "-n", "4"),
@@ -74,6 +74,14 @@ def test_it_starts_at_once_where_no_node_has_all_its_gpus(slurm: Slurm, options:
 
     assert ran(slurm, job) == expected
     assert "it can start now on 2 nodes" in told(slurm, job)["why"]
+
+
+def test_tasks_said_in_two_ways_start_where_each_node_has_enough(slurm: Slurm) -> None:
+    leave(slurm, 3, 2, 0, 0)
+    options = ("--gpus=4", "-n", "4", "--ntasks-per-node=2")
+    expected = plain(slurm, *options)
+
+    assert ran(slurm, slurm.submit(*options, body=BODY)) == expected
 
 
 WAITING = [
@@ -138,6 +146,33 @@ def test_each_task_of_an_array_starts_that_plain_slurm_starts(slurm: Slurm, opti
 def states(slurm: Slurm, array: int, state: str) -> list[int]:
     listed = slurm.target.bash(f"squeue -h -j {array} -t {state} -o %A").out
     return [int(word) for word in listed.split()]
+
+
+STEP = "srun {} -t5 bash -c 'echo $SLURMD_NODENAME $SLURM_NTASKS' | sort"
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+@pytest.mark.parametrize("options", ["--gpus=4 -n 4", "--gpus=4 -N2", "--gpus-per-task=1 -n 4"])
+def test_srun_runs_the_tasks_that_it_has_on_plain_slurm(slurm: Slurm, options: str, *, waits: bool) -> None:
+    leave(slurm, 3, 1, 0, 0)
+    expected = slurm.target.bash(STEP.format(f"-p plain {options}")).out
+    slurm.settle()
+    last = take(slurm, 4) if waits else 0
+    running = slurm.target.popen(STEP.format(f"-J theirs {options}"))
+    if waits:
+        until("srun to wait", lambda: slurm.target.bash("squeue -h -n theirs -t PD").out or None)
+        cancel(slurm, last)
+    if waits and "per-task" in options:
+        # Slurm lets nobody give its step the user's request back.
+        slurm.passes()
+        assert slurm.target.bash("squeue -h -n theirs -t PD").out
+        slurm.target.run(["scancel", "-n", "theirs"], user="root")
+        running.communicate(timeout=60)
+        return
+
+    assert [line for line in running.communicate(timeout=60)[0].splitlines() if line.startswith("n")] == (
+        expected.splitlines()
+    )
 
 
 @pytest.mark.any_slurm

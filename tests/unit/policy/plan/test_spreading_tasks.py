@@ -64,7 +64,7 @@ def test_a_job_of_tasks_keeps_its_request_and_may_start_on_two_nodes(fields: dic
         {**TASKS, "cpus_per_tres": "gres/gpu:2", "min_cpus": "8"},
         {**TASKS, "client": "srun"},
         {**TASKS, "min_nodes": "2", "max_nodes": "2"},
-        {**TASKS, "ntasks_per_node": "2", "min_nodes": "2", "max_nodes": "2"},
+        {"ntasks_per_node": "2", "min_nodes": "2", "max_nodes": "2"},
     ],
 )
 def test_to_which_no_later_pin_would_fit_is_left_to_slurm(fields: dict[str, str]) -> None:
@@ -109,8 +109,16 @@ def test_a_number_of_nodes_is_kept() -> None:
 def test_the_tasks_of_one_node_are_as_many_as_the_user_says() -> None:
     two = {"num_tasks": "4", "ntasks_per_node": "2", "min_nodes": "2", "max_nodes": "2"}
 
-    assert on_several(answer(FIVE, SEVEN, **two))
-    assert not on_several(answer(FIVE, SEVEN, FULL, **{**two, "ntasks_per_node": "1"}))
+    assert on_several(answer(FIVE, 0b1111_1100, **two))
+    assert not on_several(answer(FIVE, 0b1111_1100, **{**two, "ntasks_per_node": "1"}))
+
+
+def test_with_tasks_said_in_two_ways_each_node_must_have_as_many_gpus_free() -> None:
+    """Slurm 24.11 starts it as 3 + 1 on 3 + 2 free GPUs, and not on 3 + 1."""
+    two = {"num_tasks": "4", "ntasks_per_node": "2", "min_nodes": "2", "max_nodes": "2"}
+
+    assert not on_several(answer(FIVE, SEVEN, **two))
+    assert on_several(answer(FIVE, SEVEN, **{**two, "num_tasks": ""}))
 
 
 @settings(max_examples=examples(200))
