@@ -130,8 +130,8 @@ def read(fields: Mapping[str, str]) -> Request:
         het="het" in fields,
         array="array" in fields,
         signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
-        later=any(key in fields for key in ("held", "begin", "dependency")),
-        asked=";".join(f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields),
+        later=not fields.keys().isdisjoint(("held", "begin", "dependency")),
+        asked=";".join([f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields]),
         flags=flags,
     )
 
@@ -246,6 +246,8 @@ def _counted(fields: Mapping[str, str], key: str) -> int | None:
 
 
 def _memory(fields: Mapping[str, str]) -> Memory | None:
+    if fields.keys().isdisjoint(("mem_per_node", "mem_per_cpu", "mem_per_tres")):
+        return None
     memory = Memory(number(fields, "mem_per_node"), number(fields, "mem_per_cpu"), _counted(fields, "mem_per_tres"))
     return None if memory == Memory() else memory
 

@@ -58,6 +58,8 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
 
 def _tiered(demand: Demand) -> dict[str, str]:
     """Returns the values for hosts, guests, and jobs that may become guests; empty for most jobs."""
+    if demand.tier is ALONE and demand.guest_after is None:
+        return {}
     host = {"tier": GUARANTEED, "way": demand.host_way}
     gpu_mem = demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None
     return {
