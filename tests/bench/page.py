@@ -349,9 +349,11 @@ and its rate is more than twice the echo's all the same: with the echo Slurm tes
 
 The three runs before had 0.950, 0.997 and 0.951 in `rate_vs_echo`, in `limits` 0.847, 0.950 and 0.900, in `new` 0.72,
 0.69 and 0.68 with 0.32 to 0.33 ms over the echo's median. `new` is what is missed here: each of its jobs
-needs a search of its own. The echo daemon, like berthd before, is connected to anew for each submission; slurmctld
-keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo` was 0.842 and the median 0.073 ms over
-the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld packs all jobs, nobody submits one.
+needs a search of its own. In runs from before 2026-11-28 the amounts of memory of `new` came again in each turn, so
+berthd knew its kinds from the third turn on; since then each is new. The echo daemon, like berthd before, is connected
+to anew for each submission; slurmctld keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo`
+was 0.842 and the median 0.073 ms over the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld
+packs all jobs, nobody submits one.
 """,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
