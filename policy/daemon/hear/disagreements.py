@@ -1,6 +1,6 @@
-"""Counts and names the jobs that run on another part of a GPU than Berth gave them.
+"""Counts and names the jobs that run on another part of a GPU than Berth gave them, and finds those held for that.
 
-Their nodes should have held them (prolog_epilog/given.py).
+Their nodes should hold them (prolog_epilog/given.py). A node's word of that can be lost, so Slurm's record counts.
 """
 
 import os
@@ -27,8 +27,8 @@ class Disagreements:
         """For `berth status`."""
         return {"disagreements": str(self._count)} if self._count else {}
 
-    def look(self, reading: Reading) -> None:
-        """Name each run once."""
+    def look(self, reading: Reading) -> list[tuple[int, str]]:
+        """Name each run once; the held jobs whose users have not been told why, with their nodes."""
         seen = {job.id: job for job in reading.jobs if job.state in _RUNS and job.wants_gpus}
         self._named &= {(job.id, job.start) for job in seen.values()}
         for job in seen.values():
@@ -43,3 +43,10 @@ class Disagreements:
                     f"JobId={job.id} UserId={job.user} NodeList={where} runs against what Berth planned: {why}", 631
                 )
         self._seen = seen
+        held = [job for job in reading.jobs if not job.priority and job.state == "PENDING" and job.segment]
+        return [(job.id, (job.segment or {}).get("nodes", "")) for job in held if self._has_to_be_told(job)]
+
+    def _has_to_be_told(self, job: JobFacts) -> bool:
+        return "disagrees" not in (job.segment or {}) and bool(
+            disagreement.of_running(job, self._skipped, self._trusted)
+        )

@@ -71,6 +71,8 @@ class Degraded:
             values = None
         if job.state == "PENDING" and values is not None and (why := disagreement.of_text(job, values)):
             # Its node has held it (prolog_epilog/given.py).
+            if "disagrees" in values:
+                return 0
             self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
             log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}", 602)
             return 1

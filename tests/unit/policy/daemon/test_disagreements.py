@@ -99,6 +99,24 @@ def test_each_run_is_counted_and_named_once(capsys: pytest.CaptureFixture[str]) 
     assert found.told == {"disagreements": "2"}
 
 
+def held(asked: str, values: dict[str, str] | None, **more: object) -> JobFacts:
+    """The same job, put back into the queue by its node."""
+    return running(asked, values, state="PENDING", nodes=(), start=None, priority=0, **more)
+
+
+def test_a_held_job_is_found_though_its_node_never_spoke() -> None:
+    found = Disagreements(SKIPPED)
+    bad = held("gres/shard:g0:1", PACKED)
+    others = [
+        replace(bad, id=8, priority=5),
+        held("gres/shard:g0:1", {**PACKED, "disagrees": "told before"}),
+        replace(held("gres/shard:g0:30", PACKED), id=9),
+    ]
+
+    assert found.look(reading([node("n1")], [bad, *others], at=NOW)) == [(7, "n1")]
+    assert found.told == {}
+
+
 class Held(Slurm):
     """Its owner changed what it pays for, and its node put it back, held."""
 
@@ -118,3 +136,7 @@ def test_the_user_of_a_held_job_reads_why(capsys: pytest.CaptureFixture[str]) ->
     [told] = [text for name, text in rows(5, "PENDING", slurm.values) if name == "held"]
     assert told == "Slurm gives it 1 % of GPU 0, and its place is 30 % of GPU 0; cancel it and submit it again"
     assert "was held on n1: Slurm gives it 1 %" in capsys.readouterr().err
+
+    degraded.note(5, "n1", NOW)
+    assert degraded.send_elsewhere(NOW) == 0
+    assert slurm.done == ["annotate 5"]
