@@ -177,7 +177,9 @@ class Spreading:
         at, memory = self._book.at, self._memories.get(entry.job.id)
         if demand.spread is None or not entry.nodes or at < entry.until or (memory and at < memory.spread_again):
             return False
-        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit) if self.worth(entry) else []
+        if not self.worth(entry):
+            return False
+        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
         if not parts:
             self.refused[entry.spread_shape] = demand.limit
             return False

@@ -127,7 +127,7 @@ def _decide(
 def only_watch(decision: Decision) -> Decision:
     """Returns the decision for a site that only watches: the place is noted in the segment, and Slurm chooses."""
     if decision.verb == "pass":
-        silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
+        silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent", "licenses"}}
         if segment.LATER not in silent.get("segment", "").partition(" ")[0]:
             return Decision("pass", silent)
     elif decision.verb not in {"place", "later"}:

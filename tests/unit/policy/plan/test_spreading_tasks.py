@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policy.cluster.fleet import Fleet
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
-from policy.plan.answer.decide import Decision, decide
+from policy.plan.answer.decide import Decision, decide, only_watch
 from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
 from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, claims_on, parts_now
@@ -313,6 +313,13 @@ def counted(*features: str, **fields: str) -> Decision:
 def test_where_all_nodes_have_one_counted_model_its_licences_are_known() -> None:
     assert counted("h100", "h100", "h100").fields["licenses"] == "berth_h100:4"
     assert "licenses" not in counted("rack1", "rack1", "rack1").fields
+
+
+@pytest.mark.parametrize("fields", [{}, {"client": "srun"}])
+def test_a_site_that_watches_writes_no_licences(fields: dict[str, str]) -> None:
+    decision = counted("h100", "h100", "h100", **fields)
+
+    assert ("licenses" in decision.fields, "licenses" in only_watch(decision).fields) == (True, False)
 
 
 def test_where_models_differ_a_job_that_names_its_model_starts_on_several_nodes() -> None:
