@@ -41,7 +41,8 @@ from tests.bench.table import Figure, at_least, report
 
 #: What decides: the plan, places, costs, node sets, the guard's law, retries.
 FILES = (
-    *(f"policy/plan/{name}.py" for name in ("plan", "queue_walk", "waiting_jobs", "book", "later_places")),
+    *(f"policy/plan/{name}.py" for name in ("plan", "queue_walk", "simple_claims", "queue_index")),
+    *(f"policy/plan/{name}.py" for name in ("waiting_jobs", "book", "book_rows", "later_places")),
     "policy/cluster/cost.py",
     *(f"policy/placement/{name}.py" for name in ("berth", "gang", "speed", "base", "keep_together")),
     *(f"topology/{name}.py" for name in ("tables", "nodesets")),
