@@ -11,6 +11,9 @@ from policy.formats import segment as segments
 
 from .harness import Slurm, until
 
+# Half of them on each release in `make test`, all on both in `make test-hard`: ten seconds each, most of them waiting.
+pytestmark = pytest.mark.any_slurm
+
 SHAPE = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "NodeList", "AllocTRES")
 BODY = "srun bash -c 'echo $SLURMD_NODENAME $SLURM_NTASKS'; exec sleep 300"
 NODES = ("n1", "n2", "n3", "n4")

@@ -15,6 +15,9 @@ from policy.formats import segment as segments
 from .harness import PROBE, Slurm, seen, until
 from .test_spreading import SHAPE, cancel, leave, take
 
+# Half of them on each release in `make test`, all on both in `make test-hard`: ten seconds each, most of them waiting.
+pytestmark = pytest.mark.any_slurm
+
 BODY = f"srun bash -c '{PROBE}' | sort; echo all; exec sleep 300"
 
 
