@@ -1,9 +1,11 @@
 """Berth's daemon with `look_ahead` beside the same without it, in the simulated Slurm: how much sooner jobs end.
 
-A pair is one of the eight traces of `make bench-placement` and one draw of its arrivals. The daemon's own code plans;
-nothing takes time.
+A pair is one of the eight traces of `make bench-placement` and one draw of its arrivals. The daemon's own code plans.
+Nothing takes time, or with `--timed` all takes as long as on a test cluster: then Slurm starts a pinned job by itself
+as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice.
 
-usage: python -m tests.bench.look_ahead [--limits {tripled,drawn,alike}] [--traces 0,1,...] [--draws 42,43]
+usage: python -m tests.bench.look_ahead [--timed] [--network {flat,leaves,pods}] [--limits {tripled,drawn,alike}]
+                                        [--traces 0,1,...] [--draws 42,43]
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from policy.simulate.slurm.settings import Delays, SlurmSettings
 from tests.bench import placement_slurm as slurm
 from tests.bench.placement_pairs import METRICS, Comparison, Pair
 
-FAMILY = slurm.SlurmFamily("slurm, flat, limits x 3", limit_factor=slurm.LIMIT_FACTOR)
+FAMILIES = {one.name.split(", ")[1]: one for one in slurm.families() if one.limit_factor is not None}
+"""By network."""
 FOUR_DAYS = 4 * 86_400.0
 WITH, WITHOUT = "look_ahead", "without"
 
@@ -37,16 +40,17 @@ def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[Tr
     return jobs
 
 
-def one_pair(limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
+def one_pair(network: str, limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
     """Plays one trace and draw, without and with it."""
-    jobs = limited(slurm.jobs_of(FAMILY, trace, draw), limits, trace, draw)
+    family = FAMILIES[network]
+    jobs = limited(slurm.jobs_of(family, trace, draw), limits, trace, draw)
     found = {}
     for name in (WITHOUT, WITH):
         site = Settings(look_ahead=name == WITH)
         settings = SlurmSettings(order="fifo", berthd=True, site=site, delays=delays)
-        outcome = run(jobs, slurm.fleet_of(FAMILY), slurm.policy_of("berth", draw), settings).figures()
+        outcome = run(jobs, slurm.fleet_of(family), slurm.policy_of("berth", draw), settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
-    return Pair(FAMILY.name, "fifo", trace, draw, found)
+    return Pair(family.name, "fifo", trace, draw, found)
 
 
 def main(arguments: list[str]) -> int:
@@ -55,6 +59,7 @@ def main(arguments: list[str]) -> int:
         print(lacks, file=sys.stderr)
         return 1
     parser = argparse.ArgumentParser(prog="look_ahead", description="berthd with look_ahead over the same without it.")
+    parser.add_argument("--network", choices=list(FAMILIES), default="flat")
     parser.add_argument("--limits", choices=("tripled", "drawn", "alike"), default="tripled")
     parser.add_argument("--traces", default=",".join(map(str, range(len(slurm.TRACES)))))
     parser.add_argument("--draws", default="42,43")
@@ -64,7 +69,7 @@ def main(arguments: list[str]) -> int:
     pairs = []
     for draw in map(int, options.draws.split(",")):
         for trace in map(int, options.traces.split(",")):
-            pairs.append(one_pair(options.limits, trace, draw, delays))
+            pairs.append(one_pair(options.network, options.limits, trace, draw, delays))
             figures = pairs[-1].figures
             ratios = ", ".join(f"{one} {figures[WITH][one] / figures[WITHOUT][one]:.3f}" for one in METRICS)
             print(f"trace {trace}, draw {draw}: {ratios}", flush=True)
