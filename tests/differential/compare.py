@@ -117,7 +117,8 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         # Slurm names some of the GPUs, all or none, by their types and where they lie.
         return True
     asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
-    spare = "--exclusive" in words or any(word.startswith("--mincpus") for word in words)
+    fewer_tasks = "-n1" in request.step and nodes_of(plain) > 1
+    spare = fewer_tasks or "--exclusive" in words or any(word.startswith("--mincpus") for word in words)
     if spare and other_cores(plain, berth):
         # Where a job has cores to spare, 24.11 gives a step those beside its GPUs alone, or all, as these lie.
         return True
