@@ -138,3 +138,18 @@ def test_a_long_array_whose_tasks_run_one_by_one_is_no_job_that_does_not_start()
         ("submit", "array", 11, 5, "COMPLETED", 0),
         ("config-read",),
     ])  # fmt: skip
+
+
+def test_a_place_given_after_the_clock_was_set_back_is_no_others() -> None:
+    # A reading from before the clock was set lacked the job, and looked late enough to show it.
+    play([
+        ("site", 1007, 1, 2, 0, 3),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("pass", 1),
+        ("clock", -60),
+        ("submit", "retry", 9, 1, "NODE_FAIL", 0),
+        ("hear",),
+        ("submit", "movable", 6, 60, "NODE_FAIL", 0),
+    ])  # fmt: skip

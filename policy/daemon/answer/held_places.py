@@ -50,6 +50,8 @@ class HeldPlaces:
         self._missing: dict[str, dict[str, float]] = {}
         """By user, the nonces of jobs that never showed up, and when that was seen."""
         self._said = 0.0
+        self._read = 0.0
+        """Time of the last reading."""
 
     def __iter__(self) -> Iterator[str]:
         """Yields the nonces."""
@@ -72,11 +74,14 @@ class HeldPlaces:
     def keep(self, nonce: str, uid: str, claim: Claim, now: float) -> None:
         """Keeps a place."""
         self._drop(nonce)
-        self._held[nonce] = HeldPlace(claim, uid, now)
+        self._held[nonce] = HeldPlace(claim, uid, max(now, self._read))
         self._of_user[uid] = self._of_user.get(uid, 0) + 1
 
     def look(self, seen: AbstractSet[str], read: float, now: float) -> None:
         """Takes in a reading of Slurm and its time: places of jobs that it shows, or should show, are kept no more."""
+        if read < self._read:
+            self._set_back(read, now)
+        self._read = read
         for nonce in seen & self._held.keys():
             self._drop(nonce)
         for uid, nonces in list(self._missing.items()):
@@ -89,6 +94,13 @@ class HeldPlaces:
             if held.given < read - self._seconds:
                 self._drop(nonce)
                 self._miss(nonce, held.uid, now)
+
+    def _set_back(self, read: float, now: float) -> None:
+        """Lets nothing lie after the time to which this machine's clock was set back."""
+        self._held = {nonce: replace(held, given=min(held.given, read)) for nonce, held in self._held.items()}
+        self._said = min(self._said, now)
+        for nonces in self._missing.values():
+            nonces.update({nonce: min(when, now) for nonce, when in nonces.items()})
 
     def renumber(self, old: Fleet, new: Fleet) -> None:
         """Gives the places the node numbers of another fleet."""
