@@ -153,3 +153,20 @@ def test_a_place_given_after_the_clock_was_set_back_is_no_others() -> None:
         ("hear",),
         ("submit", "movable", 6, 60, "NODE_FAIL", 0),
     ])  # fmt: skip
+
+
+def test_nor_where_many_readings_from_before_come_late() -> None:
+    play([
+        ("site", 910, 0, 2, 0, 14),
+        ("start",),
+        ("pass", 2),
+        ("hear",),
+        ("config-read",),
+        ("pass", 1),
+        ("during", 4, "submit", "whole", 5, 200, "COMPLETED", 0),
+        ("pass", 50),
+        ("clock", -3600),
+        ("submit", "retry", 6, 20, "COMPLETED", 0),
+        ("hear",),
+        ("pass", 2),
+    ])  # fmt: skip

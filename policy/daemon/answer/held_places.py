@@ -74,11 +74,13 @@ class HeldPlaces:
     def keep(self, nonce: str, uid: str, claim: Claim, now: float) -> None:
         """Keeps a place."""
         self._drop(nonce)
-        self._held[nonce] = HeldPlace(claim, uid, max(now, self._read))
+        self._held[nonce] = HeldPlace(claim, uid, now)
         self._of_user[uid] = self._of_user.get(uid, 0) + 1
 
     def look(self, seen: AbstractSet[str], read: float, now: float) -> None:
         """Takes in a reading of Slurm and its time: places of jobs that it shows, or should show, are kept no more."""
+        # What was read before this machine's clock was set back says nothing of places that were given since.
+        read = min(read, now)
         if read < self._read:
             self._set_back(read, now)
         self._read = read

@@ -1,4 +1,4 @@
-"""Places that were given to jobs which Slurm has not shown yet, where this machine's clock is set while they are kept."""
+"""Places that were given to jobs which Slurm has not shown yet, where this machine's clock is set meanwhile."""
 
 from __future__ import annotations
 
