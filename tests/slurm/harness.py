@@ -192,16 +192,15 @@ class Slurm:
         self.is_clear = True
 
     def berthd(self, verb: str) -> None:
-        """start, stop, pause or resume the daemon; after a start, wait until it has read Slurm, or says why not."""
+        """start, stop, pause or resume the daemon; after a start, wait until it has read Slurm."""
         self.target.run(["svc", "berthd", verb], user="root")
         if verb == "start":
             until("berthd to read Slurm", self._berthd_is_ready)
 
     def _berthd_is_ready(self) -> bool:
         """Before it has a picture of Slurm it leaves all jobs to it."""
-        answer = self.target.run(["berth", "status", "--json"], user="root", check=False)
-        status = json.loads(answer.out) if answer.rc == 0 else {}
-        return "snapshot_age_ms" in status or status.get("problem", "not read yet").find("not read yet") < 0
+        status = self.target.berthd()
+        return "snapshot_age_ms" in status and "problem" not in status
 
     @property
     def can_reconfigure(self) -> bool:
@@ -226,7 +225,7 @@ class Slurm:
         def agreed() -> bool:
             gres = re.findall(r"GresUsed=(\S+)", self.target.run(["scontrol", "show", "node", "-d"], user="root").out)
             used = sum(len(set(re.findall(r"(?:gpu:(g\d+):1|shard:(g\d+):[1-9]\d*)\(", node))) for node in gres)
-            now, status = time.monotonic(), self._status()
+            now, status = time.monotonic(), self.target.berthd()
             # As many may be free though another job holds them: one ended and one began since it read.
             return (
                 "problem" not in status
@@ -243,16 +242,10 @@ class Slurm:
             since = time.monotonic() + READ_SELDOM
 
             def read_since(since: float = since) -> bool:
-                now, status = time.monotonic(), self._status()
+                now, status = time.monotonic(), self.target.berthd()
                 return "problem" not in status and now - float(status.get("snapshot_age_ms", "inf")) / 1e3 > since
 
             until("berthd to read Slurm anew", read_since)
-
-    def _status(self) -> dict[str, str]:
-        """What `berth status` says, also where it has something to complain about."""
-        said = self.target.run(["berth", "status", "--json"], user="root", check=False).out
-        status: dict[str, str] = json.loads(said) if said.startswith("{") else {}
-        return status
 
     def berthd_status(self) -> dict[str, str]:
         """What `berth status` says."""

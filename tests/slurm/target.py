@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import subprocess
@@ -12,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 
+from policy.formats import wire
+
 from .hands import Hands
+
+#: Of berthd, in the test cluster.
+SOCKET = "/run/berth/berthd.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,12 @@ class Target(ABC):
         process.stdin = None
         return process
 
+    def berthd(self) -> dict[str, str]:
+        """What berthd says of itself; nothing where it does not answer."""
+        said = self.run(["berth", "status", "--json"], user="root", check=False).out
+        status: dict[str, str] = json.loads(said) if said.startswith("{") else {}
+        return status
+
 
 class Container(Target):
     """The controller's container of a Dockerized cluster."""
@@ -115,6 +127,13 @@ class Container(Target):
         if "failed" in answer:
             raise CommandFailed(f"{shlex.join(argv)} as {user}: {answer['failed']}")
         return Result(tuple(argv), answer["rc"], answer["out"], answer["err"])
+
+    def berthd(self) -> dict[str, str]:
+        """Asks over berthd's socket: tests ask often, and to start Python for it keeps the processors busy."""
+        answer = _hands(self.name).run(socket=SOCKET, send=wire.encode("status", {}).decode()).get(timeout=90)
+        if answer.get("rc") or not answer.get("out"):
+            return {}
+        return dict(wire.decode(answer["out"].encode()).fields)
 
 
 class Prefix(Target):

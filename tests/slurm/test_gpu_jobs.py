@@ -29,6 +29,12 @@ def on_gpus(slurm: Slurm) -> dict[str, int]:
     return {job: jobs.count(job) for job in jobs}
 
 
+def uuids_of(slurm: Slurm, job: int) -> set[str]:
+    """The GPUs that a job is listed on for jobstats."""
+    files = listed(slurm, "/run/gpustat").items()
+    return {name for name, lines in files if name.startswith("GPU-") and str(job) in {one.split()[0] for one in lines}}
+
+
 def test_whole_packed_and_plain_jobs_are_listed_and_leave_nothing(slurm: Slurm) -> None:
     with berth_conf(slurm, KEYS):
         whole = slurm.submit("-w", NODE, "-n1", "--gpus=3", body=waiting_body())
@@ -40,15 +46,12 @@ def test_whole_packed_and_plain_jobs_are_listed_and_leave_nothing(slurm: Slurm) 
         wanted = {str(whole): 3, str(plain): 2, **{str(job): 1 for job in packed}}
 
         until("all jobs to be listed", lambda: on_gpus(slurm) == wanted)
+        # A Prolog writes its files one after the other.
+        until("and for jobstats", lambda: {str(job): len(uuids_of(slurm, job)) for job in jobs} == wanted)
 
-        by_job = listed(slurm, "/run/gpustat")
-        uuids = [name for name in by_job if name.startswith("GPU-")]
+        uuids = [name for name in listed(slurm, "/run/gpustat") if name.startswith("GPU-")]
         assert len(uuids) == len(listed(slurm, "/run/dcgm-jobs"))
-        users = {
-            job: [name for name in uuids if any(line.split()[0] == str(job) for line in by_job[name])] for job in jobs
-        }
-        assert [len(users[job]) for job in jobs] == [3, 2, 1, 1]
-        assert set(users[whole]).isdisjoint(users[plain])
+        assert uuids_of(slurm, whole).isdisjoint(uuids_of(slurm, plain))
         let_go(slurm, *jobs)
         for job in jobs:
             slurm.finish(job)
