@@ -347,10 +347,10 @@ does can have a `rate_vs_echo` above it.
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
 and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
 
-The three runs before had 0.950, 0.997 and 0.951 in `rate_vs_echo`, in `limits` 0.847, 0.950 and 0.900, in `new` 0.72,
-0.69 and 0.68 with 0.32 to 0.33 ms over the echo's median. `new` is what is missed here: each of its jobs
-needs a search of its own. In runs from before 2026-11-28 the amounts of memory of `new` came again in each turn, so
-berthd knew its kinds from the third turn on; since then each is new. The echo daemon, like berthd before, is connected
+Three runs before had 0.950, 0.997 and 0.951 in `rate_vs_echo`, in `limits` 0.847, 0.950 and 0.900. In `new` each job
+needs a search of its own, and its rate is what is missed here. Before, it took 0.30 to 0.33 ms over the echo's median,
+though the amounts of memory came again in each turn, so that berthd knew the kinds from the third turn on; with kinds
+that are new in each turn 0.47 ms at a load of 12 to 16. The echo daemon, like berthd before, is connected
 to anew for each submission; slurmctld keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo`
 was 0.842 and the median 0.073 ms over the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld
 packs all jobs, nobody submits one.
