@@ -26,7 +26,9 @@
 #include "node/share_file.h"
 #include "text/text.h"
 
+#ifndef DEADLINE_MS /* A test has its own: it may run on a machine that is slow. */
 #define DEADLINE_MS 300
+#endif
 #define HOSTS_MAX 4
 #define NODE_MAX 255
 #define ANSWER_DONE "berth/1 done\n"
@@ -408,7 +410,8 @@ int main(int argc, char **argv)
 	}
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	until = began;
-	until.tv_nsec += DEADLINE_MS * 1000000L;
+	until.tv_sec += DEADLINE_MS / 1000;
+	until.tv_nsec += DEADLINE_MS % 1000 * 1000000L;
 	if (until.tv_nsec >= 1000000000L) {
 		until.tv_nsec -= 1000000000L;
 		until.tv_sec++;

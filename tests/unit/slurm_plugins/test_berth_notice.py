@@ -31,10 +31,10 @@ def shares() -> Path:
 
 
 @functools.cache
-def program() -> Path:
+def program(*more: str) -> Path:
     own = ("config/config.c", "config/config_table.c", "config/options.c", "node/share_file.c")
     sources = ("berth_notice/berth_notice.c", *own, "text/path_list.c", "text/text.c")
-    flags = ("-pthread", f'-DSHARE_FOLDER="{shares()}"')
+    flags = ("-pthread", f'-DSHARE_FOLDER="{shares()}"', *more)
     return building.built("berth-notice", [building.PLUGINS / name for name in sources], flags=flags)
 
 
