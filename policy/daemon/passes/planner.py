@@ -174,9 +174,9 @@ class Planner:
                     self._moved |= self._moving.touched
                 self._put_off(changes or ())
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
-            for held in apart(self._disagreements.look, reading) or ():
-                self._degraded.note(*held, reading.at)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
+            held = apart(self._disagreements.look, reading) or ()
+            self._pins.written += apart(self._degraded.tell_held, held) or 0
             apart(self._failures.watch, reading)
             apart(self._preflights.step, reading)
             self._reasons_left = MOST_REASONS if self._places else 0

@@ -5,7 +5,7 @@ has it as failed, and only then: one that finished, was cancelled or ran out of 
 keep away from stands in its segment, so that no restart of berthd forgets it; its user's node lists stay as they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from policy.formats import segment
 from policy.formats.errors import FormatError, SlurmError
@@ -63,19 +63,34 @@ class Degraded:
             del self._met[job_id]
         return updates
 
+    def tell_held(self, held: Iterable[tuple[int, str]]) -> int:
+        """Tell the users of jobs that were held on these nodes why, as Slurm's record has it; how many updates."""
+        updates = 0
+        for job_id, where in held:
+            try:
+                job = self._gateway.job(job_id)
+                if (values := _values(job)) is not None:
+                    updates += self._tell(job, values, where) or 0
+            except SlurmError:
+                continue  # the next reading shows it again
+        return updates
+
+    def _tell(self, job: JobText, values: Mapping[str, str], where: str) -> int | None:
+        """Write why a job that waits is held, unless that is done; how many updates, None if it may start."""
+        why = disagreement.of_text(job, values) if job.state == "PENDING" else ""
+        if not why:
+            return None
+        if "disagrees" in values:
+            return 0
+        self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
+        log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}", 602)
+        return 1
+
     def _send(self, job: JobText, nodes: set[str], since: float, at: float) -> int:
         where = ",".join(sorted(nodes))
-        try:
-            values = segment.fields(job.admin_comment)
-        except FormatError:
-            values = None
-        if job.state == "PENDING" and values is not None and (why := disagreement.of_text(job, values)):
-            # Its node has held it (prolog_epilog/given.py).
-            if "disagrees" in values:
-                return 0
-            self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
-            log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}", 602)
-            return 1
+        values = _values(job)
+        if values is not None and (told := self._tell(job, values, where)) is not None:
+            return told  # its node has held it (prolog_epilog/given.py)
         if job.state not in _FAILED or values is None or not {"share", "tier"} & values.keys():
             log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so", 603)
             return 0
@@ -94,6 +109,13 @@ class Degraded:
         self._gateway.annotate(job.id, sent(values, where, at))
         log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}", 605)
         return 2
+
+
+def _values(job: JobText) -> dict[str, str] | None:
+    try:
+        return segment.fields(job.admin_comment)
+    except FormatError:
+        return None
 
 
 def sent(values: Mapping[str, str], where: str, at: float) -> dict[str, str]:

@@ -138,5 +138,20 @@ def test_the_user_of_a_held_job_reads_why(capsys: pytest.CaptureFixture[str]) ->
     assert "was held on n1: Slurm gives it 1 %" in capsys.readouterr().err
 
     degraded.note(5, "n1", NOW)
-    assert degraded.send_elsewhere(NOW) == 0
+    assert (degraded.send_elsewhere(NOW), degraded.tell_held([(5, "n1")])) == (0, 0)
     assert slurm.done == ["annotate 5"]
+
+
+def test_he_reads_it_too_where_the_nodes_word_was_lost() -> None:
+    slurm = Held(state="PENDING")
+
+    assert Degraded(slurm, slurm.outcome).tell_held([(5, "n1")]) == 1  # type: ignore[arg-type]
+
+    assert slurm.values["disagrees"].startswith("Slurm gives it 1 % of GPU 0")
+
+
+@pytest.mark.parametrize("slurm", [Slurm(state="PENDING"), Held(state="RUNNING"), Held(refuses="busy")])
+def test_a_job_that_may_start_after_all_is_left_alone(slurm: Slurm) -> None:
+    assert Degraded(slurm, slurm.outcome).tell_held([(5, "n1")]) == 0  # type: ignore[arg-type]
+
+    assert slurm.done == []
