@@ -2,7 +2,7 @@
 
 A pair is one of the eight traces of `make bench-placement` and one draw of its arrivals. The daemon's own code plans.
 Nothing takes time, or with `--timed` all takes as long as on a test cluster: then Slurm starts a pinned job by itself
-as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice.
+as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the same jobs.
 
 usage: python -m tests.bench.look_ahead [--timed] [--network {flat,leaves,pods}] [--limits {tripled,drawn,alike}]
                                         [--traces 0,1,...] [--draws 42,43]
@@ -21,13 +21,15 @@ from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
 from policy.simulate.slurm.settings import Delays, SlurmSettings
+from tests.bench import placement_pairs as pairwise
 from tests.bench import placement_slurm as slurm
-from tests.bench.placement_pairs import METRICS, Comparison, Pair
+from tests.bench.placement_pairs import Comparison, Pair
 
 FAMILIES = {one.name.split(", ")[1]: one for one in slurm.families() if one.limit_factor is not None}
 """By network."""
 FOUR_DAYS = 4 * 86_400.0
-WITH, WITHOUT = "look_ahead", "without"
+WITH, WITHOUT, PLAIN = "look_ahead", "without", "plain Slurm"
+METRICS = (*pairwise.METRICS, "longest_wait_s")
 
 
 def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[TraceJob]:
@@ -41,20 +43,23 @@ def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[Tr
 
 
 def one_pair(network: str, limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
-    """Plays one trace and draw, without and with it."""
+    """Plays one trace and draw, without it, with it, and on plain Slurm."""
     family = FAMILIES[network]
     jobs = limited(slurm.jobs_of(family, trace, draw), limits, trace, draw)
     found = {}
-    for name in (WITHOUT, WITH):
+    for name in (WITHOUT, WITH, PLAIN):
+        policy = slurm.policy_of("slurm" if name == PLAIN else "berth", draw)
         site = Settings(look_ahead=name == WITH)
-        settings = SlurmSettings(order="fifo", berthd=True, site=site, delays=delays)
-        outcome = run(jobs, slurm.fleet_of(family), slurm.policy_of("berth", draw), settings).figures()
-        found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
+        settings = SlurmSettings(order="fifo", berthd=name != PLAIN, site=site, delays=delays)
+        outcome = run(jobs, slurm.fleet_of(family), policy, settings)
+        figures = outcome.figures()
+        found[name] = {figure: float(str(figures[figure])) for figure in pairwise.METRICS}
+        found[name]["longest_wait_s"] = max(outcome.starts[job.id] - job.submit for job in jobs)
     return Pair(family.name, "fifo", trace, draw, found)
 
 
 def main(arguments: list[str]) -> int:
-    """Plays the pairs, and prints with over without."""
+    """Plays the pairs, and prints with over without, and both over plain Slurm."""
     if lacks := slurm.missing():
         print(lacks, file=sys.stderr)
         return 1
@@ -74,9 +79,11 @@ def main(arguments: list[str]) -> int:
             ratios = ", ".join(f"{one} {figures[WITH][one] / figures[WITHOUT][one]:.3f}" for one in METRICS)
             print(f"trace {trace}, draw {draw}: {ratios}", flush=True)
     together = Comparison(pairs)
-    for one in METRICS:
-        ratio = together.ratio(WITH, one, WITHOUT)
-        print(f"{one}: {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), {len(pairs)} pairs")
+    for name, peer in ((WITH, WITHOUT), (WITHOUT, PLAIN), (WITH, PLAIN)):
+        for one in METRICS:
+            ratio = together.ratio(name, one, peer)
+            shown = f"{ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
+            print(f"{name} over {peer}, {one}: {shown}, {len(pairs)} pairs")
     return 0
 
 

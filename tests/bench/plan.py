@@ -169,9 +169,9 @@ def passes(world: World, fleet: Fleet, count: int, settings: Settings | None = N
     return taken
 
 
-def events(world: World, fleet: Fleet, count: int) -> list[float]:
+def events(world: World, fleet: Fleet, count: int, settings: Settings | None = None) -> list[float]:
     """Milliseconds from a notice to its plan; now and then a timer's reading and whole pass in between, not counted."""
-    picture, plan = Picture(fleet), Plan(BerthPolicy(), Settings())
+    picture, plan = Picture(fleet), Plan(BerthPolicy(), settings or Settings())
     reading = world.reading()
     picture.update(reading)
     plan.replan(picture.book(), reading.jobs)
@@ -231,6 +231,22 @@ def ahead(count: int) -> dict[bool, float]:
     return {on: statistics.median(taken) for on, taken in found.items()}
 
 
+def events_ahead(count: int) -> dict[bool, list[float]]:
+    """Milliseconds of notices with and without `look_ahead`, in turns, on the same nodes; 300 jobs wait."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(3):
+        for on in (True, False):
+            world = World(256, 300, seed, whole_nodes=True)
+            found[on] += events(world, world.fleet(), count, Settings(look_ahead=on))
+    return found
+
+
+def middle_and_end(taken: list[float]) -> tuple[float, float]:
+    """Returns the median and the 99th percentile."""
+    in_order = sorted(taken)
+    return in_order[len(in_order) // 2], in_order[int(0.99 * len(in_order))]
+
+
 def naive(world: World) -> float:
     """Milliseconds to rebuild what is free on each node, with nothing planned."""
     sizes = np.full(len(world.names), 255)
@@ -257,8 +273,7 @@ def main() -> int:
         print(f"bench-plan: {nodes} nodes, median pass {medians[label]:.1f} ms", flush=True)
         limit = 50.0 if label == "8192" else 400.0
         figures.append(at_most(f"pass_{label}_ms", medians[label], limit, "ms", "naive numpy", naive(world)))
-        taken = sorted(events(world, fleet, arguments.events))
-        p50, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
+        p50, p99 = middle_and_end(events(world, fleet, arguments.events))
         if label == "8192":
             figures += [Figure("event_8192_p50_ms", p50, "ms"), at_most("event_8192_ms", p99, 5.0, "ms")]
             figures.append(at_most("moving_look_8192_ms", max(looks(world, fleet)), 50.0, "ms"))
@@ -267,6 +282,10 @@ def main() -> int:
     with_it = ahead(arguments.passes)
     figures.append(Figure("pass_2048_ms", with_it[False], "ms"))
     figures.append(at_most("pass_2048_ahead_ms", with_it[True], 50.0, "ms"))
+    for on, taken in events_ahead(arguments.passes * 3).items():
+        p50, p99 = middle_and_end(taken)
+        label = "2048_ahead" if on else "2048"
+        figures += [Figure(f"event_{label}_p50_ms", p50, "ms"), at_most(f"event_{label}_ms", p99, 20.0, "ms")]
     growth = (medians["100k"] / medians["8192"]) / (12_500 / 1_024)
     figures.append(at_most("growth_over_linear", growth, 1.0, ""))
     world = World(1_024, 10_000)
@@ -275,6 +294,9 @@ def main() -> int:
     figures.append(Figure("pass_8192_10k_jobs_ms", took, "ms"))
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
     figures.append(at_most("rss_mb", rss, 300.0, "MB"))
+    world = World(2_048, 30_000)
+    p50, p99 = middle_and_end(events(world, world.fleet(), arguments.events // 5))
+    figures += [Figure("event_30k_jobs_p50_ms", p50, "ms"), Figure("event_30k_jobs_ms", p99, "ms")]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     notes = {"passes": str(arguments.passes), "events": str(arguments.events), "waiting": "1000", "date": today}
     report("plan", "planning passes with 1,000 waiting jobs; p99 of one notice", figures, notes)
