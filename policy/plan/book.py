@@ -168,8 +168,9 @@ class Book(BookRows):
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         """Returns the best place at the first moment that has one, and that moment: 0 for free now."""
         try:
-            now = Book.now_together if self.places is None else self.places.best
-            return now(self, demand, policy), 0.0
+            if self.places is not None:
+                return self.places.best(self, demand, policy), 0.0
+            return self.now_together(demand, policy), 0.0
         except NotNow as nothing_now:
             found = [place for part in demand.parts() if (place := self._later(part, policy)) is not None]
             if not found:

@@ -213,7 +213,7 @@ class Plan:
         index = self._index_of(queue)
         isolation.group(at, walk.know_part, queue, index.het)
         guests = [entry for entry in index.guests if entry.only_guest]
-        for entry in walk.concerned(index, touched):
+        for entry in index.concerned(walk, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats on other nodes are still claimed in the book.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]

@@ -12,7 +12,7 @@ from policy.plan.waiting_jobs import Shape, Waiting
 
 
 class FreeNow(Protocol):
-    """What a walk knows of the GPUs that are free now on its nodes; there is less and less of it."""
+    """Tells which GPUs are free now on the nodes of a walk: each claim leaves fewer of them."""
 
     @property
     def most_free(self) -> int:

@@ -1,7 +1,6 @@
 """The queue walk: each waiting job in order claims its place, and gets another one if it has to."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
 from policy.plan.queue_ahead import QueueAhead
-from policy.plan.queue_index import QueueIndex
 from policy.plan.simple_claims import SimpleClaims
 from policy.plan.splitting import free_now
 from policy.plan.waiting_jobs import Shape, Waiting, impossible
@@ -30,12 +28,6 @@ STUCK_ON_A_NODE = 15
 
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, for which room is left; those behind them start much later."""
-
-GATHER_AT_ONCE = 16
-"""Jobs on several nodes, the first in line, that gather nodes at the same time.
-
-With one, such jobs wait for each other. With few, they wait longer than jobs that fit in between. With many more, GPUs
-stand idle for jobs that are not next."""
 
 NEAR = 600.0
 """Seconds before the expected start of these jobs in which their nodes are not filled up.
@@ -265,10 +257,6 @@ class Walk(SimpleClaims):
         self._only &= ~(empty & candidates)
         self._most = None
 
-    def concerned(self, index: QueueIndex, touched: AbstractSet[int]) -> Iterator[Waiting]:
-        """Yields the jobs that have a place on the nodes of this walk, or may find one there; most have neither."""
-        return index.concerned(self, touched)
-
     def leaves_empty_nodes(self, entry: Waiting) -> bool:
         """Tells whether there are empty nodes that are still to be left to a job on several nodes."""
         return not (self._none_empty or id(entry.demand.candidates) in self._left_to)
@@ -418,14 +406,6 @@ class Walk(SimpleClaims):
 
     def _has_turn(self, entry: Waiting) -> bool:
         return self._outlook.has_turn(entry, self._gathering)
-
-    def _gathers(self, entry: Waiting) -> bool:
-        """Tells whether a job looks for places sooner than its own: the first in line that need several nodes do.
-
-        Nodes become free before the time limits of their jobs. If such a job kept its first nodes, other jobs would
-        always overtake it.
-        """
-        return entry.collects and self._gathering < GATHER_AT_ONCE
 
     def _now(self, demand: Demand, shape: Shape) -> Berth | None:
         if not self._may_have(demand) or self._refused.get(shape, demand.limit + 1) <= demand.limit:

@@ -17,6 +17,12 @@ from policy.request.settings import Settings
 AFRESH = 17
 """Seconds, by which the start of each job on several nodes that do not gather nodes yet is taken as it is."""
 
+GATHER_AT_ONCE = 16
+"""Jobs on several nodes, the first in line, that gather nodes at the same time.
+
+With one, such jobs wait for each other. With few, they wait longer than jobs that fit in between. With many more, GPUs
+stand idle for jobs that are not next."""
+
 SOONEST, ALIKE = 60.0, 0.02
 """Seconds ahead from which on its former start may stay, and the part of them by which it may be too early."""
 
@@ -156,7 +162,12 @@ class SimpleClaims:
         return self._refused.get(shape, FAR) <= limit
 
     def _gathers(self, entry: Waiting) -> bool:
-        raise NotImplementedError
+        """Tells whether a job looks for places sooner than its own: the first in line that need several nodes do.
+
+        Nodes become free before the time limits of their jobs. If such a job kept its first nodes, other jobs would
+        always overtake it.
+        """
+        return entry.collects and self._gathering < GATHER_AT_ONCE
 
     def _may_change(self) -> bool:
         return self._settings.repin and len(self._changes) < self._settings.most_moves

@@ -34,7 +34,7 @@ MOST_NODES = 1_024
 
 
 class NodePart(NamedTuple):
-    """What a job is expected to get on one of its nodes."""
+    """Names one node of a job, with the GPUs and tasks that Slurm is expected to give it there."""
 
     node: int
     mask: int
@@ -160,9 +160,7 @@ class Spreading:
                 self._memories.setdefault(entry.job.array, PlannedBefore()).spread_again = at + AGAIN_AFTER
         if memory.spread_again > at and not (is_open and memory.spread_since is not None):
             return False
-        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
-        if not parts:
-            self.refused[entry.spread_shape] = demand.limit
+        if not (parts := self._parts(entry, demand)):
             return False
         if not is_open:
             memory.spread_since, memory.spread_again = at, at + SOON_AGAIN
@@ -177,11 +175,7 @@ class Spreading:
         at, memory = self._book.at, self._memories.get(entry.job.id)
         if demand.spread is None or not entry.nodes or at < entry.until or (memory and at < memory.spread_again):
             return False
-        if not self.worth(entry):
-            return False
-        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
-        if not parts:
-            self.refused[entry.spread_shape] = demand.limit
+        if not self.worth(entry) or not (parts := self._parts(entry, demand)):
             return False
         reason = f"a task of its array can start now on {len(parts)} nodes"
         self._changes.append(Release(entry.job, reason, for_now=True, task=task))
@@ -196,6 +190,13 @@ class Spreading:
         for claims in entry.spread_given.values():
             self._note(claims)
         return {*entry.given, *entry.spread_given}
+
+    def _parts(self, entry: Waiting, demand: Demand) -> list[NodePart]:
+        """Returns where there is room for a job; if there is none, the others of its shape need not look."""
+        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
+        if not parts:
+            self.refused[entry.spread_shape] = demand.limit
+        return parts
 
     def _note(self, claims: Iterable[Claim]) -> None:
         for claim in claims:

@@ -13,7 +13,7 @@ import pytest
 from policy.formats import segment as segments
 
 from .harness import PROBE, Slurm, seen, until
-from .test_spreading import SHAPE, cancel, leave, take
+from .test_spreading import SHAPE, STEP, cancel, leave, take
 
 # Half of them on each release in `make test`, all on both in `make test-hard`: ten seconds each, most of them waiting.
 pytestmark = pytest.mark.any_slurm
@@ -149,9 +149,6 @@ def test_each_task_of_an_array_starts_that_plain_slurm_starts(slurm: Slurm, opti
 def states(slurm: Slurm, array: int, state: str) -> list[int]:
     listed = slurm.target.bash(f"squeue -h -j {array} -t {state} -o %A").out
     return [int(word) for word in listed.split()]
-
-
-STEP = "srun {} -t5 bash -c 'echo $SLURMD_NODENAME $SLURM_NTASKS' | sort"
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])

@@ -13,6 +13,7 @@ from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.claims import Claim, Repeat
 from policy.plan.plan import Plan
+from policy.plan.queue_index import QueueIndex
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
@@ -33,7 +34,7 @@ def without_short_ways(*, settles: bool) -> Iterator[None]:
         mock.patch.object(Book, "repeat", return_value=False),
         mock.patch.object(Walk, "to_plan", lambda _, line: iter(line)),
         mock.patch.object(
-            Walk, "concerned", lambda _, index, _touched: (one for one in index.line if not one.only_guest)
+            QueueIndex, "concerned", lambda index, _, _touched: (one for one in index.line if not one.only_guest)
         ),
         mock.patch.object(Book, "claim_later", anew),
         mock.patch.object(Book, "claim_alone", return_value=None),
