@@ -65,8 +65,8 @@ class Plan:
         """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []
         """The jobs of the last pass, in their order."""
-        self._index: QueueIndex | None = None
-        """The index of the queue as it was at the last notice."""
+        self._index: tuple[list[Waiting], frozenset[int], QueueIndex] | None = None
+        """A queue, the jobs that come first in it, and its index."""
         self._planned: Iterable[JobFacts] = ()
         """The reading's jobs that this queue was read from."""
         self.kept: tuple[Claim, ...] = ()
@@ -223,12 +223,17 @@ class Plan:
         self.queue, self._planned = queue, jobs
         return changes
 
+    def expect_notices(self) -> None:
+        """Makes the index of the queue before the next notice needs it: with 30,000 jobs that takes a while."""
+        if self.book is not None:
+            self._index_of(self.queue)
+
     def _index_of(self, queue: list[Waiting]) -> QueueIndex:
         """Returns the index of a queue, which stays in use until a reading or a whole pass makes another queue."""
-        line = sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue
-        if self._index is None or self._index.line is not line:
-            self._index = QueueIndex(line)
-        return self._index
+        if self._index is None or self._index[0] is not queue or self._index[1] != self.first:
+            line = sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue
+            self._index = queue, self.first, QueueIndex(line)
+        return self._index[2]
 
     def _bring_up_to_date(self, jobs: Iterable[JobFacts], touched: set[int]) -> list[Waiting]:
         """Returns the last queue without jobs that are gone, with new and changed ones; `touched` gets their nodes."""

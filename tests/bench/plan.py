@@ -169,15 +169,17 @@ def passes(world: World, fleet: Fleet, count: int, settings: Settings | None = N
     return taken
 
 
-def events(world: World, fleet: Fleet, count: int, settings: Settings | None = None) -> list[float]:
-    """Milliseconds from a notice to its plan; now and then a timer's reading and whole pass in between, not counted."""
+def events(
+    world: World, fleet: Fleet, count: int, settings: Settings | None = None, *, between: int = 10
+) -> list[float]:
+    """Milliseconds from a notice to its plan; readings and whole passes, after so many notices, do not count."""
     picture, plan = Picture(fleet), Plan(BerthPolicy(), settings or Settings())
     reading = world.reading()
     picture.update(reading)
     plan.replan(picture.book(), reading.jobs)
     taken = []
     for number in range(count):
-        if number % 10 == 0:
+        if number % between == 0:
             world.at += 1
             reading = world.reading()
             picture.update(reading)
@@ -185,6 +187,7 @@ def events(world: World, fleet: Fleet, count: int, settings: Settings | None = N
             reading = world.reading()
             picture.update(reading)
             plan.replan(picture.book(), reading.jobs)
+            plan.expect_notices()
         job = world.end_one()
         began = time.perf_counter()
         known = [picture.end(job.id, name) for name in job.nodes]
@@ -237,7 +240,7 @@ def events_ahead(count: int) -> dict[bool, list[float]]:
     for seed in range(3):
         for on in (True, False):
             world = World(256, 300, seed, whole_nodes=True)
-            found[on] += events(world, world.fleet(), count, Settings(look_ahead=on))
+            found[on] += events(world, world.fleet(), count, Settings(look_ahead=on), between=1)
     return found
 
 

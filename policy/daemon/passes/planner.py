@@ -180,6 +180,7 @@ class Planner:
             apart(self._failures.watch, reading)
             apart(self._preflights.step, reading)
             self._reasons_left = MOST_REASONS if self._places else 0
+        apart(self._plan.expect_notices)
 
     def _apart(self, step: Callable[..., T], *arguments: object) -> T | None:
         """One part of a pass; what it throws, other than Slurm's own trouble, costs that part alone."""

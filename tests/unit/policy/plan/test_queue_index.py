@@ -7,9 +7,17 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from policy.formats.arrays import FAR
+from policy.placement.berth import BerthPolicy
+from policy.plan import plan as plan_module
+from policy.plan.plan import Plan
 from policy.plan.queue_index import QueueIndex
+from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Shape, Waiting
+from policy.request.settings import Settings
+from tests.bench.plan import World
 from tests.examples import seeds
 
 
@@ -103,6 +111,34 @@ def test_the_index_yields_what_a_walk_along_the_whole_queue_does(seed: int) -> N
 
     assert found[0] == found[1]
     assert any(found[0])
+
+
+@pytest.mark.parametrize("first", [frozenset[int](), frozenset({1_000})])
+def test_notices_use_the_index_that_a_pass_has_left(first: frozenset[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(32, 60)
+    fleet = world.fleet()
+    plan, picture, made = Plan(BerthPolicy(), Settings()), Picture(fleet), list[int]()
+    reading = world.reading()
+    picture.update(reading)
+    plan.first = first
+    plan.replan(picture.book(), reading.jobs)
+    plan.expect_notices()
+
+    def counted(line: list[Waiting]) -> QueueIndex:
+        made.append(len(line))
+        return QueueIndex(line)
+
+    monkeypatch.setattr(plan_module, "QueueIndex", counted)
+
+    for _ in range(3):
+        job = world.end_one()
+        picture.end(job.id, job.nodes[0])
+        assert plan.freed(picture, {fleet.index[job.nodes[0]]}, reading.jobs) is not None
+    assert made == []
+
+    plan.first = frozenset({plan.queue[0].job.id})
+    plan.expect_notices()
+    assert made == [len(plan.queue)]
 
 
 def test_the_index_names_guests_and_components() -> None:
