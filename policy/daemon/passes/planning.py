@@ -36,7 +36,7 @@ _COLLECT_EVERY = 10.0
 """Seconds between two collections of garbage, each in a quiet moment if one comes within as many seconds more: it holds
 up the threads of the notices."""
 _COLLECT_PART = 1_000
-"""Nor is garbage collected again for so many times as long as that took: half a second with 40,000 jobs in Slurm."""
+"""Nor is garbage collected again for so many times as long as that took: the more jobs, the longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
