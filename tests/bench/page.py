@@ -351,11 +351,10 @@ does can have a `rate_vs_echo` above it.
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
 and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
 
-In `new` each job needs a search of its own, and its rate is what is missed here. Before, it took 0.30 to 0.33 ms over
-the echo's median, though the amounts of memory came again in each turn. The echo daemon, like berthd before, is connected
-to anew for each submission; slurmctld keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo`
-was 0.842 and the median 0.073 ms over the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld
-packs all jobs, nobody submits one.
+In `new` each job needs a search of its own, and its rate is missed. Before, it took 0.30 to 0.33 ms over the echo's
+median, though the amounts of memory came again in each turn. The echo daemon, like berthd before, is connected to anew
+for each submission; slurmctld keeps its connection to berthd. When it did not, `rate_vs_echo` was 0.842. Beside that
+stands `look_ms`, berthd's look at Slurm: while slurmctld packs all jobs, nobody submits one.
 """,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
