@@ -125,9 +125,10 @@ def test_the_map_and_the_queue_obey_private_data(slurm: Slurm, login: Target) ->
 
         def seen() -> str | None:
             told = ask(login, "nodes", "-h", "-o", "gpus", user="alice")
-            return told.out if told.rc == 0 and str(job) in told.out else None
+            # While Slurm's last picture has it waiting, its number stands in parentheses.
+            return told.out if told.rc == 0 and str(job) in told.out.split() else None
 
-        own = until("the overview to have the job", seen)
+        own = until("the overview to show that the job runs", seen)
         others = ask(login, "nodes", "-h", "-o", "gpus", user="bob").out
         queues = {
             user: ask(login, "queue", "-h", "-o", "jobid,st,gpus", user=user) for user in ("alice", "bob", "root")
