@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policy.cli.output import print_json, print_table
-from policy.formats.errors import BerthError, SlurmError, UsageError
+from policy.formats.errors import BerthError, SlurmError, UsageError, not_started
 
 _SECONDS = 60
 _OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")
@@ -78,8 +78,8 @@ def _dry_run(words: list[str]) -> tuple[list[str], dict[str, str], list[str], in
             stdin=subprocess.DEVNULL if "--wrap" in words or any(w.startswith("--wrap=") for w in words) else None,
             check=False,
         )
-    except FileNotFoundError:
-        raise SlurmError("sbatch is not on PATH; install Slurm's client commands here") from None
+    except OSError as problem:
+        raise not_started("sbatch", problem) from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"sbatch --test-only did not answer within {_SECONDS} s; is slurmctld up?") from None
     berth, rest, slurm = [], [], {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from policy.formats.errors import FormatError, SlurmError, UsageError
+from policy.formats.errors import FormatError, SlurmError, UsageError, not_started
 from policy.simulate.inputs.text import STDIN
 from policy.simulate.report.files import placement_files
 from policy.simulate.report.summary import Summary, as_plain
@@ -194,8 +194,8 @@ def _jobs(folder: Folder) -> list[str]:
 def _run(command: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise SlurmError(f"{command[0]} is not on PATH; run --submit where Slurm's commands are") from error
+    except OSError as problem:
+        raise not_started(command[0], problem, "run --submit where Slurm's commands are") from problem
 
 
 def _folded(tasks: Sequence[int]) -> str:

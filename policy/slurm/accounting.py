@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, cast
 
-from policy.formats.errors import SlurmError
+from policy.formats.errors import SlurmError, not_started
 
 __all__ = ["days", "opened"]
 
@@ -65,8 +65,8 @@ def _sacct(begin: float, end: float, columns: Sequence[str], separator: str) -> 
             errors="replace",
             env=environment,
         )
-    except FileNotFoundError:
-        raise SlurmError("sacct is not on PATH; install Slurm's client commands here, or use --from FILE") from None
+    except OSError as problem:
+        raise not_started("sacct", problem, "install Slurm's client commands here, or use --from FILE") from None
     with running:
         assert running.stdout is not None  # noqa: S101 - narrows the type
         assert running.stderr is not None  # noqa: S101 - narrows the type

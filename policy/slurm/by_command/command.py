@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
-from policy.formats.errors import SlurmError
+from policy.formats.errors import SlurmError, not_started
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
@@ -360,8 +360,8 @@ def run_command(*command: str) -> bytes:
             env=environment,
             stdin=subprocess.DEVNULL,
         )
-    except FileNotFoundError:
-        raise SlurmError(f"{command[0]} is not on PATH; install Slurm's client commands here") from None
+    except OSError as problem:
+        raise not_started(command[0], problem) from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{command[0]} did not answer within {_SECONDS} s; is slurmctld up?") from None
     except subprocess.CalledProcessError as failed:
