@@ -10,6 +10,8 @@ from policy.formats.errors import UsageError, nearest
 from policy.simulate.inputs.traces import Unit
 from policy.simulate.slurm.settings import DURATIONS, ORDERS
 
+MODES = ("slurm", "berthd", "pal-rounds")
+
 BY_BERTHD = "berthd"
 """Stands for Berth's policy with berthd's own code: pins from submission on, moved by its planning passes."""
 
