@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -279,7 +280,7 @@ class World:
         uuid: str = UUID,
     ) -> Program:
         """A job's Prolog has run, and its program begins."""
-        word.create(self.paths.word(job), (uuid,), 0, -1)
+        word.create(self.paths.word(job), (uuid,), os.getuid(), os.getgid())
         share = ShareRecord(
             job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
             word=str(self.paths.word(job)),

@@ -31,7 +31,7 @@ JOB_TEXT = """JobId={job} JobName=train
    MinCPUsNode=1 MinMemoryCPU=1000M MinTmpDiskNode=0
    Command=/home/alice/train.sh
    WorkDir=/home/alice
-"""
+""".replace("(1000)", f"({USER})")
 
 
 @dataclass(slots=True)

@@ -172,6 +172,7 @@ def loaded(
 
 each_slurm = pytest.mark.parametrize(
     "headers",
-    HEADERS or [pytest.param(None, marks=pytest.mark.skip(NO_HEADERS))],
+    [pytest.param(path, marks=pytest.mark.headers) for path in HEADERS]
+    or [pytest.param(None, marks=[pytest.mark.headers, pytest.mark.skip(NO_HEADERS)])],
     ids=lambda path: path and path.name,
 )

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +156,18 @@ class Node:
         return not ours and not folders and self.mode(0) == self.mode(1) == devices.DEFAULT
 
     def kill_all(self) -> None:
-        """End all processes of this node."""
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        """End all processes of this node, also those that begin meanwhile."""
+        await_true(lambda: not [self._kill(pid) for pid in self.processes()])
         for app in self.apps:
             app.process.wait(10)
             if app.process.stdout:
                 app.process.stdout.close()
         self.apps.clear()
+
+    @staticmethod
+    def _kill(pid: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def run(self, code: str) -> subprocess.Popen[str]:
         """Python with Berth and this node's NVML, in a process of its own."""

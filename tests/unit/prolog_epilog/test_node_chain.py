@@ -14,6 +14,7 @@ import pytest
 from prolog_epilog import chain
 from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.job import slurm
+from tests.fakes.mps.world import USER
 from tests.unit.node_world import JOB_TEXT, ROOT, World, berth, is_alive
 from tests.waiting import until
 
@@ -66,7 +67,7 @@ def test_three_scripts_of_a_site_work_unmodified(site: World) -> None:
     assert site.run("epilog", berth(0, 3), "3").returncode == 0
 
     assert written(site, "site/checked") == ["gpu 0 good", "gpu 3 good"]
-    assert written(site, "site/statistics") == ["begin 7 1000 0,3", "end 7 1000 0,3"]
+    assert written(site, "site/statistics") == [f"begin 7 {USER} 0,3", f"end 7 {USER} 0,3"]
     assert written(site, "reset/resets") == ["reset -i 0", "reset -i 3"]
     assert not site.root.exists()
 
@@ -140,7 +141,7 @@ def test_a_job_without_a_berth_is_asked_of_slurm_once(site: World) -> None:
 def test_a_job_without_gpus_asks_nobody(site: World) -> None:
     assert site.run("prolog").returncode == 0
     assert site.asked == ""
-    assert written(site, "site/statistics") == ["begin 7 1000 "]
+    assert written(site, "site/statistics") == [f"begin 7 {USER} "]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests import all as everything
         ([], True, True, 0, "all is well"),
         ([], True, False, 1, ""),
         (["--without-clusters"], True, True, 3, "not run: the tests on Slurm 24.11 and 26.05"),
+        (["--without-clusters"], True, True, 3, "the whole plugin (Slurm's headers come with the first image)"),
         ([], False, True, 3, "not run: fuzzing"),
         (["--without-clusters"], False, False, 1, ""),
     ],
@@ -42,8 +43,53 @@ def test_the_status_says_whether_all_was_run(
     monkeypatch.setattr(everything, "run", run)
 
     assert everything.main(words) == status
-    assert ran == ["units", *(["fuzz"] if tools else []), *([] if words else ["24.11", "26.05"])]
+    assert ran == ["units", *(["fuzz"] if tools else []), *([] if words else ["plugin", "24.11", "26.05"])]
     assert said in capsys.readouterr().out
+
+
+def test_what_needs_slurms_headers_waits_for_the_image_that_brings_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(everything, "BUILD", tmp_path)
+    monkeypatch.setattr(everything, "ROOT", tmp_path)
+    monkeypatch.setattr(everything, "TOOK", tmp_path / "took")
+    (tmp_path / "test_it.py").write_text(
+        f"import pathlib\ndef test_it(): assert pathlib.Path({str(tmp_path / 'headers')!r}).exists()\n"
+    )
+
+    def built(*_: str) -> bool:
+        (tmp_path / "headers").touch()
+        return True
+
+    monkeypatch.setattr(everything, "succeeds", built)
+
+    assert everything.run([everything.Part("plugin", ["test_it.py"]), everything.Part("24.11", ["--version"])])
+
+
+def test_the_whole_plugin_is_tested_without_clusters_where_an_image_was_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[everything.Part] = []
+    monkeypatch.setattr(everything, "BUILD", tmp_path)
+    monkeypatch.setattr(everything, "succeeds", lambda *_: True)
+    monkeypatch.setattr(everything, "run", lambda parts: bool(ran.__iadd__(parts)))
+    (tmp_path / "headers" / "24.11").mkdir(parents=True)
+
+    assert everything.main(["--without-clusters"]) == everything.NOT_ALL
+    assert [part.name for part in ran] == ["units", "fuzz", "plugin"]
+
+
+@pytest.mark.parametrize(("user", "said"), [(0, "all is well\n"), (1000, "; what only root can do was skipped\n")])
+def test_an_ordinary_user_is_told_what_was_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, user: int, said: str
+) -> None:
+    monkeypatch.setattr(everything, "BUILD", tmp_path)
+    monkeypatch.setattr(everything, "succeeds", lambda *_: True)
+    monkeypatch.setattr(everything, "run", lambda _: True)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+
+    assert everything.main([]) == 0
+    assert capsys.readouterr().out.endswith(said)
 
 
 def test_a_part_that_fails_is_not_tried_again(

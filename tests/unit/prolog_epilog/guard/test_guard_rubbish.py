@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def test_a_guest_that_claims_more_memory_than_there_is_is_asked_for_what_it_can_
 
 
 def test_a_target_beyond_any_gpu_is_written_as_the_largest_there_is(tmp_path: Path) -> None:
-    (made,) = word.create(tmp_path / "42", (UUID,), 0, -1)
+    (made,) = word.create(tmp_path / "42", (UUID,), os.getuid(), os.getgid())
 
     word.OrderPage(made).give(0, 2**70, 2**70, quota=2**70, lease_s=1)
 

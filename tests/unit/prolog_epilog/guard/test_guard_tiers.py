@@ -14,6 +14,7 @@ from prolog_epilog.injob import word
 from prolog_epilog.job.extra import NodeBerth, asks_share, read
 from prolog_epilog.tenants import arrivals, quarantine, share_file
 from prolog_epilog.tenants.share_file import ShareRecord
+from tests.fakes.mps.world import needs_root
 from tests.unit.node_world import World, berth
 
 pytestmark = pytest.mark.slow
@@ -145,6 +146,7 @@ def test_without_a_guard_a_whole_job_shuts_the_gate_waits_for_nobody_and_says_so
     assert arrivals.pending(world.paths) == []
 
 
+@needs_root
 def test_a_culprit_is_put_beside_nobody_for_an_hour(world: World) -> None:
     world.settings["multi_user"] = True
     quarantine.set_apart(world.paths, 1000)

@@ -19,6 +19,7 @@ from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage, read_beats
 from prolog_epilog.tenants import share_file
+from tests.fakes.mps.world import needs_root
 from tests.fakes.place import make
 from tests.unit.node_world import ROOT, World, berth
 
@@ -221,6 +222,7 @@ def in_box(folder: Path, binds: dict[Path, str], prefix: str, page: str) -> subp
     return done
 
 
+@needs_root
 @pytest.mark.parametrize("library", [True, False])
 def test_in_a_container_with_the_documented_binds_all_works(prefix: Path, *, library: bool) -> None:
     folder = prefix.parent

@@ -154,7 +154,7 @@ def test_a_job_that_runs_again_while_slurm_is_asked_keeps_its_share_file(tmp_pat
 
     def runs_again() -> None:
         left_behind(paths, 5, 0.0, start=SECOND_RUN if start else 0)
-        word.create(paths.word(5), (FIRST,), 0, -1)
+        word.create(paths.word(5), (FIRST,), os.getuid(), os.getgid())
 
     assert cleared(paths, Slurm(runs_again)) == [5]
     assert paths.word(5).exists()
