@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from policy.cli.output import print_json, print_table
-from policy.formats.errors import BerthError, SlurmError, UsageError, not_started
+from policy.formats.errors import BerthError, SlurmError, UsageError
+from policy.slurm.unstarted import not_started
 
 _SECONDS = 60
 _OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")

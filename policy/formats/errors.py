@@ -53,15 +53,6 @@ class SlurmError(BerthError):
     number = 703
 
 
-def not_started(program: str, problem: OSError, advice: str = "install Slurm's client commands here") -> SlurmError:
-    """Returns the error of a command that could not be started; PATH may name folders that this user may not enter."""
-    import shutil  # noqa: PLC0415 - only where something is missing
-
-    there = shutil.which(program) is not None
-    why = f"cannot be started: {problem.strerror}; look at its rights and at this host's limits"
-    return SlurmError(f"{program} {why}" if there else f"{program} is not on PATH; {advice}")
-
-
 class UnreadableError(SlurmError):
     """Slurm answered in a form that Berth does not know."""
 

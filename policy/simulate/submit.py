@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from policy.formats.errors import FormatError, SlurmError, UsageError, not_started
+from policy.formats.errors import FormatError, SlurmError, UsageError
 from policy.simulate.inputs.text import STDIN
 from policy.simulate.report.files import placement_files
 from policy.simulate.report.summary import Summary, as_plain
@@ -25,6 +25,7 @@ from policy.simulate.study import Cell, Study, cells
 from policy.simulate.study import as_plain as study_as_plain
 from policy.simulate.study import from_plain as study_from_plain
 from policy.simulate.sweep import prepare, run_cell
+from policy.slurm.unstarted import not_started
 from topology import atomic
 
 FORMAT = "berth-study/1"

@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, cast
 
-from policy.formats.errors import SlurmError, not_started
+from policy.formats.errors import SlurmError
+from policy.slurm.unstarted import not_started
 
 __all__ = ["days", "opened"]
 

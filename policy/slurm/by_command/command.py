@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
-from policy.formats.errors import SlurmError, not_started
+from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
 from policy.slurm.interface import Pin
+from policy.slurm.unstarted import not_started
 from policy.slurm.waits import WAITS
 
 _SECONDS = 20

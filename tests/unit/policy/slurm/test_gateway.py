@@ -539,31 +539,6 @@ def test_gpus_with_a_type_of_their_own_are_told_from_others(folder: Path, gres: 
     assert (node.gpus, node.loose) == (gpus, loose)
 
 
-def test_a_missing_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(SlurmError, match="scontrol is not on PATH"):
-        open_gateway("command").version()
-
-
-def test_a_command_that_may_not_be_started_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # As in a folder of PATH that this user may not enter: the kernel says EACCES, and there may be none.
-    (tmp_path / "scontrol").touch(0o644)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(SlurmError, match="scontrol is not on PATH; install"):
-        open_gateway("command").version()
-
-
-def test_a_command_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "scontrol").write_text("#!/bin/nowhere\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(SlurmError, match="scontrol cannot be started: No such file or directory; look at its rights"):
-        open_gateway("command").version()
-
-
 @pytest.mark.parametrize("name", ["commnd", "recorded", "recorded:", "command:x"])
 def test_an_unknown_gateway_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown gateway"):
