@@ -1,8 +1,8 @@
 """A configless cluster with a backup controller goes up all steps of `berth migrate` and back. `make test-hard`.
 
-Nodes have no slurm.conf: their slurmds fetch the files. Each controller has files of its own, and so do the nodes for
-berth.conf. Steps are taken as they are printed, `Copy` by hand; jobs run and wait all the time. At the end each host
-has the bytes of the beginning.
+Nodes have no slurm.conf: their slurmds fetch the files, and sackd does on the login node. Each controller has files of
+its own, and so do nodes and login node for berth.conf. Steps are taken as they are printed, `Copy` by hand; jobs run
+and wait all the time. At the end each host has the bytes of the beginning.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from containers.cluster import Cluster
+from tests.real.packages import SACKDS, unpacked
 from tests.slurm.conftest import cluster
 from tests.slurm.harness import until
 from tests.slurm.target import Container
@@ -25,6 +27,7 @@ from .test_migrate import COMPLETIONS, KINDS, PLAIN, VERSIONS, Site
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(1800)]
 
 BACKUP = "ctl2"
+LOGIN = "login"
 CONFIGLESS = (
     PLAIN
     + COMPLETIONS
@@ -46,6 +49,16 @@ keep berthd setpriv --reuid=slurm --regid=slurm --init-groups berthd &
 wait
 """
 """Runs on the backup controller, which has its own /etc/slurm and shares the state with the first one."""
+FETCHES = r"""
+. /usr/share/berth-cluster/lib.sh
+install -d "$STATE" "$LOGS"
+install -d -o slurm -g slurm /run/slurm
+find /etc/slurm -mindepth 1 -delete
+MUNGE_KEY=/shared/.munge.key
+start_munge
+keep sackd setpriv --reuid=slurm --regid=slurm --init-groups /usr/sbin/sackd --conf-server ctl,ctl2 -D
+"""
+"""Runs on the login node: it has no slurm.conf either, and sackd (Debian's) fetches the files."""
 OWN_FILES = r"""
 svc slurmd stop
 install -d /srv/etc
@@ -65,20 +78,21 @@ class ConfiglessSite(Site):
     def __init__(self, project: str) -> None:
         super().__init__(project, Container(f"{project}-ctl"))
         self.backup = Container(f"{project}-{BACKUP}")
-        self.hosts = {"ctl": self.controller, BACKUP: self.backup, **self.nodes}
+        self.login = Container(f"{project}-{LOGIN}")
+        self.hosts = {"ctl": self.controller, BACKUP: self.backup, LOGIN: self.login, **self.nodes}
         self.copied: list[str] = []
 
     def all_files(self) -> dict[str, str]:
         return {name: host.bash(FILES, user="root").out for name, host in self.hosts.items()}
 
     def copy(self) -> None:
-        """Gives the backup controller all files that were changed, and nodes berth.conf."""
+        """Gives the backup controller all files that were changed, and nodes and login node berth.conf."""
         for path in self.copied:
             there = self.controller.bash(f"base64 {path}", user="root", check=False)
             script = f"base64 -d >{path}" if there.rc == 0 else f"rm -f {path}"
             text = base64.b64encode(base64.b64decode(there.out)).decode()
             for name, host in self.hosts.items():
-                if name == BACKUP or (name in self.nodes and path.endswith("berth.conf")):
+                if name == BACKUP or (name != "ctl" and path.endswith("berth.conf")):
                     host.bash(f"echo '{text}' | {script}", user="root")
 
     def take(self, steps: object) -> None:
@@ -132,27 +146,36 @@ class ConfiglessSite(Site):
 def site(request: pytest.FixtureRequest) -> Iterator[ConfiglessSite]:
     version = request.param
     one = Cluster(version, berth=True)
+    sackd = unpacked(SACKDS[version])
+    assert isinstance(sackd, Path), sackd
     try:
         cluster("up", "--slurm", version)
         made = ConfiglessSite(one.project)
         for node in made.nodes.values():
             node.bash(OWN_FILES, user="root")
         made.root("svc slurmctld stop" + CONFIGLESS)
-        labels = ["--label", f"com.docker.compose.project={one.project}"]
-        words = ["--detach", "--name", made.backup.name, "--hostname", BACKUP, "--network", f"{one.project}_cluster"]
-        words += ["--network-alias", BACKUP, "--volume", f"{one.project}_configuration:/shared:ro"]
-        words += ["--volume", f"{one.project}_homes:/home", *labels, "--entrypoint", "bash", one.image, "-c", SECOND]
-        subprocess.run(["docker", "run", *words], check=True, capture_output=True)
+        starts(one, BACKUP, SECOND)
+        starts(one, LOGIN, FETCHES, "--volume", f"{sackd / 'usr/sbin/sackd'}:/usr/sbin/sackd:ro")
         made.root("svc slurmctld start")
         for name in ("ctl", BACKUP):
             until(f"slurmctld on {name}", partial(made.is_up, name))
         for node in made.nodes.values():
             node.bash("svc slurmd start", user="root")
+        until("the login node's files", lambda: made.login.run(["sinfo"], check=False).rc == 0)
         until("idle nodes", lambda: made.root("sinfo -h -p gpu -o '%D %T'").strip() == "4 idle")
         yield made
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
             cluster("down", "--slurm", version)
+
+
+def starts(one: Cluster, host: str, script: str, *words: str) -> None:
+    """Starts a container beside those of the cluster."""
+    words += ("--label", f"com.docker.compose.project={one.project}", "--hostname", host, "--network-alias", host)
+    words += ("--network", f"{one.project}_cluster", "--volume", f"{one.project}_configuration:/shared:ro")
+    words += ("--volume", f"{one.project}_homes:/home", "--entrypoint", "bash")
+    command = ["docker", "run", "--detach", "--name", f"{one.project}-{host}", *words, one.image, "-c", script]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def test_a_configless_cluster_with_a_backup_controller_goes_up_all_steps_and_back(site: ConfiglessSite) -> None:
@@ -169,16 +192,19 @@ def test_a_configless_cluster_with_a_backup_controller_goes_up_all_steps_and_bac
         # A slurmd that has the files a moment later is told to fetch them by what was printed.
         for words in ("optional spank_berth.so", "CliFilterPlugins=berth"):
             until(f"{words} on {name}", partial(fetched, node, words))
+    from_the_login_node(site, "--retry=auto", "--gpus=2")
     site.submit(5)
     site.up("exact", "n[1-2]")
     site.submit(20)
     site.up("exact")
     until("the exact layout on n4", partial(fetched, site.nodes["n4"], "Type=g7"))
+    from_the_login_node(site, "--gpus=2", "-N1")
     fails_over(site)
     site.up("sharing")
     assert site.migrate("status")["rung"] == "sharing"
     assert site.no_node_is_invalid()
     shares_a_gpu(site)
+    from_the_login_node(site, "--gpus=1", "--gpu-share=30", "--gpu-mem=1G")
     site.submit(20)
     for rung in ("exact", "exact", "advise", "observe"):
         site.back()
@@ -186,12 +212,24 @@ def test_a_configless_cluster_with_a_backup_controller_goes_up_all_steps_and_bac
         assert site.no_node_is_invalid()
         site.submit(5)
 
+    from_the_login_node(site, "--gpus=2")
+    refused = until(
+        "the flags to be gone", lambda: site.login.run(["sbatch", "--retry=auto", "--wrap", "true"], check=False).err
+    )
+    assert "unrecognized option" in refused
     assert site.all_files() == before
-    site.jobs_ended_well(more=2)
+    site.jobs_ended_well(more=6)
 
 
 def fetched(node: Container, words: str) -> bool:
     return words in node.bash(FETCHED, user="root").out
+
+
+def from_the_login_node(site: ConfiglessSite, *words: str) -> None:
+    """A user of the login node has a job run with these options, by the files that sackd has fetched."""
+    submit = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "20", "--mem=100", *words, "--wrap", "sleep 2"]
+    job = until(f"the login node to take {words}", lambda: site.login.run(submit, check=False).out.strip() or None)
+    until("its end", lambda: "JobState=COMPLETED" in site.root(f"scontrol show job {job}"), 120)
 
 
 def fails_over(site: ConfiglessSite) -> None:

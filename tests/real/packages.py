@@ -1,4 +1,4 @@
-"""Packages of NVIDIA's driver, Prometheus, munge and two shells, unpacked below build/ and not installed.
+"""Packages of NVIDIA's driver, Prometheus, munge, sackd and two shells, unpacked below build/ and not installed.
 
 An apt of its own, which touches nothing of the machine's, fetches them. They are Debian's; NVIDIA's drivers 535 and 550
 are of its section non-free, 580 and 595 of Ubuntu's section restricted. Where a section cannot be reached the tests
@@ -22,6 +22,7 @@ UBUNTUS = {"r580": "580", "r595": "595"}
 DRIVERS = (*DEBIANS, *UBUNTUS)
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
 PROMETHEUS, MUNGE, ZSH, FISH = "prometheus", "munge", "zsh", "fish"
+SACKDS = {"24.11": "sackd-24.11", "26.05": "sackd-26.05"}
 PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
 UBUNTU_PACKAGES = ("nvidia-compute-utils", "libnvidia-compute")
 UBUNTU_KEYS = "ubuntu-keyring"
@@ -32,8 +33,9 @@ OTHERS = {
     MUNGE: ("munge", "libmunge2"),
     ZSH: ("zsh",),
     FISH: ("fish", "libpcre2-32-0"),
+    **dict.fromkeys(SACKDS.values(), ("sackd",)),
 }
-NEWER = {UBUNTU_KEYS: "trixie"}
+NEWER = {UBUNTU_KEYS: "trixie", SACKDS["24.11"]: "trixie", SACKDS["26.05"]: "forky"}
 """Packages that bookworm does not have."""
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
 UBUNTU_KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
