@@ -164,7 +164,8 @@ class CommandGateway:
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Send a signal to the steps of a running job, or to its script's shell alone."""
         to = ["--batch"] if batch else []
-        self._run("scancel", *to, "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
+        # By itself scancel tries for a minute and a half to signal a job that waits or ends.
+        self._run("scancel", "--ctld", *to, "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""
@@ -368,4 +369,7 @@ def run_command(*command: str) -> bytes:
     except subprocess.CalledProcessError as failed:
         said = failed.stderr.decode("utf-8", "replace").strip().splitlines()
         raise SlurmError(f"{' '.join(command[:3])} failed: {said[-1] if said else failed.returncode}") from None
+    if "--ctld" in command and b"error:" in done.stderr:
+        # scancel's exit status is 0 then.
+        raise SlurmError(f"scancel failed: {done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1]}")
     return done.stdout
