@@ -136,7 +136,7 @@ def _pin_is_whole(job: ModelJob) -> None:
 
 def _wait_is_bounded(cluster: ModelCluster, job: ModelJob, clock_back: int) -> None:
     """Checks that a person wrote what keeps a job from starting, or that it has an end and a reason."""
-    if job.held and not job.user_hold:
+    if job.held and not (job.user_hold or job.was_suspended):
         raise ViolationError(f"job {job.id} is held, and no person did that")
     if job.begin <= max(job.user_begin, cluster.now):
         return

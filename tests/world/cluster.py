@@ -6,7 +6,6 @@ It keeps to what Slurm 24.11 to 26.05 do where Berth can tell; whom it starts fi
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +22,9 @@ BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED"
                       "POWERING_DOWN", "INVALID_REG"})  # fmt: skip
 """Marks of nodes that take no job."""
 
-HELD = frozenset({"JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "JobHoldMaxRequeue"})
+HELD = frozenset(
+    {"job requeued in held state", "JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "JobHoldMaxRequeue"}
+)
 RUNNING_FLAGS = frozenset({"CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"})
 
 _TYPED = re.compile(r"gres/(gpu|shard|seat):g(\d+):(\d+)")
@@ -134,6 +135,8 @@ class ModelJob:
     licenses: str = ""
     admin_comment: str = ""
     extra: str = ""
+    comment: str = ""
+    features: str = ""
     requeue: bool = True
     state: str = "PENDING"
     flag: str = ""
@@ -145,11 +148,15 @@ class ModelJob:
     restarts: int = 0
     ends_on: set[str] = field(default_factory=set)
     after: str = ""
-    """The state after its Epilogs."""
+    """The state after its Epilogs; PENDING with a state of its own where RequeueExit brings it back only then."""
+    comes_held: bool = False
+    """It comes back on hold (RequeueExitHold)."""
     over_at: float = 0.0
     touched: bool = False
     """A person changed its request, so that no pin of Berth's need fit."""
     user_hold: bool = False
+    was_suspended: bool = False
+    """Slurm takes the priority of a job that is suspended; put back into the queue, it is held."""
     degraded: bool = False
     """A node could not set up its share, and says so; then it fails, as a rule."""
     fails: bool = True
@@ -157,6 +164,8 @@ class ModelJob:
     """It ran to its own end, and was not run again by a person."""
     warned: bool = False
     has_script: bool = True
+    exit: tuple[int, int] = (0, 0)
+    """Its exit status, and the signal that ended it."""
 
     @property
     def shown(self) -> str:
@@ -217,6 +226,7 @@ class ModelCluster:
         self.partition_state = "UP"
         self.in_control = True
         self.counts_models = False
+        self.licenses = ("berth_h100", "berth_l40s")
         self.now = EPOCH
         self.started: list[tuple[ModelJob, bool]] = []
         """Runs that began since a check looked at them, and whether the job had come to an end before."""
@@ -241,6 +251,8 @@ class ModelCluster:
                     mine = sorted(wanted & set(job.tasks))
                     if mine and len(mine) == len(job.tasks) and "[" in task:
                         found.append(job)
+                    elif len(job.tasks) == 1:
+                        found += [job] * len(mine)  # the last one keeps the array's record as it is
                     else:
                         found += [self.split(job, one) for one in mine]
         if not found:
@@ -350,13 +362,19 @@ class ModelCluster:
         self.started.append((job, job.completed))
 
     def finish(self, job: ModelJob, state: str, *, again: bool = False) -> None:
-        """A run ends: its nodes wait for their Epilogs, and then the job is over or `again` in the queue."""
+        """A run ends: what it held is free at once, its nodes take nobody before their Epilogs have ended.
+
+        Then the job is over, or `again` in the queue.
+        """
         job.after = "PENDING" if again else state
         job.state, job.flag = job.after, ""
+        job.exit = (0, 0) if again else _EXITS.get(state, (0, 0))
         job.end = int(self.now)
         job.completed = not again and state in {"COMPLETED", "CANCELLED", "TIMEOUT"}
+        job.restarts += again
         job.ends_on = {name for name in job.nodes if name in self.nodes}
         for name in job.ends_on:
+            self.nodes[name].held.pop(job.id, None)
             self.nodes[name].epilogs.add(job.id)
         job.over_at = self.now
         if not job.ends_on:
@@ -369,24 +387,24 @@ class ModelCluster:
             node.epilogs.discard(job_id)
         if job is None or name not in job.ends_on:
             return
-        if node is not None:
-            node.held.pop(job_id, None)
         job.ends_on.discard(name)
         if not job.ends_on:
             self._after(job)
 
     def _after(self, job: ModelJob) -> None:
-        for node in self.nodes.values():
-            node.held.pop(job.id, None)
         if job.after == "PENDING":
+            job.restarts += job.state != "PENDING"
             self._back(job)
+            if job.comes_held:
+                job.priority, job.flag, job.reason, job.user_hold = 0, "SPECIAL_EXIT", "JobHeldUser", True
+                job.comes_held = False
         else:
             job.over_at = self.now
 
     def _back(self, job: ModelJob) -> None:
         job.state, job.nodes, job.after = "PENDING", (), ""
-        job.restarts += 1
-        job.reason = "BeginTime"
+        if not job.held:
+            job.reason = "BeginTime"
         if job.begin <= self.now:
             job.begin = int(self.now) + REQUEUE_DELAY
         job.start = job.end = 0
@@ -410,65 +428,22 @@ class ModelCluster:
     def requeue(self, name: str, *, incomplete: bool, hold: bool = False) -> None:
         """scontrol requeue."""
         for job in self.job_of(name):
-            if job.ends_on or (job.over and incomplete):
-                raise Refusal("Job/step already completing or completed")
-            if job.waits:
+            if incomplete and (job.state == "PENDING" or job.over or job.ends_on):
+                continue  # Slurm says nothing of that
+            if job.state == "PENDING":
                 raise Refusal("Job is pending execution")
             if not job.requeue:
                 raise Refusal("Requested operation is presently disabled")
             if job.over:
+                job.restarts += 1
                 self._back(job)
+            elif job.ends_on:
+                job.after = job.state = "PENDING"
+                job.restarts += 1
             else:
                 self.finish(job, "PENDING", again=True)
             if hold:
-                job.priority, job.flag, job.reason, job.user_hold = 0, "REQUEUE_HOLD", "JobHeldUser", True
-
-    def update(self, name: str, changed: dict[str, str]) -> None:
-        """scontrol update of a job; in one piece or not at all."""
-        nodes = "ReqNodeList" in changed or "ExcNodeList" in changed
-        number, _, task = name.partition("_")
-        if not task and nodes and number.isdigit():
-            parts = [job for job in self.jobs.values() if job.array == int(number)]
-            if len(parts) > 1:
-                raise Refusal("Requested operation not supported for job arrays")
-        if "[" in task and nodes:
-            raise Refusal("Requested operation not supported for job arrays")
-        found = self.job_of(name)
-        for job in found:
-            if job.over or (job.ends_on and job.after != "PENDING"):
-                raise Refusal("Job/step already completing or completed")
-            if job.state != "PENDING" and changed.keys() - {"AdminComment", "Extra"}:
-                raise Refusal("Job is no longer pending execution")
-            for key in ("ReqNodeList", "ExcNodeList"):
-                for one in hostlist.expand(changed.get(key, "")):
-                    if one not in self.nodes:
-                        raise Refusal(f"Invalid node name specified: {one}")
-        for job in found:
-            for key, value in changed.items():
-                self._set(job, key, value)
-
-    def _set(self, job: ModelJob, key: str, value: str) -> None:
-        if key == "StartTime":
-            job.begin = self._moment(value)
-            # After an update Slurm gives no reason.
-            job.reason = "None" if job.begin <= self.now else "BeginTime"
-            return
-        if key == "Requeue":
-            job.requeue = value == "1"
-            return
-        if key == "NumNodes":
-            # This Slurm never lays a job on more nodes than it must: it has what Berth plans for, and no more.
-            job.n = int(value.partition("-")[0])
-            return
-        if key == "NumCPUs":
-            job.cpus = int(value)
-            return
-        setattr(job, _FIELDS[key], value)
-
-    def _moment(self, text: str) -> int:
-        if text.startswith("now"):
-            return int(self.now) + int(text[4:] or 0)
-        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+                job.priority, job.reason, job.user_hold = 0, "job requeued in held state", True
 
     def cancel(self, job: ModelJob) -> None:
         """scancel."""
@@ -476,20 +451,13 @@ class ModelCluster:
             self.finish(job, "CANCELLED")
         elif job.waits:
             job.state, job.over_at, job.completed, job.flag = "CANCELLED", self.now, True, ""
+            job.start = job.end = int(self.now)
         elif job.ends_on and job.after == "PENDING":
             job.after = job.state = "CANCELLED"
             job.completed = True
 
 
-_FIELDS = {
-    "ReqNodeList": "req_nodes",
-    "ExcNodeList": "exc_nodes",
-    "TresPerNode": "tres_per_node",
-    "TresPerJob": "tres_per_job",
-    "AdminComment": "admin_comment",
-    "Extra": "extra",
-    "Licenses": "licenses",
-}
+_EXITS = {"FAILED": (1, 0), "NODE_FAIL": (0, 1), "CANCELLED": (0, 15)}
 
 
 def _numbers(text: str) -> Iterable[int]:

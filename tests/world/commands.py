@@ -6,6 +6,7 @@ import json
 import socket
 
 from policy.formats import hostlist
+from tests.world import people, updates
 from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Portion, Refusal
 
 
@@ -42,17 +43,25 @@ def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR09
             return _queue(cluster, states, form, apart=True)
         case ("squeue", "-h", "-a", "-t", states, "-O", form):
             return _queue(cluster, states, form, apart=False)
+        case ("scontrol", "update", name, state, *_) if name.startswith("NodeName="):
+            people.update_node(cluster, name.removeprefix("NodeName="), state.removeprefix("State="))
+        case ("scontrol", "update", "PartitionName=gpu", state):
+            cluster.partition_state = state.removeprefix("State=")
+        case ("scontrol", "hold" | "uhold" | "release" | "suspend" | "resume" | "requeuehold" as verb, name):
+            people.act(cluster, verb, name)
         case ("scontrol", "update", name, *changed):
-            cluster.update(name.removeprefix("JobId="), dict(word.split("=", 1) for word in changed))
+            updates.update(cluster, name.removeprefix("JobId="), dict(word.split("=", 1) for word in changed))
         case ("scontrol", "requeue", "Incomplete", name):
             cluster.requeue(name, incomplete=True)
         case ("scontrol", "requeue", name):
             cluster.requeue(name, incomplete=False)
-        case ("scancel", *_, "-s", signal, name):
+        case ("scancel", "--ctld", *_, "-s", signal, name):
             for job in cluster.job_of(name):
-                if not job.holds or job.ends_on:
-                    raise Refusal("Job/step already completing or completed")
-                job.warned = bool(signal)
+                if job.over:
+                    continue
+                if job.state == "PENDING":
+                    raise Refusal("Job can not be altered now, try again later")
+                job.warned = bool(signal) and not job.ends_on
         case ("scancel", name):
             for job in cluster.job_of(name):
                 cluster.cancel(job)
@@ -111,26 +120,27 @@ def _record(cluster: ModelCluster, job: ModelJob) -> dict[str, object]:
         "admin_comment": job.admin_comment,
         "extra": job.extra,
         "partition": job.partition,
-        "nodes": ",".join(job.nodes),
+        "nodes": hostlist.fold(job.nodes),
         "required_nodes": job.req_nodes,
         "excluded_nodes": job.exc_nodes,
         "licenses": job.licenses,
         "tres_per_node": job.tres_per_node,
         "tres_per_job": job.tres_per_job,
         "gres_detail": [
-            _detail(cluster.nodes[name].held[job.id])
+            detail
             for name in job.nodes
             if name in cluster.nodes and job.id in cluster.nodes[name].held
+            if (detail := _detail(cluster.nodes[name].held[job.id]))
         ],
         "start_time": _set(job.start),
         "end_time": _set(job.end),
-        "exit_code": {"return_code": _set(1 if job.state == "FAILED" else 0), "signal": {"id": _set(0)}},
+        "exit_code": {"return_code": _set(job.exit[0]), "signal": {"id": _set(job.exit[1])}},
         "restart_cnt": job.restarts,
         "requeue": job.requeue,
         "batch_flag": job.has_script,
         "array_job_id": _set(job.array),
         "array_task_id": {"set": job.task is not None, "number": job.task or 0},
-        "array_task_string": _folded(job.tasks),
+        "array_task_string": _folded(job),
     }
 
 
@@ -141,8 +151,20 @@ def _detail(part: Portion) -> str:
     return ",".join(words)
 
 
-def _folded(tasks: list[int]) -> str:
-    return hostlist.fold_numbers(tuple(tasks)) if tasks else ""
+def _folded(job: ModelJob) -> str:
+    """The tasks as Slurm lists them, and how many may run at once."""
+    listed = _listed(job.tasks)
+    return f"{listed}%{job.at_once}" if listed and job.at_once else listed
+
+
+def _listed(tasks: list[int]) -> str:
+    parts: list[list[int]] = []
+    for task in sorted(tasks):
+        if parts and parts[-1][-1] == task - 1:
+            parts[-1].append(task)
+        else:
+            parts.append([task])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def _queue(cluster: ModelCluster, states: str, form: str, *, apart: bool) -> str:
@@ -152,10 +174,25 @@ def _queue(cluster: ModelCluster, states: str, form: str, *, apart: bool) -> str
     for job in cluster.jobs.values():
         if not _is_wanted(job, wanted):
             continue
+        joined = [] if apart else _joined(cluster, job, wanted)
+        if joined and joined[0] is not job:
+            continue
         for task in job.tasks if apart and job.tasks else [job.task]:
             values = _line(cluster, job, task)
+            if len(joined) > 1:
+                own = {one.task for one in joined if one.task is not None}
+                tasks = sorted(own.union(*(one.tasks for one in joined)))
+                values["JobArrayID"] = f"{job.array}_[{_listed(tasks)}]"
             lines.append("".join(f"{values.get(name, '')}{mark}" for name, mark in columns) + "\n")
     return "".join(lines)
+
+
+def _joined(cluster: ModelCluster, job: ModelJob, wanted: list[str]) -> list[ModelJob]:
+    """The waiting records of an array, which squeue shows as one line, and without the most tasks at once."""
+    if not job.array or not job.waits:
+        return []
+    others = (one for one in cluster.jobs.values() if one.array == job.array and one.waits)
+    return [one for one in others if _is_wanted(one, wanted)]
 
 
 def _is_wanted(job: ModelJob, wanted: list[str]) -> bool:
@@ -170,8 +207,7 @@ def _is_wanted(job: ModelJob, wanted: list[str]) -> bool:
 
 def _line(cluster: ModelCluster, job: ModelJob, task: int | None) -> dict[str, str]:
     if job.tasks:
-        limit = f"%{job.at_once}" if job.at_once else ""
-        whole = f"{job.array}_[{_folded(job.tasks)}{limit}]"
+        whole = f"{job.array}_[{_folded(job)}]"
         name = f"{job.array}_{task}" if task is not None else whole
     else:
         name = f"{job.array}_{job.task}" if job.array else str(job.id)
@@ -190,10 +226,10 @@ def _line(cluster: ModelCluster, job: ModelJob, task: int | None) -> dict[str, s
         "TimeLimit": f"{job.limit // 60}:{job.limit % 60:02d}:00",
         "NumCPUs": str(job.cpus),
         "NumNodes": str(job.n),
-        "NodeList": ",".join(job.nodes) if job.holds or job.over else "",
+        "NodeList": hostlist.fold(job.nodes) if job.holds or job.over else "",
         "ReqNodes": job.req_nodes,
         "ExcNodes": job.exc_nodes,
-        "Feature": "(null)",
+        "Feature": job.features or "(null)",
         "Reason": job.reason,
         "tres-per-job": job.tres_per_job or "N/A",
         "tres-per-node": job.tres_per_node or "N/A",

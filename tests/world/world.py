@@ -27,7 +27,7 @@ from policy.site import log
 from policy.slurm.by_command import command as command_module
 from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy_world import machine
-from tests.world import checks
+from tests.world import checks, people
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced, VirtualTime
@@ -368,9 +368,9 @@ class DeterministicWorld:
                 job.flag = "EXPEDITING"
                 job.begin, job.priority = int(cluster.now), 2_000_000
             case "suspend" if runs:
-                job.state = "SUSPENDED"
+                people.suspend(cluster, job)
             case "resume" if job.state == "SUSPENDED":
-                job.state = "RUNNING"
+                people.resume(cluster, job)
             case "stop" if runs:
                 job.flag = "STOPPED"
             case "signal" if runs:
@@ -417,7 +417,7 @@ class DeterministicWorld:
             case "power-off" if idle:
                 node.flags.add("POWERED_DOWN")
             case "down" | "reboot":
-                self._lose(node)
+                people.lose(self.cluster, node)
                 node.flags.add("DOWN" if what == "down" else "REBOOT_ISSUED")
                 node.boot = int(cluster.now)
             case "fewer-gpus" if idle:
@@ -426,15 +426,6 @@ class DeterministicWorld:
                 node.gpus = _GPUS_OF[node.name]
             case "forget" if idle and len(cluster.nodes) > 2:
                 self.forgotten[node.name] = cluster.nodes.pop(node.name)
-
-    def _lose(self, node: ModelNode) -> None:
-        """A node goes down: its jobs end, or go back into the queue."""
-        for job_id in list(node.held):
-            job = self.cluster.jobs[job_id]
-            if not job.ends_on:
-                self.cluster.finish(job, "NODE_FAIL", again=job.requeue)
-                job.completed = False
-            self.cluster.epilog_done(job_id, node.name)
 
     def release(self, *, for_now: bool) -> None:
         """An admin, or berthd's unit at its end, gives all waiting jobs back."""
@@ -479,7 +470,7 @@ class DeterministicWorld:
             node.flags.clear()
             node.gpus = _GPUS_OF[node.name]
             if number == self.dead:
-                self._lose(node)
+                people.lose(self.cluster, node)
                 node.flags.add("DOWN")
         for job in cluster.jobs.values():
             if job.held:
@@ -487,7 +478,7 @@ class DeterministicWorld:
             if job.flag in RUNNING_FLAGS:
                 job.flag = ""
             if job.state == "SUSPENDED":
-                job.state = "RUNNING"
+                people.resume(cluster, job)
         for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
             self._calm_second(seconds)
             if not any(job.waits or job.holds for job in cluster.jobs.values()):

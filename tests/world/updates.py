@@ -1,0 +1,116 @@
+"""scontrol update of a job on the model: field by field, in Slurm's own order, up to one that it refuses."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from policy.formats import hostlist
+from tests.world.cluster import ModelCluster, ModelJob, Refusal
+
+_FIELDS = {
+    "ReqNodeList": "req_nodes",
+    "ExcNodeList": "exc_nodes",
+    "TresPerNode": "tres_per_node",
+    "TresPerJob": "tres_per_job",
+    "AdminComment": "admin_comment",
+    "Extra": "extra",
+    "Licenses": "licenses",
+    "Comment": "comment",
+    "Features": "features",
+}
+_NUMBERS = {"TimeLimit": "limit", "Priority": "priority", "NumCPUs": "cpus"}
+_TEXTS = frozenset({"AdminComment", "Extra", "Comment"})
+_WHILE_IT_RUNS = _TEXTS | {"Requeue", "NumNodes", "Licenses", "Nice", "Priority", "TimeLimit"}
+"""What Slurm changes of a job that runs."""
+
+_BEFORE_TEXTS = frozenset({"ExcNodeList", "TresPerNode", "TresPerJob"})
+"""What it refuses to change then before it has written the texts."""
+
+_TYPED = re.compile(r"gres/(?:gpu|shard|seat):g\d")
+
+
+def update(cluster: ModelCluster, name: str, changed: dict[str, str]) -> None:
+    """Change what a name means; of several records each by itself, and the last refusal is told."""
+    nodes = "ReqNodeList" in changed or "ExcNodeList" in changed
+    number, _, task = name.partition("_")
+    parts = sum(job.array == int(number) for job in cluster.jobs.values()) if nodes and number.isdigit() else 0
+    if (parts > 1 and not task) or ("[" in task and nodes):
+        raise Refusal("Requested operation not supported for job arrays")
+    found = cluster.job_of(name)
+    if "NumNodes" in changed and not task and found[0].array and (len(found) > 1 or found[0].tasks):
+        raise Refusal("Job resizing not supported for job arrays")
+    problem: Refusal | None = None
+    for job in found:
+        try:
+            _may_change(job, changed)
+            if job.state == "PENDING":
+                _write_nodes(cluster, job, changed)
+            _check_rest(cluster, job, changed)
+        except Refusal as refusal:
+            problem = refusal
+            continue
+        for key, value in changed.items():
+            _set(cluster, job, key, value)
+    if problem:
+        raise problem
+
+
+def _may_change(job: ModelJob, changed: dict[str, str]) -> None:
+    if job.over or (job.ends_on and job.state != "PENDING"):
+        raise Refusal("Job has already finished")
+    if job.state != "PENDING":
+        if changed.keys() & _BEFORE_TEXTS:
+            raise Refusal("Job is no longer pending execution")
+        if "ReqNodeList" in changed:
+            raise Refusal("Requested operation not supported on this system")
+        if changed.keys() - _WHILE_IT_RUNS:
+            for key in changed.keys() & _TEXTS:
+                setattr(job, _FIELDS[key], changed[key])
+            raise Refusal("Job is no longer pending execution")
+    if job.held and changed.get("Priority", "0") != "0":
+        raise Refusal("Job is in held state, pending scheduler release")
+
+
+def _write_nodes(cluster: ModelCluster, job: ModelJob, changed: dict[str, str]) -> None:
+    """Lists of nodes are written even where Slurm then refuses the second one, the licences or the GPUs."""
+    for key in ("ExcNodeList", "ReqNodeList"):
+        if any(one not in cluster.nodes for one in hostlist.expand(changed.get(key, ""))):
+            raise Refusal("Invalid node name specified")
+        if key in changed:
+            _set(cluster, job, key, changed[key])
+
+
+def _check_rest(cluster: ModelCluster, job: ModelJob, changed: dict[str, str]) -> None:
+    for one in filter(None, changed.get("Licenses", "").split(",")):
+        if one.partition(":")[0] not in cluster.licenses:
+            raise Refusal("Invalid license specification")
+    per_node, per_job = changed.get("TresPerNode", job.tres_per_node), changed.get("TresPerJob", job.tres_per_job)
+    if per_node and per_job and bool(_TYPED.search(per_node)) != bool(_TYPED.search(per_job)):
+        raise Refusal("Invalid GRES specification (with and without type identification)")
+
+
+def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
+    match key:
+        case "StartTime":
+            job.begin = _moment(cluster, value)
+            # After an update Slurm gives no reason.
+            job.reason = "None" if job.begin <= cluster.now else "BeginTime"
+        case "Requeue":
+            job.requeue = value == "1"
+        case "NumNodes":
+            # This Slurm never lays a job on more nodes than it must: it has what Berth plans for, and no more.
+            job.n = int(value.partition("-")[0])
+            job.cpus = max(job.cpus, job.n)
+        case "Nice":
+            pass
+        case _ if key in _NUMBERS:
+            setattr(job, _NUMBERS[key], int(value))
+        case _:
+            setattr(job, _FIELDS[key], value)
+
+
+def _moment(cluster: ModelCluster, text: str) -> int:
+    if text.startswith("now"):
+        return int(cluster.now) + int(text[4:] or 0)
+    return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
