@@ -3,6 +3,7 @@
 The keys are the names that the fields have in Slurm's job description; `node_count` is its least and its most nodes.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from policy.formats import excluded_nodes, pin_text, segment, split_text
@@ -26,6 +27,9 @@ _WHERE = frozenset(
 
 _OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
 """Written beside the plan, which may not have read them yet."""
+
+_REFUSED_LATER = re.compile(r"license|gres|node name", re.IGNORECASE)
+"""Slurm's words for what it finds wrong after it has written lists of nodes; the second of them may be such."""
 
 NOW = "0"
 """As a begin time: at once. Else it is seconds since 1970, or with a + from now on."""
@@ -122,6 +126,16 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
         "extra": segment.remove(job.extra),
         **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
     }
+
+
+def taken_back(job: JobText, values: Mapping[str, str], refusal: str) -> dict[str, str]:
+    """Returns what puts right a change that slurmctld has refused; empty where it has written nothing.
+
+    It writes lists of nodes before it looks at licences and GRES, and leaves them where it then refuses those.
+    """
+    if "req_nodes" not in values or not _REFUSED_LATER.search(refusal):
+        return {}
+    return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
 
 
 def annotate(job: JobText, values: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,13 @@ from tests.world.cluster import ModelCluster, Refusal
 
 CALL_FAULTS = ("refuse", "lost", "late", "double", "stale", "partial", "cut", "slow", "kill")
 """The faults of a call: slurmctld refuses it; it gets lost, or its answer; it comes twice; the answer is an old one,
-lacks records, is cut off, or takes seconds; the caller is killed before it."""
+lacks records, is cut off, or takes seconds; the caller is killed before it.
+
+Kept scripts know one more, `half`: slurmctld writes the lists of nodes and refuses the rest, as it does where it knows
+no such licence.
+"""
+
+_OF_NODES = ("JobId=", "ReqNodeList=", "ExcNodeList=")
 
 _TAKES = 0.004
 """Seconds of a call."""
@@ -55,7 +61,7 @@ class SlurmDoor:
         self.during_changes.clear()
         self.out_until = 0.0
 
-    def run(self, words: Sequence[bytes], **_: Any) -> subprocess.CompletedProcess[bytes]:
+    def run(self, words: Sequence[bytes], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: PLR0912 - a table
         """As subprocess.run does."""
         command = tuple(map(os.fsdecode, words))
         self.calls += 1
@@ -87,6 +93,9 @@ class SlurmDoor:
                 raise subprocess.TimeoutExpired(words, 20)
             if fault == "double":
                 self._answer(command)
+            if fault == "half" and any("NodeList=" in word for word in command):
+                self._answer(tuple(word for word in command if "=" not in word or word.startswith(_OF_NODES)))
+                raise self._failed(command, "slurm_update error: Invalid license specification")
             if fault == "slow":
                 self._clock.passed += 3.0
             if fault == "stale" and (old := self._last.get(_kind(command))) is not None:

@@ -170,3 +170,21 @@ def test_nor_where_many_readings_from_before_come_late() -> None:
         ("hear",),
         ("pass", 2),
     ])  # fmt: skip
+
+
+def test_a_pin_of_which_slurm_writes_the_nodes_alone_is_taken_back() -> None:
+    # request and segment name other nodes, job 2
+    play(
+        [
+            ("site", 54, 2, 0, 0, 6),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("node", "mute", 7),
+            ("fault-of-change", "half", 1),
+            ("submit", "host", 4, 1, "FAILED", 0),
+            ("submit", "whole", 0, 1, "NODE_FAIL", 0),
+            ("pass", 2),
+            ("write", 50),
+        ]
+    )

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -285,14 +286,23 @@ class CommandGateway:
         # An array's number would mean its running tasks too.
         own = f"{record.name}_[{record.tasks}]" if record.tasks and "req_nodes" in values else record.name
         name = job_id if isinstance(job_id, str) else own
-        words = [f"{_KEYS[key]}={_AS_SCONTROL.get(key, str)(value)}" for key, value in values.items()]
-        if "[" in name and "req_nodes" in values:
-            self._update_rest(name, words, most_tasks)
-        else:
-            self._run("scontrol", "update", f"JobId={name}", *words)
+        try:
+            self._write(name, values, most_tasks)
+        except SlurmError as problem:
+            if before := changes.taken_back(job, values, str(problem)):
+                with suppress(SlurmError):
+                    self._write(name, before, most_tasks)
+            raise
         if isinstance(job_id, int):
             written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}
             self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
+
+    def _write(self, name: int | str, values: Mapping[str, str], most_tasks: int | None) -> None:
+        words = [f"{_KEYS[key]}={_AS_SCONTROL.get(key, str)(value)}" for key, value in values.items()]
+        if "[" in str(name) and "req_nodes" in values:
+            self._update_rest(str(name), words, most_tasks)
+        else:
+            self._run("scontrol", "update", f"JobId={name}", *words)
 
     def _update_rest(self, name: str, words: Iterable[str], most: int | None) -> None:
         """Change the tasks of an array that have not split off, such as `11_[4,5]`.

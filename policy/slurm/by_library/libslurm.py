@@ -4,6 +4,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
@@ -127,7 +128,14 @@ class LibslurmGateway:
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
         """Write a place; in a hurry based on the texts of the last reading."""
         job = self._known_text(job_id) if hurry else self._text(job_id)
-        self._update(job_id, changes.pin(job, pin))
+        values = changes.pin(job, pin)
+        try:
+            self._update(job_id, values)
+        except SlurmError as problem:
+            if before := changes.taken_back(job, values, str(problem)):
+                with suppress(SlurmError):
+                    self._update(job_id, before)
+            raise
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""

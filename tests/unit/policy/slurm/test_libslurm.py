@@ -347,6 +347,21 @@ def test_what_slurm_refuses_is_said_with_the_job(gateway: LibslurmGateway, stand
         gateway.pin(waits.id, PLACE)
 
 
+def test_nodes_that_slurm_wrote_before_it_refused_the_rest_are_taken_back(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    stand_in.answers("read", recorded)
+    stand_in.answers("update", '["error","Invalid license specification"]')
+    waits = job(gateway.read(ended=False), state="PENDING")
+
+    with pytest.raises(SlurmError, match="Invalid license"):
+        gateway.pin(waits.id, PLACE)
+
+    first, second = (line for line in stand_in.asked if line.startswith("update"))
+    assert "req_nodes=n3,n4" in first
+    assert second.split() == ["update", str(waits.id), f"req_nodes={','.join(waits.required)}"]
+
+
 def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
     stand_in.answers("read", recorded)
     reading = gateway.read(ended=False)
