@@ -234,8 +234,11 @@ class ModelCluster:
 
     # What there is
 
-    def job_of(self, name: str) -> list[ModelJob]:
-        """The records that a name means: a number, `11_4`, or `11_[4-6]`."""
+    def job_of(self, name: str, *, keep_last: bool = False) -> list[ModelJob]:
+        """The records that a name means: a number, `11_4`, or `11_[4-6]`.
+
+        A task gets a record of its own by that; with `keep_last` the last one keeps the array's as it is.
+        """
         number, _, task = name.partition("_")
         if not number.isdigit():
             raise Refusal("Invalid job id specified")
@@ -251,8 +254,8 @@ class ModelCluster:
                     mine = sorted(wanted & set(job.tasks))
                     if mine and len(mine) == len(job.tasks) and "[" in task:
                         found.append(job)
-                    elif len(job.tasks) == 1:
-                        found += [job] * len(mine)  # the last one keeps the array's record as it is
+                    elif keep_last and len(job.tasks) == 1:
+                        found += [job] * len(mine)
                     else:
                         found += [self.split(job, one) for one in mine]
         if not found:
@@ -300,15 +303,15 @@ class ModelCluster:
                 barred.update(hostlist.expand(job.req_nodes))
 
     def _may_start(self, job: ModelJob) -> bool:
-        if self.partition_state in {"DOWN", "INACTIVE"}:
-            job.reason = "PartitionDown" if not job.held else job.reason
-            return False
         if job.held:
             if job.reason not in HELD:
                 job.reason = "JobHeldUser" if job.user_hold else "JobHeldAdmin"
             return False
         if job.begin > self.now:
             job.reason = "BeginTime"
+            return False
+        if self.partition_state in {"DOWN", "INACTIVE"}:
+            job.reason = "PartitionDown" if self.partition_state == "DOWN" else "PartitionInactive"
             return False
         if job.at_once and job.array:
             running = sum(one.holds for one in self.jobs.values() if one.array == job.array)

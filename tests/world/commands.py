@@ -59,7 +59,7 @@ def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR09
             for job in cluster.job_of(name):
                 if job.over:
                     continue
-                if job.state == "PENDING":
+                if job.state in {"PENDING", "SUSPENDED"}:
                     raise Refusal("Job can not be altered now, try again later")
                 job.warned = bool(signal) and not job.ends_on
         case ("scancel", name):

@@ -39,7 +39,7 @@ def _hold(_: ModelCluster, job: ModelJob, reason: str) -> None:
     if job.state == "PENDING":
         hold(job, reason)
     else:
-        job.priority = 0
+        job.priority, job.user_hold = 0, reason == "JobHeldUser"
 
 
 def _release(_: ModelCluster, job: ModelJob) -> None:
@@ -109,7 +109,7 @@ def update_node(cluster: ModelCluster, name: str, state: str) -> None:
             node.flags.discard("DRAIN")
         case "RESUME":
             if not node.flags & {"DRAIN", "DOWN"}:
-                raise Refusal("Invalid node state transition")
+                raise Refusal(f"Invalid node state {'transition' if cluster.version >= '25' else 'specified'}")
             node.flags -= {"DRAIN", "DOWN"}
         case "DOWN":
             lose(cluster, node)
@@ -133,5 +133,5 @@ def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
     """
     cluster.finish(job, "FAILED" if code else "COMPLETED")
     job.exit = (code, 0)
-    if code in {77, 78}:
+    if code in {77, 78} and job.requeue:
         job.after, job.comes_held = "PENDING", code == 78

@@ -27,6 +27,7 @@ _WHILE_IT_RUNS = _TEXTS | {"Requeue", "NumNodes", "Licenses", "Nice", "Priority"
 _BEFORE_TEXTS = frozenset({"ExcNodeList", "TresPerNode", "TresPerJob"})
 """What it refuses to change then before it has written the texts."""
 
+_COUNTED = re.compile(r"gres/gpu:(\d+)")
 _TYPED = re.compile(r"gres/(?:gpu|shard|seat):g\d")
 
 
@@ -37,7 +38,7 @@ def update(cluster: ModelCluster, name: str, changed: dict[str, str]) -> None:
     parts = sum(job.array == int(number) for job in cluster.jobs.values()) if nodes and number.isdigit() else 0
     if (parts > 1 and not task) or ("[" in task and nodes):
         raise Refusal("Requested operation not supported for job arrays")
-    found = cluster.job_of(name)
+    found = cluster.job_of(name, keep_last=True)
     if "NumNodes" in changed and not task and found[0].array and (len(found) > 1 or found[0].tasks):
         raise Refusal("Job resizing not supported for job arrays")
     problem: Refusal | None = None
@@ -88,6 +89,9 @@ def _check_rest(cluster: ModelCluster, job: ModelJob, changed: dict[str, str]) -
     per_node, per_job = changed.get("TresPerNode", job.tres_per_node), changed.get("TresPerJob", job.tres_per_job)
     if per_node and per_job and bool(_TYPED.search(per_node)) != bool(_TYPED.search(per_job)):
         raise Refusal("Invalid GRES specification (with and without type identification)")
+    each, in_all = _COUNTED.fullmatch(per_node), _COUNTED.fullmatch(per_job)
+    if each and in_all and int(each[1]) * job.n != int(in_all[1]):
+        raise Refusal("Invalid generic resource (gres) specification")
 
 
 def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:

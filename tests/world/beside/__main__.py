@@ -6,8 +6,10 @@ import argparse
 import ast
 import sys
 import time
+from collections.abc import Iterator
 
 from tests.world.beside.draw import drawn
+from tests.world.beside.kept import KEPT
 from tests.world.beside.play import SETTLES, BothSides, DifferenceError
 from tests.world.beside.real import RealSlurm, own_cluster
 from tests.world.beside.submit import USERS
@@ -24,6 +26,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=14, help="of each script")
     parser.add_argument("--minutes", type=float, help="end after so long")
     parser.add_argument("--script", help="a list of steps in place of seeds")
+    parser.add_argument("--kept", action="store_true", help="the kept scripts in place of seeds")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument("--wait", type=float, default=SETTLES, help="seconds for which both may disagree")
     options = parser.parse_args()
@@ -31,12 +34,21 @@ def main() -> int:
         return _play(real, options)
 
 
+def _scripts(options: argparse.Namespace) -> Iterator[tuple[str, list[Step]]]:
+    if options.script:
+        yield "the script", ast.literal_eval(options.script)
+    elif options.kept:
+        yield from KEPT.items()
+    else:
+        for seed in range(options.seed, options.seed + options.seeds):
+            yield f"seed {seed}", drawn(seed, options.steps)
+
+
 def _play(real: RealSlurm, options: argparse.Namespace) -> int:
     began, played, steps, commands, differ = time.monotonic(), 0, 0, 0, 0
-    for seed in range(options.seed, options.seed + options.seeds):
+    for name, script in _scripts(options):
         if options.minutes and time.monotonic() - began > 60 * options.minutes:
             break
-        script: list[Step] = ast.literal_eval(options.script) if options.script else drawn(seed, options.steps)
         sides, problem = both(real, options.wait), ""
         try:
             sides.play(script)
@@ -47,7 +59,7 @@ def _play(real: RealSlurm, options: argparse.Namespace) -> int:
         if problem:
             differ += 1
             lines = "".join(f"    {step!r},\n" for step in script[: sides.steps])
-            say(f"beside: seed {seed}: {problem}\n  [\n{lines}  ]")
+            say(f"beside: {name}: {problem}\n  [\n{lines}  ]")
     took = time.monotonic() - began
     what = f"{played} scripts, {steps} steps, {commands} commands, {differ} differ, {took:.0f} s"
     say(f"beside: Slurm {options.slurm}: {what}")

@@ -35,7 +35,7 @@ def view(run: Run, first: int) -> View:
     found: View = {f"node {node.name}": _node(node) for node in reading.nodes}
     records = _records(run, jobs)
     for number, job in jobs.items():
-        found[f"job {number}"] = _job(job) | _record(records.get(number))
+        found[f"job {number}"] = _last_task(_job(job) | _record(records.get(number)))
     now = gateway.read(ended=False)
     found["queue"] = {
         "not over": sorted(job.id for job in now.jobs if job.id >= first),
@@ -89,6 +89,17 @@ def _record(record: JobJson | None) -> View:
         if "CANCELLED" in states
         else (record.exit_code.return_code.number, record.exit_code.signal.id.number),
     }
+
+
+def _last_task(job: View) -> View:
+    """Slurm gives the last task of an array a record of its own when it has tried to start it, or later."""
+    if job["tasks"].isdecimal():
+        task = int(job["tasks"])
+        job |= {"state": "PENDING", "task": task, "tasks": "", "record array_task_string": ""}
+        job["record name"] = f"{job['array']}_{task}"
+    if not job["tasks"]:
+        job["at_once"] = None
+    return job
 
 
 def differences(model: View, real: View) -> list[str]:

@@ -19,7 +19,20 @@ CHANGES = (
 """Changes by `scontrol update`: first those that Berth writes, and such as people make."""
 
 VERBS = ("hold", "uhold", "release", "requeue", "requeuehold", "cancel", "suspend", "resume", "signal", "incomplete")
-CALLS = ("pin", "pin-share", "pin-guest", "release", "annotate", "delay", "park", "evict", "requeue", "warn")
+CALLS = (
+    "pin",
+    "pin",
+    "pin-unknown-licence",
+    "pin-share",
+    "pin-guest",
+    "release",
+    "annotate",
+    "delay",
+    "park",
+    "evict",
+    "requeue",
+    "warn",
+)
 CODES = (0, 0, 0, 1, 77, 78)
 NODES = ("drain", "resume", "down", "undrain", "resume")
 FORMS = ("own", "own", "own", "number", "none")

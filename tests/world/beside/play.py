@@ -292,6 +292,9 @@ _CALLS: dict[str, Callable[[CommandGateway, int | str, int], object]] = {
     "pin": lambda gateway, name, _: gateway.pin(
         name, Pin(("n3",), (1,), seats=True, values=_PLACED, licenses={"berth_h100": 1})
     ),
+    "pin-unknown-licence": lambda gateway, name, _: gateway.pin(
+        name, Pin(("n2",), (1,), seats=True, values=_PLACED, licenses={"berth_none": 1})
+    ),
     "pin-share": lambda gateway, name, _: gateway.pin(
         name, Pin(("n2",), (5,), seats=False, values={**_PLACED, "share": "40"}, share=40, others="n[1,3-4]")
     ),
