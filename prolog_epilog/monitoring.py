@@ -165,9 +165,13 @@ def _read(paths: Paths) -> list[ListedJob]:
 def _keep(
     paths: Paths, config: NodeConfig, before: list[ListedJob], after: list[ListedJob], known: Iterable[ListedGpu] = ()
 ) -> None:
-    """Writes the jobs, then the files of all GPUs in sight."""
-    content = {"format": FORMAT, "boot": processes.boot_id(paths.boot_id), "jobs": [one._asdict() for one in after]}
-    files.write(paths.listed, json.dumps(content) + "\n", 0o644)
+    """Writes the files of all GPUs in sight; whatever they may name stands in the list before and until then.
+
+    So where a write fails, or the program is killed, the guard finds the jobs that have to go.
+    """
+    both = [*before, *(one for one in after if one not in before)]
+    if both != before:
+        _list(paths, both)
     gpus = {gpu for one in (*before, *after) for gpu in one.gpus} | set(known)
     on = {gpu: [one for one in after if gpu in one.gpus] for gpu in gpus}
     if config.jobs_for_dcgm:
@@ -179,6 +183,13 @@ def _keep(
             shown = [one for one in jobs if one.owns] or jobs
             lines[gpu.name] = lines[gpu.uuid] = "".join(f"{one.job} {one.uid}\n" for one in shown)
         _write(Path(config.jobs_for_jobstats), lines)
+    if after != both:
+        _list(paths, after)
+
+
+def _list(paths: Paths, jobs: list[ListedJob]) -> None:
+    content = {"format": FORMAT, "boot": processes.boot_id(paths.boot_id), "jobs": [one._asdict() for one in jobs]}
+    files.write(paths.listed, json.dumps(content) + "\n", 0o644)
 
 
 def _write(folder: Path, lines: dict[str, str]) -> None:

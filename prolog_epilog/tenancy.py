@@ -108,6 +108,8 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
                     # Detach this run, and no later one: the job may be started again while this Prolog waits for a
                     # lock.
                     _detach(here, tenant.job, tenant.start)
+                    if not share_file.has_later(here.paths, tenant.job, tenant.start):
+                        word.remove(here.paths.word(tenant.job))
                     share_file.remove(here.paths, tenant.job, tenant.start)
                 elif tenant.job not in guests:
                     here.say(f"job {tenant.job} shares a GPU that Slurm gave to job {job.id} as a whole")
@@ -116,6 +118,8 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
             here.say(sentence)
         arrival = Arrival(job.id, tuple(sorted(uuids)), planned=berth is not None)
         arrivals.meet(here.paths, arrival, here.say)
+        if guests:
+            lifecycle.open_to_owner(here.paths, here.config, tuple(uuids))
     except (NodeError, OSError) as problem:
         here.say(numbered(problem))
 
@@ -331,9 +335,10 @@ def _file(job: NodeJob, here: Here) -> ShareRecord:
 def _tidy(job: NodeJob, file: ShareRecord, here: Here) -> None:
     """Removes this job's share file, and old ones of jobs that could not share."""
     try:
+        # The share file goes last: by it the guard finds what an Epilog that was killed has left.
+        word.remove(here.paths.word(job.id))
         if not file.degraded:
             share_file.remove(here.paths, job.id, job.start)
-        word.remove(here.paths.word(job.id))
         share_file.remove_old(here.paths)
         _remove_empty(here.paths)
     except (OSError, NodeError) as problem:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
+from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError, StateError
+from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, MpsConfig, abilities, clear_trials, why_not_started
@@ -36,6 +37,7 @@ __all__ = [
     "control_of",
     "detach",
     "method_of",
+    "open_to_owner",
     "revive",
     "status_of",
     "sweep",
@@ -142,6 +144,23 @@ def sweep(paths: Paths, config: MpsConfig, uuids: Sequence[str] | None = None, s
         with contextlib.suppress(Busy), states.held(paths, [uuid], 0.0):
             pass  # the holder of a lock without state removes the folder at the end
     return tuple(told)
+
+
+def open_to_owner(paths: Paths, config: MpsConfig, uuids: Sequence[str]) -> None:
+    """Restores the compute modes of GPUs that an owner got as a whole while MPS serves a guest there, who has to go.
+
+    Until the guest's Epilog has ended MPS, the owner's programs would find no GPU.
+    """
+    for known in list(states.everything(paths)):
+        if not known.modes or not set(uuids) & set(known.uuids):
+            continue
+        with states.held(paths, known.uuids, config.mps_stop_timeout), devices.driver() as nvml:
+            state = states.load(paths, known.uuids[0])
+            if state is None or any(tenant.tier != OPPORTUNISTIC for tenant in state.tenants):
+                continue
+            for uuid, mode in zip(state.uuids, state.modes, strict=False):
+                if uuid in uuids and nvml.compute_mode(uuid) != mode:
+                    nvml.set_compute_mode(uuid, mode)
 
 
 def _lock_seconds(config: MpsConfig) -> float:
@@ -373,9 +392,14 @@ def _leave(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> 
 
 
 def _stop(paths: Paths, config: MpsConfig, state: SetState) -> list[str]:
-    """Ends MPS on these GPUs and restores them; names what could not be ended, and closes the books anyway."""
+    """Ends MPS on these GPUs and restores them; names what could not be ended, and closes the books anyway.
+
+    Only if the driver fails do they stay, without a job: they hold the GPUs' own compute modes, and the next sweep
+    tries again.
+    """
     control = control_of(paths, config, state.uuids)
     told = _send_away(control, state)
+    closed = True
     try:
         told += daemon.stop(paths, control, state, config.mps_stop_timeout)
         with devices.driver() as nvml:
@@ -383,8 +407,12 @@ def _stop(paths: Paths, config: MpsConfig, state: SetState) -> list[str]:
                 told += modes.restore(nvml, uuid, mode)
     except DriverError as error:
         told.append(str(error))
+        closed = False
+        with contextlib.suppress(StateError):
+            states.store(paths, replace(state, daemon=None, servers=(), tenants=()))
     finally:
-        states.forget(paths, state.uuids)
+        if closed:
+            states.forget(paths, state.uuids)
     return told
 
 

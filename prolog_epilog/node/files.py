@@ -16,7 +16,7 @@ from pathlib import Path
 from prolog_epilog.errors import Busy, StateError
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["grant", "locked", "own_folder", "prepare", "read", "remove_folder", "remove_lock", "write"]
+__all__ = ["grant", "locked", "own_folder", "prepare", "read", "remove_drafts", "remove_folder", "remove_lock", "write"]
 
 #: Mode of a folder that users may pass through but not list.
 THROUGH = 0o711
@@ -89,6 +89,15 @@ def read(path: Path, limit: int = 1 << 20) -> str | None:
     if len(data) > limit:
         raise StateError(f"{path} is larger than {limit} bytes; remove it")
     return data.decode("utf-8", "replace")
+
+
+def remove_drafts(folders: Iterable[Path], seconds: float) -> None:
+    """Removes drafts of that age: they are left by programs that were killed while they wrote."""
+    for folder in folders:
+        for draft in folder.glob(".*.[0-9]*"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.lstat().st_mtime > seconds:
+                    draft.unlink()
 
 
 def remove_folder(path: Path) -> None:

@@ -189,7 +189,4 @@ def remove_old(paths: Paths) -> None:
             found = read(paths, job)
             if found is not None and found.degraded:
                 remove(paths, job)
-    for draft in paths.jobs.glob(".[0-9]*.*"):
-        # A draft is left by a Prolog that was killed while it wrote.
-        if time.time() - draft.lstat().st_mtime > KEEP_SECONDS:
-            draft.unlink(missing_ok=True)
+    files.remove_drafts([paths.jobs], KEEP_SECONDS)

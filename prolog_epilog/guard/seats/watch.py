@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prolog_epilog import monitoring, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
@@ -24,10 +25,11 @@ from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.mps import lifecycle, losses, trouble
 from prolog_epilog.mps.losses import LossRecord
-from prolog_epilog.node import cgroups, devices, freezer, logfile, processes
+from prolog_epilog.node import cgroups, devices, files, freezer, logfile, processes
 from prolog_epilog.node.devices import Driver
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, audit, quarantine, share_file, state
+from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.audit import AuditAction, Excess
 from prolog_epilog.tenants.state import SetState, Tenant
 
@@ -184,12 +186,35 @@ class Watch:
     def act(self, action: AuditAction) -> None:
         """Carries out the answer to an excess."""
         excess = action.excess
+        if excess.kind == "foreign" and excess.job is not None and self._is_owner(excess.job, excess.uuid):
+            return
         self.say(f"{excess.text}; {_DONE[action.what]} [BERTH-933]", again=True)
         if action.what == "terminate":
             self._end(excess)
         elif action.what == "requeue" and excess.job is not None:
             # The job may have ended within these ten seconds, and an ended job is not run again.
             self._requeue(excess.job, if_running=True)
+
+    def _is_owner(self, job: int, uuid: str) -> bool:
+        """Tells whether Slurm gave a job without a share the GPU as a whole; true also if that is not known.
+
+        Such a job may have come while a guest's Prolog ran, or the guest has its time to save its work: the guest has
+        to go, and never the owner.
+        """
+        tenants = [tenant.job for one in state.everything(self.paths) if uuid in one.uuids for tenant in one.tenants]
+        place = next(filter(None, (self._place_of(tenant, uuid) for tenant in tenants)), None)
+        if place is None:
+            return True
+        node, position = place
+        try:
+            owns = position in self.slurm.held(job, node).gpus
+        except NodeSlurmError as problem:
+            self.say(numbered(problem))
+            return True
+        known = any(one.job == job for one in arrivals.pending(self.paths))
+        if owns and not known and arrivals.guests_on(self.paths, (uuid,)):
+            arrivals.announce(self.paths, Arrival(job, (uuid,), planned=False))
+        return owns
 
     def clear_lost(self) -> None:
         """Takes jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
@@ -209,6 +234,9 @@ class Watch:
         self._clear_files()
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
         share_file.remove_old(self.paths)
+        folders = [self.paths.root, self.paths.frozen, self.paths.arrivals, self.paths.lost, self.paths.failed]
+        folders += [Path(name) for name in (self.config.jobs_for_dcgm, self.config.jobs_for_jobstats) if name]
+        files.remove_drafts(folders, share_file.KEEP_SECONDS)
         for job in monitoring.clean(self.paths, self.config, lambda job: tenancy.is_over(job, self.slurm)):
             self.say(f"job {job} is over, and is taken out of the files for monitoring [BERTH-934]", again=True)
 
@@ -223,8 +251,8 @@ class Watch:
         if not time_slices.detach(self.paths, tenant.job, tenant.start):
             lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
         if not share_file.has_later(self.paths, tenant.job, tenant.start):
-            share_file.remove(self.paths, tenant.job)
             word.remove(self.paths.word(tenant.job))
+            share_file.remove(self.paths, tenant.job)
 
     def _clear_files(self) -> None:
         """Removes share files that outlived the books.
@@ -250,9 +278,10 @@ class Watch:
             return
         self.say(f"job {job} is over, and what its Epilog left of its share is removed [BERTH-934]", again=True)
         freezer.release(self.paths, job)
-        share_file.remove(self.paths, job, 0 if file is None else file.start)
-        if not self.paths.job(job).exists():
+        start = 0 if file is None else file.start
+        if not share_file.has_later(self.paths, job, start):
             word.remove(self.paths.word(job))
+        share_file.remove(self.paths, job, start)
 
     def end_clients(self, guest: Member) -> None:
         """Has MPS end a guest's clients."""
