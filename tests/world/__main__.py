@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 from tests.world.checks import ViolationError
-from tests.world.script import drawn
+from tests.world.kinds import KINDS, WorldKind
 from tests.world.shrink import as_test, shrunk
 from tests.world.world import DeterministicWorld, say
 
@@ -21,7 +21,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds in a row")
-    parser.add_argument("--events", type=int, default=300, help="steps of each script")
+    parser.add_argument("--events", type=int, help="steps of each script (300 for the cluster, 200 for nodes)")
+    parser.add_argument("--only", choices=[one.name for one in KINDS], help="the cluster with berthd, or the nodes")
     parser.add_argument("--minutes", type=float, help="play fresh seeds for so long")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed that finds something")
     parser.add_argument("--no-shrink", action="store_true", help="print no short script")
@@ -33,21 +34,13 @@ def main() -> int:
     began, seed, failed = time.monotonic(), first, 0
     happened: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    say(f"world: seeds from {first} on, {options.events} steps each")
+    kinds = [one for one in KINDS if options.only in {None, one.name}]
+    say(f"world: seeds from {first} on")
     if profile:
         profile.enable()
     while (time.monotonic() < until) if until else (seed < first + options.seeds):
-        with DeterministicWorld() as world:
-            try:
-                world.play(drawn(seed, options.events))
-            except ViolationError as problem:
-                failed += 1
-                say(f"world: seed {seed}: {problem}")
-                if not options.no_shrink:
-                    world.replaced.undo()
-                    say(as_test(seed, shrunk(drawn(seed, options.events), problem), problem))
-        happened += world.happened
-        faults += Counter(world.door.counted)
+        for kind in kinds:
+            failed += _play(kind, seed, options.events or kind.events, happened, faults, shrink=not options.no_shrink)
         seed += 1
         if failed and not options.keep_going:
             break
@@ -60,6 +53,26 @@ def main() -> int:
     say("world: events " + ", ".join(f"{name} {count}" for name, count in happened.most_common()))
     say("world: faults of calls " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
     return 1 if failed else 0
+
+
+def _play(
+    kind: WorldKind, seed: int, events: int, happened: Counter[str], faults: Counter[str], *, shrink: bool
+) -> bool:
+    """Play a seed; True where it found something."""
+    found = None
+    with kind.made() as world:
+        try:
+            world.play(kind.drawn(seed, events))
+        except ViolationError as problem:
+            found = problem
+        happened += world.happened
+        if isinstance(world, DeterministicWorld):
+            faults += Counter(world.door.counted)
+    if found is not None:
+        say(f"world: seed {seed} of the {kind.name}: {found}")
+        if shrink:
+            say(as_test(seed, shrunk(kind.drawn(seed, events), found, of=kind), found, kind))
+    return found is not None
 
 
 if __name__ == "__main__":

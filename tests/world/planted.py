@@ -20,8 +20,8 @@ from policy.slurm import changes, fields
 from policy.slurm.by_command import command, text
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced
-from tests.world.script import drawn
-from tests.world.world import DeterministicWorld, say
+from tests.world.kinds import CLUSTER, WorldKind
+from tests.world.world import say
 
 SECONDS = 60.0
 
@@ -243,15 +243,15 @@ PLANTED = (
 )
 
 
-def found(fault: PlantedFault, seconds: float = SECONDS) -> tuple[int, float, str]:
+def found(fault: PlantedFault, seconds: float = SECONDS, kind: WorldKind = CLUSTER) -> tuple[int, float, str]:
     """The number of seeds, the seconds, and the words with which the world found a fault; no words: it did not."""
     began, seed, put = time.monotonic(), 0, Replaced()
     fault.plant(put)
     try:
         while time.monotonic() - began < seconds:
-            with DeterministicWorld() as world:
+            with kind.made() as world:
                 try:
-                    world.play(drawn(seed, fault.events))
+                    world.play(kind.drawn(seed, fault.events))
                 except ViolationError as problem:
                     return seed + 1, time.monotonic() - began, str(problem)
             seed += 1

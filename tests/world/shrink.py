@@ -6,22 +6,24 @@ import re
 import time
 
 from tests.world.checks import ViolationError
+from tests.world.kinds import CLUSTER, WorldKind
 from tests.world.script import Step
-from tests.world.world import DeterministicWorld
 
 _SECONDS = 90.0
 
 
-def shrunk(script: list[Step], problem: ViolationError, seconds: float = _SECONDS) -> list[Step]:
+def shrunk(
+    script: list[Step], problem: ViolationError, seconds: float = _SECONDS, of: WorldKind = CLUSTER
+) -> list[Step]:
     """A part of the script that goes wrong as the whole of it: first whole blocks are left out, then single steps."""
     kind, until = kind_of(problem), time.monotonic() + seconds
-    current, at_the_end = _up_to_the_problem(script)
+    current, at_the_end = _up_to_the_problem(script, of)
     size = max(1, len(current) // 2)
     while size >= 1 and time.monotonic() < until:
         place, cut = 1, False
         while place < len(current) and time.monotonic() < until:
             shorter = current[:place] + current[place + size :]
-            if goes_wrong(shorter, calm=at_the_end) == kind:
+            if goes_wrong(shorter, calm=at_the_end, of=of) == kind:
                 current, cut = shorter, True
             else:
                 place += size
@@ -30,9 +32,9 @@ def shrunk(script: list[Step], problem: ViolationError, seconds: float = _SECOND
     return current
 
 
-def _up_to_the_problem(script: list[Step]) -> tuple[list[Step], bool]:
+def _up_to_the_problem(script: list[Step], of: WorldKind) -> tuple[list[Step], bool]:
     """Steps after the one that goes wrong do not matter; where it is the calm end that goes wrong, all of them do."""
-    with DeterministicWorld() as world:
+    with of.made() as world:
         for number, step in enumerate(script, 1):
             try:
                 world.step(step)
@@ -41,9 +43,9 @@ def _up_to_the_problem(script: list[Step]) -> tuple[list[Step], bool]:
     return script, True
 
 
-def goes_wrong(script: list[Step], *, calm: bool = True) -> str:
+def goes_wrong(script: list[Step], *, calm: bool = True, of: WorldKind = CLUSTER) -> str:
     """The kind of what goes wrong with a script; empty where nothing does."""
-    with DeterministicWorld() as world:
+    with of.made() as world:
         try:
             world.play(script, calm=calm)
         except ViolationError as problem:
@@ -57,8 +59,8 @@ def kind_of(problem: ViolationError) -> str:
     return re.sub(r"[0-9,.+-]+", "#", text)[:70]
 
 
-def as_test(seed: int, script: list[Step], problem: ViolationError) -> str:
-    """Python text to be pasted into tests/world/test_world_found.py."""
+def as_test(seed: int, script: list[Step], problem: ViolationError, of: WorldKind = CLUSTER) -> str:
+    """Python text to be pasted into tests/world/test_world_found.py, or test_nodes_found.py beside it."""
     said = " ".join(str(problem).split())[:110]
     lines = "".join(f"        {step!r},\n" for step in script)
-    return f"\n\ndef test_seed_{seed}() -> None:\n    # {said}\n    play([\n{lines}    ])\n"
+    return f"\n\ndef test_seed_{seed}() -> None:\n    # {said}\n    {of.player}([\n{lines}    ])\n"

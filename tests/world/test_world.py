@@ -8,22 +8,24 @@ import pytest
 
 from tests.examples import SEED
 from tests.world.checks import ViolationError
+from tests.world.kinds import KINDS, WorldKind
+from tests.world.nodes.script import drawn_nodes
+from tests.world.nodes.world import NodeWorld
 from tests.world.script import drawn
 from tests.world.shrink import as_test, shrunk
 from tests.world.world import DeterministicWorld
 
 #: Of a processor: with other work beside it, as many seeds are played.
-SECONDS = 20.0
-HARD_SECONDS = 900.0
-EVENTS = 300
+SECONDS = 10.0
+HARD_SECONDS = 450.0
 
 
-def run(first: int, seconds: float) -> int:
+def run(first: int, seconds: float, kind: WorldKind) -> int:
     """Plays seeds in a row; the first that finds something is shrunk, and told as a test."""
     until, seed = time.process_time() + seconds, first
     while time.process_time() < until:
-        script = drawn(seed, EVENTS)
-        with DeterministicWorld() as world:
+        script = kind.drawn(seed, kind.events)
+        with kind.made() as world:
             try:
                 world.play(script)
             except ViolationError as problem:
@@ -31,19 +33,21 @@ def run(first: int, seconds: float) -> int:
             else:
                 seed += 1
                 continue
-        raise ViolationError(f"seed {seed}: {found}{as_test(seed, shrunk(script, found), found)}")
+        raise ViolationError(f"seed {seed}: {found}{as_test(seed, shrunk(script, found, of=kind), found, kind)}")
     return seed - first
 
 
 @pytest.mark.slow
-def test_fresh_seeds_find_nothing() -> None:
-    assert run(SEED, SECONDS) > 0
+@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.name)
+def test_fresh_seeds_find_nothing(kind: WorldKind) -> None:
+    assert run(SEED, SECONDS, kind) > 0
 
 
 @pytest.mark.hard
-@pytest.mark.timeout(HARD_SECONDS * 2)
-def test_fresh_seeds_find_nothing_within_a_quarter_of_an_hour() -> None:
-    assert run(SEED, HARD_SECONDS) > 0
+@pytest.mark.timeout(HARD_SECONDS * 4)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.name)
+def test_fresh_seeds_find_nothing_within_some_minutes(kind: WorldKind) -> None:
+    assert run(SEED, HARD_SECONDS, kind) > 0
 
 
 def test_a_seed_is_the_same_events_each_time() -> None:
@@ -52,4 +56,13 @@ def test_a_seed_is_the_same_events_each_time() -> None:
         with DeterministicWorld() as world:
             world.play(drawn(11, 120), calm=False)
             told.append((world.happened, world.door.calls, world.clock.passed, sorted(world.cluster.jobs)))
+    assert told[0] == told[1]
+
+
+def test_so_is_a_seed_of_the_nodes() -> None:
+    told = []
+    for _ in range(2):
+        with NodeWorld() as world:
+            world.play(drawn_nodes(12, 120), calm=False)
+            told.append((world.happened, world.tasks.operations, world.clock.passed, world.side.said))
     assert told[0] == told[1]

@@ -1,0 +1,1 @@
+"""The programs of a node in the deterministic world: real Prolog, Epilog and guard against a model of their node."""

@@ -1,0 +1,346 @@
+"""Slurm as a node sees it: its Prologs and Epilogs, what they are told, what scontrol answers, what SPANK does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prolog_epilog.errors import NodeError, TookTooLong
+from prolog_epilog.job import extra as extras
+from prolog_epilog.node.children import CLEAN, ProgramEnd
+from prolog_epilog.tenants import share_file
+from prolog_epilog.tenants.share_file import ShareRecord
+from tests.world.cluster import ModelCluster, ModelJob, Portion, Refusal
+from tests.world.commands import _detail as detail
+from tests.world.nodes.kernel import NodeKernel
+from tests.world.nodes.machine import Machine, ModelProcess
+from tests.world.nodes.mps import ModelMps
+from tests.world.nodes.tasks import NodeTask
+
+SHARING = frozenset({"share", "host", "guest"})
+PROGRAM_SECONDS = 300.0
+"""PrologEpilogTimeout."""
+
+
+@dataclass(eq=False)
+class NodeRun:
+    """A run of a job on one node."""
+
+    job: ModelJob
+    node: str
+    number: int
+    environment: dict[str, str]
+    start: int
+    portion: Portion
+    extra: str
+    phase: str = "prolog"
+    """prolog, ready, runs, ends, epilog, over."""
+    prolog: NodeTask | None = None
+    epilog: NodeTask | None = None
+    began: float = 0.0
+    """When the program that runs now began."""
+    code: int | None = None
+    """The Prolog's exit status; -9 if it was killed."""
+    epilog_code: int | None = None
+    programs: list[ModelProcess] = field(default_factory=list)
+    excuse: str = ""
+    """What went wrong around its Prolog, which may be why it has no share."""
+    ended_at: float = 0.0
+    again: bool = False
+    """Its Prolog was run once more."""
+
+    @property
+    def sharing(self) -> bool:
+        berth = extras.read(self.extra, self.node)
+        return berth is not None and berth.is_shared
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        berth = extras.read(self.extra, self.node)
+        return berth.gpus if berth is not None else ()
+
+
+class NodeSlurm:
+    """slurmd of all nodes, and scontrol."""
+
+    CLEAN = CLEAN
+
+    def __init__(
+        self, cluster: ModelCluster, machines: Mapping[str, Machine], kernel: NodeKernel, mps: ModelMps
+    ) -> None:
+        self.cluster, self.machines, self.kernel, self.mps = cluster, machines, kernel, mps
+        self.tasks = kernel.tasks
+        self.runs: dict[tuple[int, str], NodeRun] = {}
+        self.past: list[NodeRun] = []
+        """Runs that are over, latest last."""
+        self.out = False
+        self.script_fails: set[str] = set()
+        self.script_hangs = False
+        self.script_saw: list[tuple[str, str, str]] = []
+        """What a site's script was run with: node, job, the GPUs that it may touch."""
+        self.drained: dict[str, str] = {}
+        self.run_program: Callable[[str], Callable[[], object]] = lambda _: lambda: 0
+        self.on_notice: Callable[[NodeRun, bool], None] = lambda _, __: None
+        self.excuse_at: Callable[[str], str] = lambda _: ""
+        self.on_trouble: Callable[[str], None] = lambda _: None
+        self.on_launch: Callable[[NodeRun], None] = lambda _: None
+        self.problems: list[str] = []
+        self.last: Callable[[NodeRun], str] = lambda _: ""
+        """The last that programs of its node said."""
+        mps.on_lost = self._program_fails
+
+    # What happens by itself
+
+    def turn(self) -> None:
+        """slurmctld's and slurmd's own work: Prologs of jobs that start, programs, Epilogs of those that end."""
+        for job, _ in self.cluster.started:
+            for node in job.nodes:
+                self._prolog(job, node)
+        self.cluster.started.clear()
+        for run in list(self.runs.values()):
+            self._too_long(run)
+            ends = run.node in run.job.ends_on or run.job.restarts != run.number or run.job.over
+            if run.phase in {"ready", "runs"} and ends:
+                self._end_programs(run)
+                run.phase, run.ended_at = "ends", self.tasks.clock.passed
+            if run.phase == "prolog" and run.prolog is None:
+                run.phase, run.ended_at = "ends" if ends else "ready", self.tasks.clock.passed
+            if run.phase == "ends" and run.prolog is None:
+                self._epilog(run)
+        for job in list(self.cluster.jobs.values()):
+            here = [run for run in self.runs.values() if run.job is job and run.number == job.restarts]
+            if (
+                job.state == "RUNNING"
+                and not job.ends_on
+                and here
+                and all(run.phase == "ready" and run.prolog is None for run in here)
+            ):
+                self._begin(job, here)
+
+    def _too_long(self, run: NodeRun) -> None:
+        for task in (run.prolog, run.epilog):
+            if task is not None and self.tasks.clock.passed - run.began > PROGRAM_SECONDS:
+                self.on_trouble(run.node)
+                task.process.end()
+
+    def _environment(self, job: ModelJob, node: str, portion: Portion) -> dict[str, str]:
+        places = [place for place in range(16) if (portion.gpus >> place & 1)] + [one for one, _ in portion.shards]
+        found = {
+            "SLURM_JOB_ID": str(job.id),
+            "SLURM_JOB_UID": str(job.user),
+            "SLURMD_NODENAME": node,
+            "SLURM_JOB_EXTRA": job.extra,
+            "SLURM_JOB_START_TIME": str(job.start),
+            "SLURM_JOB_NODELIST": ",".join(job.nodes),
+            "SLURM_JOB_PARTITION": job.partition,
+            "SLURM_CONF": "/etc/slurm/slurm.conf",
+        }
+        if places:
+            found["SLURM_JOB_GPUS"] = str(max(places))
+        return found
+
+    def _prolog(self, job: ModelJob, node: str) -> None:
+        portion = self.cluster.nodes[node].held[job.id]
+        run = NodeRun(job, node, job.restarts, self._environment(job, node, portion), job.start, portion, job.extra)
+        before = self.runs.get((job.id, node))
+        if before is not None:
+            self.past.append(before)
+        self.runs[job.id, node] = run
+        run.excuse = self.excuse_at(node)
+        self.prolog(run)
+
+    def prolog(self, run: NodeRun) -> None:
+        """Start the Prolog of a run, for the first time or again."""
+        task = self._program(run, "prolog", run.environment)
+        run.prolog, run.began = task, self.tasks.clock.passed
+
+        def ended(task: NodeTask) -> None:
+            if run.prolog is task:
+                run.prolog = None
+            run.code = task.result if isinstance(task.result, int) else -9
+            run.excuse = run.excuse or self.excuse_at(run.node)
+            self._failed(task, f"the Prolog of job {run.job.id}")
+            if run.code != 0 and not run.excuse:
+                self.problems.append(f"the Prolog of job {run.job.id} ended with {run.code} in peace: {self.last(run)}")
+            if run.code != 0:
+                self._drain(run.node, f"Prolog of job {run.job.id} ended with {run.code}")
+                job = run.job
+                if job.state == "RUNNING" and not job.ends_on and job.restarts == run.number:
+                    self.cluster.finish(job, "FAILED", again=job.requeue)
+
+        task.on_end = ended
+
+    def _failed(self, task: NodeTask, what: str) -> None:
+        if task.failure is not None:
+            self.problems.append(f"{what} ended with {task.failure!r}")
+
+    def _program(self, run: NodeRun, context: str, environment: Mapping[str, str]) -> NodeTask:
+        process = self.machines[run.node].spawn(f"/opt/berth/bin/berth-{context}", 0)
+        process.environ = {**environment, "SLURM_SCRIPT_CONTEXT": f"{context}_slurmd"}
+        return self.tasks.start(f"{context} {run.job.id} {run.node}", process, self.run_program(context))
+
+    def _epilog(self, run: NodeRun) -> None:
+        run.phase = "epilog"
+        task = self.epilog(run)
+        run.epilog, run.began = task, self.tasks.clock.passed
+
+        def ended(task: NodeTask) -> None:
+            run.epilog = None
+            run.epilog_code = task.result if isinstance(task.result, int) else -9
+            self._failed(task, f"the Epilog of job {run.job.id}")
+            if run.epilog_code != 0 and not (run.excuse or self.excuse_at(run.node)):
+                self.problems.append(f"the Epilog of job {run.job.id} ended with {run.epilog_code}: {self.last(run)}")
+            if run.epilog_code != 0:
+                self._drain(run.node, f"Epilog of job {run.job.id} ended with {run.epilog_code}")
+            run.phase = "over"
+            if self.runs.get((run.job.id, run.node)) is run:
+                del self.runs[run.job.id, run.node]
+            self.past = [*self.past[-40:], run]
+            self.on_notice(run, run.epilog_code == 0)
+
+        task.on_end = ended
+
+    def epilog(self, run: NodeRun) -> NodeTask:
+        """Start the Epilog of a run; Slurm may repeat it."""
+        code = "1:0" if run.job.state in {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY"} else "0:0"
+        return self._program(run, "epilog", {**run.environment, "SLURM_JOB_EXIT_CODE2": code})
+
+    def _drain(self, node: str, reason: str) -> None:
+        self.cluster.nodes[node].flags.add("DRAIN")
+        self.drained[node] = reason
+
+    # Programs of jobs
+
+    def _begin(self, job: ModelJob, runs: Sequence[NodeRun]) -> None:
+        """SPANK looks whether the job has its share on each node; then its programs begin."""
+        files = {}
+        for run in runs:
+            why = ""
+            if run.sharing:
+                files[run.node], why = self._share(run)
+            if why:
+                run.excuse = run.excuse or self.excuse_at(run.node)
+                if not run.excuse and "makes no partition" not in why:
+                    self.problems.append(f"job {job.id} has no share in peace: {why}")
+                job.degraded = True
+                self.cluster.finish(job, "FAILED")
+                return
+        for run in runs:
+            self._launch(run, files.get(run.node))
+            self.on_launch(run)
+
+    def _share(self, run: NodeRun) -> tuple[ShareRecord | None, str]:
+        path = self.machines[run.node].folder / f"run/berth/jobs/{run.job.id}"
+        try:
+            file = share_file.parse(path.read_text())
+        except (OSError, NodeError) as problem:
+            return None, f"no share file: {problem}"
+        if file.degraded:
+            return file, file.why
+        if file.start and file.start != run.start:
+            self.problems.append(f"job {run.job.id} runs with the share of its run before")
+        pipe = file.environment.get("CUDA_MPS_PIPE_DIRECTORY", "")
+        if pipe and (run.node, pipe) not in self.mps.daemons:
+            return file, "no MPS daemon"
+        return file, ""
+
+    def _launch(self, run: NodeRun, file: ShareRecord | None) -> None:
+        run.phase = "runs"
+        machine = self.machines[run.node]
+        group = machine.make_groups(run.job.id)
+        process = machine.spawn("/usr/bin/train", run.job.user)
+        machine.join(process, run.job.id, group)
+        process.ignores_term = run.job.id % 3 == 0
+        run.programs.append(process)
+        pipe = file.environment.get("CUDA_MPS_PIPE_DIRECTORY", "") if file is not None else ""
+        process.uuids = tuple(machine.gpus[place].uuid for place in run.gpus)
+        if pipe and not self.mps.daemons[run.node, pipe].serve(process):
+            self._program_fails(process)
+
+    def _program_fails(self, process: ModelProcess) -> None:
+        """A job's program lost its GPU: it ends, and its job with it."""
+        if process.job is None or process.dead:
+            return
+        process.end()
+        job = self.cluster.jobs.get(process.job)
+        if job is not None and job.state == "RUNNING":
+            job.fate, job.end = "FAILED", int(self.cluster.now)
+
+    def _end_programs(self, run: NodeRun) -> None:
+        for process in run.programs:
+            process.end()
+        self.machines[run.node].remove_groups(run.job.id)
+
+    def reboot(self, node: str) -> None:
+        """A node goes down and comes back: its jobs are lost, its Epilogs never come."""
+        self.machines[node].reboot()
+        for run in [one for one in self.runs.values() if one.node == node]:
+            del self.runs[run.job.id, node]
+            run.phase, run.prolog, run.epilog = "over", None, None
+            self.past.append(run)
+            if run.job.restarts == run.number and run.job.state == "RUNNING" and not run.job.ends_on:
+                self.cluster.finish(run.job, "NODE_FAIL", again=run.job.requeue)
+            if run.job.restarts == run.number:
+                self.cluster.epilog_done(run.job.id, node)
+
+    # Slurm's command, and a site's scripts: stands in for prolog_epilog.node.children
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False
+    ) -> ProgramEnd:
+        """Run a program for one of Berth's."""
+        self.kernel.operation()
+        if not capture:
+            return self._script(command[0], environment, seconds)
+        if self.out:
+            self.tasks.block(seconds)
+            raise TookTooLong(f"{command[0]} did not end within {seconds:.3g} s; find out what it waits for")
+        try:
+            return ProgramEnd(0, self.answer(tuple(command[1:])))
+        except Refusal as refusal:
+            return ProgramEnd(1, f"slurm error: {refusal}\n")
+
+    def _script(self, path: str, environment: Mapping[str, str], seconds: float) -> ProgramEnd:
+        machine = self.kernel.machine
+        self.script_saw.append((machine.name, environment["SLURM_JOB_ID"], environment.get("SLURM_JOB_GPUS", "")))
+        if self.script_hangs:
+            self.tasks.block(seconds)
+            raise TookTooLong(f"{path} did not end within {seconds:.3g} s; find out what it waits for")
+        self.tasks.block(0.5)
+        return ProgramEnd(1 if machine.name in self.script_fails else 0)
+
+    def answer(self, words: tuple[str, ...]) -> str:
+        """What scontrol prints."""
+        match words:
+            case ("show", "config"):
+                return "SlurmUser               = slurm(64030)\n"
+            case ("show", "job", number, *more):
+                if int(number) not in self.cluster.jobs:
+                    raise Refusal("Invalid job id specified")
+                return self._record(self.cluster.jobs[int(number)], detailed=bool(more))
+            case ("update", node, "State=DRAIN", reason):
+                self._drain(node.removeprefix("NodeName="), reason.removeprefix("Reason="))
+            case ("requeue", "Incomplete", number):
+                self.cluster.requeue(number, incomplete=True)
+            case ("requeue", number):
+                self.cluster.requeue(number, incomplete=False)
+            case ("requeuehold", "Incomplete", number):
+                self.cluster.requeue(number, incomplete=True, hold=True)
+            case _:
+                raise AssertionError(f"the model knows no such command: {words}")
+        return ""
+
+    def _record(self, job: ModelJob, *, detailed: bool) -> str:
+        lines = [
+            f"JobId={job.id} JobName={job.name}",
+            f"   UserId=u({job.user}) GroupId=u({job.user}) MCS_label=N/A",
+            f"   JobState={job.shown} Reason={job.reason} Dependency=(null)",
+        ]
+        if detailed and job.holds and job.nodes:
+            lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", "   JOB_GRES=gpu:1"]
+            for name in job.nodes:
+                held = self.cluster.nodes[name].held.get(job.id)
+                if held is not None:
+                    lines.append(f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={detail(held)}")
+        lines += ["   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0", f"   AdminComment={job.admin_comment}"]
+        return "\n".join(lines) + "\n"

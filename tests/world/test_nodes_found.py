@@ -1,0 +1,104 @@
+"""Plays the scripts of the faults that the world has found in the programs of a node, each shrunk from its seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world.nodes.world import play_nodes
+
+
+def test_a_compute_mode_that_could_not_be_restored_is_restored_later() -> None:
+    # The driver failed in an Epilog: the books were closed, and the GPU stayed exclusive for ever.
+    play_nodes([
+        ("site", 41, 1, 8),
+        ("submit", "share", 2, 5, 60, 0),
+        ("sched",),
+        ("wait", 20),
+        ("people", "end", 10),
+        ("gpu", "fails", 3),
+        ("wait", 20),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("violation", [4, 8])
+def test_an_owner_is_not_ended_while_its_guest_saves_its_work(violation: int) -> None:
+    # The audit took it for a stranger on a shared GPU, and ended its processes or requeued it.
+    play_nodes([
+        ("site", violation | 64 | 128, 0, 8),
+        ("guard", 0),
+        ("wait", 20),
+        ("submit", "guest", 0, 0, 60, 0),
+        ("sched",),
+        ("wait", 50),
+        ("submit", "whole", 0, 4, 60, 1),
+        ("sched",),
+        ("wait", 150),
+    ])  # fmt: skip
+
+
+def test_an_owner_finds_its_gpu_though_mps_still_serves_the_guest_that_has_to_go() -> None:
+    # The GPU was in exclusive mode until the guest's Epilog.
+    play_nodes([
+        ("site", 64, 0, 8),
+        ("guard", 0),
+        ("wait", 20),
+        ("submit", "guest", 0, 11, 60, 1),
+        ("sched",),
+        ("wait", 100),
+        ("submit", "whole", 0, 11, 20, 1),
+        ("sched",),
+        ("wait", 100),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("operations", range(21, 29))
+def test_an_epilog_that_is_killed_leaves_nothing_that_the_guard_does_not_find(operations: int) -> None:
+    # The share file went first, and by it alone the guard found the job's words.
+    play_nodes([
+        ("site", 128, 0, 5),
+        ("submit", "guest", 0, 7, 50, 1),
+        ("sched",),
+        ("wait", 10),
+        ("people", "end", 0),
+        ("cut", "epilog", 0, operations),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("operations", range(18, 30))
+def test_a_job_that_is_over_is_in_no_list_for_monitoring_though_its_epilog_was_killed(operations: int) -> None:
+    # It was out of the node's own list first, so nobody knew that a file still named it; nor were drafts removed.
+    play_nodes([
+        ("site", 32, 0, 5),
+        ("submit", "share", 0, 1, 50, 1),
+        ("sched",),
+        ("wait", 10),
+        ("people", "end", 0),
+        ("cut", "epilog", 0, operations),
+    ])  # fmt: skip
+
+
+def test_a_guard_that_cannot_begin_says_so_in_one_sentence() -> None:
+    # /run was full: it ended with a traceback.
+    play_nodes([
+        ("site", 0, 0, 5),
+        ("submit", "share", 0, 2, 20, 0),
+        ("sched",),
+        ("wait", 20),
+        ("disk", "full", 0),
+        ("guard", 0),
+        ("wait", 20),
+    ])  # fmt: skip
+
+
+def test_an_owner_that_takes_a_lost_guest_out_of_the_books_leaves_nothing_of_it() -> None:
+    # The words of the guest stayed for ever.
+    play_nodes([
+        ("site", 128, 0, 5),
+        ("submit", "guest", 1, 2, 60, 0),
+        ("sched",),
+        ("wait", 10),
+        ("people", "end", 0),
+        ("kill", "epilog", 0),
+        ("submit", "whole", 1, 3, 20, 1),
+        ("wait", 50),
+    ])  # fmt: skip
