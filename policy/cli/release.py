@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _BY_HAND = "given back to Slurm by berth release"
 _FOR_NOW = "given back to Slurm until berthd runs again"
-_STARTED = re.compile("only the place of a waiting job|no longer pending|already completing|Invalid job id")
+_STARTED = re.compile(
+    "only the place of a waiting job|no longer pending|not supported on this system|"
+    "already completing|already finished|Invalid job id"
+)
 """Matches the errors about a job that started, or was cancelled, since it was listed."""
 _COMES_BACK_WITHIN = 30.0
 """Seconds for which `berth release --all` waits for jobs that end, where Slurm may put them back by exit status."""

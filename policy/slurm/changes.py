@@ -138,6 +138,11 @@ def taken_back(job: JobText, values: Mapping[str, str], refusal: str) -> dict[st
     return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
 
 
+def was_written(refusal: str) -> bool:
+    """Tells whether slurmctld reports an error though it has written a change: the job's partition is INACTIVE."""
+    return "partition configuration not available" in refusal
+
+
 def annotate(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
     """Another segment."""
     return {"admin_comment": segment.put(job.admin_comment, values)}

@@ -302,7 +302,14 @@ class CommandGateway:
         if "[" in str(name) and "req_nodes" in values:
             self._update_rest(str(name), words, most_tasks)
         else:
+            self._run_update(str(name), words)
+
+    def _run_update(self, name: str, words: Iterable[str]) -> None:
+        try:
             self._run("scontrol", "update", f"JobId={name}", *words)
+        except SlurmError as problem:
+            if not changes.was_written(str(problem)):
+                raise
 
     def _update_rest(self, name: str, words: Iterable[str], most: int | None) -> None:
         """Change the tasks of an array that have not split off, such as `11_[4,5]`.
@@ -312,13 +319,13 @@ class CommandGateway:
         """
         array, _, tasks = name.partition("_")
         try:
-            self._run("scontrol", "update", f"JobId={array}", *words)
+            self._run_update(array, words)
         except SlurmError as problem:
             if "not supported for job arrays" not in str(problem):
                 raise
             listed = tasks.strip("[]")
             for task in fields.numbers(listed) if most is None else waiting_tasks(listed)[:most]:
-                self._run("scontrol", "update", f"JobId={array}_{task}", *words)
+                self._run_update(f"{array}_{task}", words)
 
     def _read_seldom(self) -> tuple[Mapping[str, str], bool, bool]:
         now = time.monotonic()

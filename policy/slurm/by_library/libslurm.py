@@ -188,6 +188,8 @@ class LibslurmGateway:
         try:
             self._program.ask(f"update {job_id} {words}")
         except SlurmError as problem:
+            if changes.was_written(str(problem)):
+                return
             raise SlurmError(f"job {job_id} could not be changed: {problem}") from None
 
     def _text(self, job_id: int | str) -> JobText:

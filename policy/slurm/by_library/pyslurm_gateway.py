@@ -235,8 +235,12 @@ class PyslurmGateway:
         """Nothing to let go of: libslurm keeps no connection, and it cannot be unloaded."""
 
     def _modify(self, job_id: int, **new: str | bytes) -> None:
-        with self._speaking(f"job {job_id} could not be changed"):
-            self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(**new))
+        try:
+            with self._speaking(f"job {job_id} could not be changed"):
+                self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(**new))
+        except SlurmError as problem:
+            if not changes.was_written(str(problem)):
+                raise
 
     def _known_text(self, job_id: int) -> JobText:
         known = self._jobs.get(job_id)

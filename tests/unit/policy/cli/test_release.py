@@ -52,6 +52,25 @@ def release(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
     return cli.main(["release", "--all"]), now[0]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Job is no longer pending execution",
+        # slurmctld looks at the list of nodes first, and takes it for a change of the job's size.
+        "Requested operation not supported on this system",
+        "Job has already finished",
+    ],
+)
+def test_a_job_that_started_or_ended_a_moment_ago_is_no_failure(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    class StartsJustNow(EndingJob):
+        def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
+            assert reason
+            assert not for_now
+            raise SlurmError(f"job {job_id} could not be changed: {said}")
+
+    assert release(StartsJustNow(0, {}), monkeypatch)[0] == 0
+
+
 def test_release_waits_for_a_job_that_requeue_exit_may_put_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -362,6 +362,18 @@ def test_nodes_that_slurm_wrote_before_it_refused_the_rest_are_taken_back(
     assert second.split() == ["update", str(waits.id), f"req_nodes={','.join(waits.required)}"]
 
 
+def test_a_change_in_an_inactive_partition_is_written_though_slurm_reports_an_error(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    stand_in.answers("read", recorded)
+    stand_in.answers("update", '["error","Requested partition configuration not available now"]')
+    waits = job(gateway.read(ended=False), state="PENDING")
+
+    gateway.pin(waits.id, PLACE)
+
+    assert len([line for line in stand_in.asked if line.startswith("update")]) == 1
+
+
 def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
     stand_in.answers("read", recorded)
     reading = gateway.read(ended=False)

@@ -45,3 +45,21 @@ def test_nodes_are_taken_back_where_slurm_wrote_them_and_refused_the_rest(
 
     back = (f"JobId={job.id}", f"ReqNodeList={','.join(job.required)}", "ExcNodeList=")
     assert updates[1:] == [back] * puts_back
+
+
+def test_a_change_in_an_inactive_partition_is_written_though_slurm_reports_an_error(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DATA / "slurm-26.05", tmp_path / "recording"))
+    shutil.copy(folder / "squeue-json", folder / "scontrol-json")
+    reads, updates = recorded_gateway(folder)._bytes, []
+
+    def run(*words: str) -> bytes:
+        if words[:2] == ("scontrol", "update"):
+            updates.append(words)
+            raise SlurmError("scontrol update failed: Requested partition configuration not available now for job 7")
+        return reads(*words)
+
+    gateway = CommandGateway(run)
+    job = next(job for job in gateway.read(ended=False).jobs if job.state == "PENDING" and not job.array)
+
+    gateway.pin(job.id, PLACE)
+    assert len(updates) == 1
