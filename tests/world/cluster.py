@@ -172,6 +172,11 @@ class ModelJob:
         return "COMPLETING" if self.ends_on else self.flag or self.state
 
     @property
+    def shown_nodes(self) -> tuple[str, ...]:
+        """Its nodes, without those on which it has ended already."""
+        return tuple(name for name in self.nodes if name in self.ends_on) if self.ends_on else self.nodes
+
+    @property
     def end_state(self) -> str:
         """The state in which its run will end."""
         return "FAILED" if self.degraded and self.fails else self.fate

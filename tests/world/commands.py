@@ -120,7 +120,7 @@ def _record(cluster: ModelCluster, job: ModelJob) -> dict[str, object]:
         "admin_comment": job.admin_comment,
         "extra": job.extra,
         "partition": job.partition,
-        "nodes": hostlist.fold(job.nodes),
+        "nodes": hostlist.fold(job.shown_nodes),
         "required_nodes": job.req_nodes,
         "excluded_nodes": job.exc_nodes,
         "licenses": job.licenses,
@@ -212,6 +212,7 @@ def _line(cluster: ModelCluster, job: ModelJob, task: int | None) -> dict[str, s
     else:
         name = f"{job.array}_{job.task}" if job.array else str(job.id)
     end = job.start + job.limit * 60 if job.holds and not job.ends_on else job.end
+    count = len(job.shown_nodes) if job.ends_on else job.n
     state = "CONFIGURING" if job.flag == "POWER_UP_NODE" and not job.ends_on else job.shown
     return {
         "JobID": str(job.id),
@@ -224,9 +225,9 @@ def _line(cluster: ModelCluster, job: ModelJob, task: int | None) -> dict[str, s
         "EndTime": str(end) if end else "N/A",
         "EligibleTime": str(max(job.submitted, job.begin)),
         "TimeLimit": f"{job.limit // 60}:{job.limit % 60:02d}:00",
-        "NumCPUs": str(job.cpus),
-        "NumNodes": str(job.n),
-        "NodeList": hostlist.fold(job.nodes) if job.holds or job.over else "",
+        "NumCPUs": str(job.cpus * count // job.n),
+        "NumNodes": str(count),
+        "NodeList": hostlist.fold(job.shown_nodes) if job.holds or job.over else "",
         "ReqNodes": job.req_nodes,
         "ExcNodes": job.exc_nodes,
         "Feature": job.features or "(null)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Refusal
+from tests.world.updates import NOT_AVAILABLE
 
 
 def act(cluster: ModelCluster, verb: str, name: str) -> None:
@@ -20,6 +21,8 @@ def act(cluster: ModelCluster, verb: str, name: str) -> None:
         ) from None
     for job in found:
         _ACTS[verb](cluster, job)
+    if cluster.partition_state == "INACTIVE" and verb in {"hold", "uhold", "release"}:
+        raise Refusal(NOT_AVAILABLE)
 
 
 def hold(job: ModelJob, reason: str = "JobHeldUser") -> None:

@@ -24,10 +24,8 @@ _TEXTS = frozenset({"AdminComment", "Extra", "Comment"})
 _WHILE_IT_RUNS = _TEXTS | {"Requeue", "NumNodes", "Licenses", "Nice", "Priority", "TimeLimit"}
 """What Slurm changes of a job that runs."""
 
-_BEFORE_TEXTS = frozenset({"ExcNodeList", "TresPerNode", "TresPerJob"})
-"""What it refuses to change then before it has written the texts."""
-
 _COUNTED = re.compile(r"gres/gpu:(\d+)")
+NOT_AVAILABLE = "Requested partition configuration not available now"
 _TYPED = re.compile(r"gres/(?:gpu|shard|seat):g\d")
 
 
@@ -53,6 +51,9 @@ def update(cluster: ModelCluster, name: str, changed: dict[str, str]) -> None:
             continue
         for key, value in changed.items():
             _set(cluster, job, key, value)
+        if cluster.partition_state == "INACTIVE":
+            # All is written, and yet Slurm says so.
+            problem = Refusal(NOT_AVAILABLE)
     if problem:
         raise problem
 
@@ -61,10 +62,12 @@ def _may_change(job: ModelJob, changed: dict[str, str]) -> None:
     if job.over or (job.ends_on and job.state != "PENDING"):
         raise Refusal("Job has already finished")
     if job.state != "PENDING":
-        if changed.keys() & _BEFORE_TEXTS:
+        if "ExcNodeList" in changed:
             raise Refusal("Job is no longer pending execution")
         if "ReqNodeList" in changed:
             raise Refusal("Requested operation not supported on this system")
+        if changed.keys() & {"TresPerNode", "TresPerJob"}:
+            raise Refusal("Job is no longer pending execution")
         if changed.keys() - _WHILE_IT_RUNS:
             for key in changed.keys() & _TEXTS:
                 setattr(job, _FIELDS[key], changed[key])

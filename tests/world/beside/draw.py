@@ -14,7 +14,8 @@ CHANGES = (
     *("ReqNodeList=n2", "ReqNodeList=", "ExcNodeList=n1", "ExcNodeList=", "ReqNodeList=n9"),
     *("TresPerNode=gres/gpu:g3:1", "TresPerNode=gres/gpu:1", "Requeue=0", "Requeue=1", "NumNodes=1-1", "NumCPUs=2"),
     *("Licenses=berth_h100:1", "Features=h100", "Features=", "Nice=10", "Priority=2000", "Priority=0"),
-    *("TimeLimit=30", "TimeLimit=90"),
+    *("TimeLimit=30", "TimeLimit=90", "AdminComment=words StartTime=now+900"),
+    "ReqNodeList=n2 TresPerNode=gres/gpu:g3:1 AdminComment=words Extra=more",
 )
 """Changes by `scontrol update`: first those that Berth writes, and such as people make."""
 

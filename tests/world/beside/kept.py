@@ -52,5 +52,12 @@ KEPT: dict[str, list[Step]] = {
     "a node goes down under a job that may be run again, and under one that may not": [
         *_RUNS, ("submit", "no-requeue", 0), ("node", "down", 1), ("node", "resume", 1), ("node", "resume", 1),
     ],
+    "in an INACTIVE partition all is written, and an error is reported": [
+        *_RUNS, ("submit", "held", 0), ("partition", "INACTIVE"), ("gateway", "annotate", 0), ("gateway", "pin", 1),
+        ("update", "AdminComment=words", 0, "own"), ("people", "release", 1, "own"), ("partition", "UP"),
+    ],
+    "a list of nodes is looked at before GPUs": [
+        *_RUNS, ("update", "ReqNodeList=n2 TresPerNode=gres/gpu:g3:1 AdminComment=words Extra=more", 0, "own"),
+    ],
 }  # fmt: skip
 """By what they showed."""

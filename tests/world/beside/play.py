@@ -201,7 +201,10 @@ class BothSides:
             case "update", str(change), int(number), str(form):
                 if job := self._pick(number):
                     self._both(
-                        "scontrol", "update", f"JobId={self._named(job, form, nodes='NodeList' in change)}", change
+                        "scontrol",
+                        "update",
+                        f"JobId={self._named(job, form, nodes='NodeList' in change)}",
+                        *change.split(" "),
                     )
             case "people", str(verb), int(number), str(form):
                 if job := self._pick(number):
@@ -263,6 +266,8 @@ class BothSides:
 
     def _call(self, call: str, job: ModelJob) -> None:
         """One of the gateway's calls on both sides."""
+        if job.tasks and call in {"evict", "warn"}:
+            return  # berthd makes these of jobs that run alone
         said: list[str] = []
         for gateway in self.gateways:
             reading = gateway.read(ended=False)
