@@ -16,8 +16,8 @@ from .test_planner import segment_of
 pytestmark = pytest.mark.any_slurm
 
 SLEEP = "exec sleep 300"
-SAVES = "trap 'echo saved; exit' TERM; sleep 300 & wait"
-STUBBORN = "trap '' TERM; while :; do sleep 0.2; done"
+SAVES = "trap 'echo saved; exit' TERM; echo listens; sleep 300 & wait"
+STUBBORN = "trap '' TERM; echo listens; while :; do sleep 0.2; done"
 
 
 def sit(slurm: Slurm, *options: str, body: str = SLEEP, user: str = "alice") -> int:
@@ -77,6 +77,7 @@ def evict(slurm: Slurm, body: str) -> tuple[int, float, int]:
     """Fill the cluster but for a guest's node, and submit an owner: guest, seconds until the owner ran, owner."""
     nodes = all_nodes(slurm)
     guest = sit(slurm, "-w", nodes[0], body=body)
+    until("the guest to listen", lambda: "listens" in output(slurm, guest))
     occupy(slurm, "exclusive", *nodes[1:])
     slurm.settle()
     began = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from .harness import Slurm, until
-from .nodes import berth_conf, let_go, nodes_of, waiting_body
+from .nodes import CONF, berth_conf, let_go, nodes_of, said, waiting_body
 
 pytestmark = pytest.mark.any_slurm
 
@@ -42,7 +42,7 @@ start = "start" if os.environ["SLURM_SCRIPT_CONTEXT"] == "prolog_slurmd" else "s
 print(start, job, user, f"gpus={{gpus}}", file=open("{LOG}", "a"))
 """
 CHAIN = f"""[node]
-chain_timeout = 5
+chain_timeout = 60
 chain_prolog = ["{FOLDER}/health", "{FOLDER}/statistics"]
 chain_epilog = ["{FOLDER}/statistics", "{FOLDER}/reset"]
 """
@@ -107,7 +107,7 @@ def test_a_job_that_berth_did_not_place_costs_one_question_and_is_seen_whole(cha
 def test_a_shared_gpu_is_reset_by_its_last_job_alone(chained: Slurm) -> None:
     first, second = (chained.submit("-w", NODE, "-n1", "--gpu-share=40", body=waiting_body()) for _ in range(2))
     for job in (first, second):
-        chained.wait_state(job, {"RUNNING"})
+        said(chained, job)  # Slurm calls it RUNNING before its Prolog is through
     let_go(chained, first)
     assert not [line for line in told(chained, first) if line.startswith("reset")]
     let_go(chained, second)
@@ -117,9 +117,16 @@ def test_a_shared_gpu_is_reset_by_its_last_job_alone(chained: Slurm) -> None:
     assert [line.rpartition(" ")[2] for line in resets] == ["mps=0"]
 
 
+def wait_for_scripts(slurm: Slurm, seconds: int) -> None:
+    """From the next Prolog on."""
+    slurm.target.bash(f"sed -i 's/^chain_timeout = .*/chain_timeout = {seconds}/' {CONF}", user="root")
+
+
 @pytest.mark.parametrize("trouble", ["unhealthy", "hangs"])
 def test_a_script_that_fails_or_hangs_drains_the_node_as_without_berth(chained: Slurm, trouble: str) -> None:
     nodes_of(chained)[NODE].bash(f"touch /tmp/{trouble}")
+    if trouble == "hangs":
+        wait_for_scripts(chained, 5)
     try:
         job = chained.submit("-w", NODE, "-n1", "--gpu-share=40", body="true")
         until(
@@ -129,5 +136,6 @@ def test_a_script_that_fails_or_hangs_drains_the_node_as_without_berth(chained: 
         chained.target.run(["scancel", str(job)])
     finally:
         nodes_of(chained)[NODE].bash(f"rm /tmp/{trouble}")
+        wait_for_scripts(chained, 60)
         chained.target.run(["scontrol", "update", f"NodeName={NODE}", "State=RESUME"], user="root")
     until("nothing to be shared there", lambda: not nodes_of(chained)[NODE].left() or None)

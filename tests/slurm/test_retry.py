@@ -11,7 +11,7 @@ import pytest
 
 from .failing import PYTHON, runs, trains
 from .harness import Slurm, until
-from .nodes import nodes_of
+from .nodes import nodes_of, output
 from .test_planner import segment_of
 
 pytestmark = pytest.mark.any_slurm
@@ -218,9 +218,9 @@ def test_a_node_that_boots_has_lost_its_job_though_slurm_never_calls_it_down(slu
 
 def test_the_lost_one_of_several_nodes_is_named_though_the_job_still_ends_on_another(slurm: Slurm) -> None:
     job = slurm.submit(
-        "-N2", "--gpus-per-node=8", "--locality=any", body="trap 'sleep 3; exit' TERM; sleep 300 & wait"
+        "-N2", "--gpus-per-node=8", "--locality=any", body="trap 'sleep 3; exit' TERM; echo listens; sleep 300 & wait"
     )  # fmt: skip
-    slurm.wait_state(job, {"RUNNING"})
+    until("the job to listen", lambda: "listens" in output(slurm, job))
     slurm.settle()
     second = slurm.target.bash(f"scontrol show hostnames $(squeue -h -j {job} -o %N) | tail -n 1").out.strip()
 
