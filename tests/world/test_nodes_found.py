@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.world.nodes.world import play_nodes
+from tests.world.nodes.invariants import read_books
+from tests.world.nodes.world import NodeWorld, play_nodes
 
 
 def test_a_compute_mode_that_could_not_be_restored_is_restored_later() -> None:
@@ -102,3 +103,27 @@ def test_an_owner_that_takes_a_lost_guest_out_of_the_books_leaves_nothing_of_it(
         ("submit", "whole", 1, 3, 20, 1),
         ("wait", 50),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["fails", "lost"])
+def test_a_driver_that_fails_keeps_no_guard_from_taking_back_what_a_lost_epilog_left(what: str) -> None:
+    # The audit's error ended each look before lost Epilogs and MPS were looked after, on all GPUs.
+    with NodeWorld() as world:
+        world.play(
+            [
+                ("site", 0, 0, 5),
+                ("guard", 0),
+                ("submit", "share", 1, 2, 60, 0),
+                ("submit", "share", 0, 8, 200, 0),
+                ("sched",),
+                ("wait", 100),
+                ("people", "end", 0),
+                ("kill", "epilog", 0),
+                ("gpu", what, 0),
+                ("wait", 700),
+                ("wait", 700),
+            ],
+            calm=False,
+        )
+        booked = [job for tenants in read_books(world.side.machines["n1"]).values() for job in tenants]
+    assert booked == [2]

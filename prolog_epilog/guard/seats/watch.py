@@ -88,6 +88,23 @@ class Watch:
         self.users = {**known, **{tenant.job: tenant.uid for one in books for tenant in one.tenants}}
         return self.judge.answers(excesses)
 
+    def audit(self) -> None:
+        """Looks once, and answers."""
+        for action in self.look():
+            self.act(action)
+
+    def attempt(self, part: Callable[[], None]) -> bool:
+        """Runs a part of a look; tells whether it went well. The driver is opened anew after one that did not."""
+        try:
+            part()
+        except Interrupted:
+            raise
+        except (NodeError, OSError) as problem:
+            self.close()
+            self.say(numbered(problem))
+            return False
+        return True
+
     def mend(self) -> None:
         """Restarts MPS where it failed. Its clients are dead, so all jobs except the cause's are requeued."""
         for one in list(state.everything(self.paths)):
@@ -339,20 +356,15 @@ _DONE = {
 
 
 def step(watch: Watch) -> None:
-    """Looks once and answers; an error in one second does not stop the next look."""
+    """Looks once and answers; an error of one part stops neither the others nor the next look."""
     try:
-        for action in watch.look():
-            watch.act(action)
-        watch.mend()
-        watch.trim_logs()
-        watch.clear_lost()
-        watch.said.clear()
+        good = [watch.attempt(part) for part in (watch.audit, watch.mend, watch.trim_logs, watch.clear_lost)]
     except Interrupted:
         # The signal was caught while a program ran; it is meant for the guard.
         os.kill(os.getpid(), signal.SIGTERM)
-    except (NodeError, OSError) as problem:
-        watch.close()
-        watch.say(numbered(problem))
+        return
+    if all(good):
+        watch.said.clear()
 
 
 def _names(causes: Iterable[int | None]) -> str:
