@@ -94,6 +94,8 @@ class NodeSlurm:
     def turn(self) -> None:
         """slurmctld's and slurmd's own work: Prologs of jobs that start, programs, Epilogs of those that end."""
         for job, _ in self.cluster.started:
+            # Its work begins after its Prologs.
+            job.end = job.start + job.limit * 60
             for node in job.nodes:
                 self._prolog(job, node)
         self.cluster.started.clear()
@@ -225,6 +227,7 @@ class NodeSlurm:
                 job.degraded = True
                 self.cluster.finish(job, "FAILED")
                 return
+        job.end = int(self.cluster.now) + job.work
         for run in runs:
             self._launch(run, files.get(run.node))
             self.on_launch(run)
@@ -280,7 +283,7 @@ class NodeSlurm:
             self.past.append(run)
             if run.job.restarts == run.number and run.job.state == "RUNNING" and not run.job.ends_on:
                 self.cluster.finish(run.job, "NODE_FAIL", again=run.job.requeue)
-            if run.job.restarts == run.number:
+            if node in run.job.ends_on:
                 self.cluster.epilog_done(run.job.id, node)
 
     # Slurm's command, and a site's scripts: stands in for prolog_epilog.node.children
@@ -336,11 +339,13 @@ class NodeSlurm:
             f"   UserId=u({job.user}) GroupId=u({job.user}) MCS_label=N/A",
             f"   JobState={job.shown} Reason={job.reason} Dependency=(null)",
         ]
-        if detailed and job.holds and job.nodes:
+        held = {name: self.cluster.nodes[name].held.get(job.id) for name in job.nodes if name in self.cluster.nodes}
+        if detailed and any(held.values()):
             lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", "   JOB_GRES=gpu:1"]
-            for name in job.nodes:
-                held = self.cluster.nodes[name].held.get(job.id)
-                if held is not None:
-                    lines.append(f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={detail(held)}")
+            lines += [
+                f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={detail(one)}"
+                for name, one in held.items()
+                if one is not None
+            ]
         lines += ["   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0", f"   AdminComment={job.admin_comment}"]
         return "\n".join(lines) + "\n"

@@ -241,6 +241,7 @@ class NodeWorld:
         if seconds >= 5.0:
             self._back_in_service()
             self._schedule()
+            self.slurm.turn()
         while self.clock.passed < end - 1e-9:
             self.tasks.advance(min(SLICE, end - self.clock.passed), self._after_each)
             self._after_each()
@@ -472,10 +473,9 @@ class NodeWorld:
         job = run.job
         invariants.after_epilog(self, run)
         degraded = job.degraded
-        current = job.restarts == run.number
-        if current:
+        if run.node in job.ends_on:
             self.cluster.epilog_done(job.id, run.node)
-        heard = current and degraded and ended_well and not self.notices_lost
+        heard = degraded and ended_well and not self.notices_lost
         if heard and job.state == "FAILED" and not job.ends_on and job.restarts < MOST_MOVES:
             self.cluster.requeue(str(job.id), incomplete=False)
             job.begin = int(self.cluster.now)
