@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from policy.daemon.hear import words
 from prolog_epilog import aftermath, chain, config, monitoring, programs, spool, tenancy, time_slices  # noqa: F401
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard import program
@@ -182,6 +183,8 @@ class NodeSide:
     def _tell(self, _: object, one: Payload) -> bool:
         self.kernel.operation()
         node = self.kernel.machine.name
+        if words.read(one.text.encode()) is None:
+            self.defects.append(f"{node}: berthd does not understand {one.text!r}")
         self.told.append((node, one.text))
         if len(self.told) > _MOST_SAID:
             del self.told[: _MOST_SAID // 2]
