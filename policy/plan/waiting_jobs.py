@@ -1,6 +1,5 @@
 """The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -225,8 +224,7 @@ class Reader:
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
         self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...], bool]] = {}
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
-        # Numbers are never reused: a forgotten shape must not be taken for another one.
-        self._next_number = itertools.count(1)
+        self._last_number = 0
         self.eligible: dict[int, float] = {} if eligible is None else eligible
         """Time since which a job has waited only for room; -1 while it waits for something else."""
 
@@ -366,9 +364,7 @@ class Reader:
         if not others:
             return demand, number
         key = (("splits", *sorted(numbers)), None)
-        if key not in self._numbers:
-            self._numbers[key] = next(self._next_number)
-        return splits.joined(demand, others), self._numbers[key]
+        return splits.joined(demand, others), self._number(key)
 
     def _with_spread(
         self,
@@ -389,9 +385,14 @@ class Reader:
         if self._fleet.counted and self._counted_otherwise(job, demand.gpus, choice, only, avoided):
             return demand, 0
         key = (("spread", one, value), None)
-        if key not in self._numbers:
-            self._numbers[key] = next(self._next_number)
-        return replace(demand, spread=needs.on(fitting, inside)), self._numbers[key]
+        return replace(demand, spread=needs.on(fitting, inside)), self._number(key)
+
+    def _number(self, shape: tuple[tuple[object, ...], Share | None]) -> int:
+        """Returns a shape's number. None is used twice: a forgotten shape must not be taken for another one."""
+        if shape not in self._numbers:
+            self._last_number += 1
+            self._numbers[shape] = self._last_number
+        return self._numbers[shape]
 
     def _counted_otherwise(
         self, job: JobFacts, gpus: int, choice: UsablePartitions, only: tuple[str, ...], avoided: tuple[str, ...]
@@ -448,9 +449,7 @@ class Reader:
         # For a share only its memory counts here: most packed jobs have a name of their own.
         size = (k, cpus, mem, None if share is None else (share.gpu_mem,))
         place = (choice.names, n > 1, job.features, only, excluded, *size)
-        shape = (place, share)
-        if shape not in self._numbers:
-            self._numbers[shape] = next(self._next_number)
+        number = self._number((place, share))
         if place not in self._candidates:
             features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
             inside = pools(self._fleet, choice.names, n)
@@ -459,7 +458,7 @@ class Reader:
                 allowed &= able_to_share(self._fleet, share.gpu_mem)
             fitting = candidates(self._fleet, allowed, k, cpus, mem)
             self._candidates[place] = fitting, in_pools(fitting, inside), elsewhere(self._fleet, allowed, k, cpus, mem)
-        return self._numbers[shape], *self._candidates[place]
+        return number, *self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""

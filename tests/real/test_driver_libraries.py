@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.gpu.client import DevResource
 from tests.nvidia import cuda_files
 from tests.real.packages import DRIVERS, unpacked
 from tests.unit.node_world import World, berth
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,6 +84,14 @@ def test_a_prolog_stops_the_share_and_leaves_the_node_in_service(libraries: str,
     assert world.run("epilog", berth(0, share=30, way="mps"), "0").returncode == 0
 
 
+def hears(program: subprocess.Popen[str], number: signal.Signals) -> bool:
+    """Whether a program that was started acts on a signal by now."""
+    for line in Path(f"/proc/{program.pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def test_a_guard_goes_on_without_a_driver(libraries: str, tmp_path: Path) -> None:
     (tmp_path / "berth.conf").write_text("[guard]\n")
     code = "from prolog_epilog.guard.program import main; raise SystemExit(main())"
@@ -90,6 +100,7 @@ def test_a_guard_goes_on_without_a_driver(libraries: str, tmp_path: Path) -> Non
         cwd=ROOT, env=os.environ | {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+    until("the guard to be at work", lambda: hears(guard, signal.SIGTERM) or guard.poll() is not None)
     with pytest.raises(subprocess.TimeoutExpired):
         guard.wait(4.0)
     guard.terminate()

@@ -76,6 +76,12 @@ LAST = record(42, "42_3", "COMPLETING", AWAY, gres="seat:g3:1(IDX:3)")
 OTHERS = [record(43, "42_1", "RUNNING", SEATED, gres="seat:g1:1(IDX:1)"), record(44, "42_2", "COMPLETED")]
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine may need a second to start a shell."""
+    monkeypatch.setattr("prolog_epilog.job.slurm._JOB_SECONDS", 60.0)
+
+
 @pytest.fixture(params=["first", "last"])
 def array(request: pytest.FixtureRequest, tmp_path: Path) -> Asked:
     """Three tasks; Slurm shows the one with the array's number first, and nothing says that it must."""

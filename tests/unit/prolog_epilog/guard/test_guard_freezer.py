@@ -290,6 +290,7 @@ def test_a_warning_reaches_only_who_catches_it(kernels: Kernels) -> None:
 
 NOBODY = 65_534
 FORKS = """
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <unistd.h>
 int main(int count, char **words)
