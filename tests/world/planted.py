@@ -244,16 +244,16 @@ PLANTED = (
 
 
 def found(fault: PlantedFault, seconds: float = SECONDS, kind: WorldKind = CLUSTER) -> tuple[int, float, str]:
-    """The number of seeds, the seconds, and the words with which the world found a fault; no words: it did not."""
-    began, seed, put = time.monotonic(), 0, Replaced()
+    """The number of seeds, the seconds of a processor, and the words with which the world found a fault; no words: it did not."""
+    began, seed, put = time.process_time(), 0, Replaced()
     fault.plant(put)
     try:
-        while time.monotonic() - began < seconds:
+        while time.process_time() - began < seconds:
             with kind.made() as world:
                 try:
                     world.play(kind.drawn(seed, fault.events))
                 except ViolationError as problem:
-                    return seed + 1, time.monotonic() - began, str(problem)
+                    return seed + 1, time.process_time() - began, str(problem)
             seed += 1
     finally:
         put.undo()

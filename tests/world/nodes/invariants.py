@@ -88,7 +88,10 @@ def read_books(machine: Machine) -> dict[str, dict[int, dict[str, object]]]:
     folder = machine.folder / "run/berth/gpus"
     contents = {}
     for path in folder.glob("*/state.json") if folder.is_dir() else ():
-        contents[path.parent.name] = json.loads(path.read_text())
+        try:
+            contents[path.parent.name] = json.loads(path.read_text())
+        except ValueError:
+            raise ViolationError(f"{machine.name}: the books of {path.parent.name} cannot be read") from None
     for uuid, content in contents.items():
         whole = contents.get(content.get("set", uuid), {})
         if uuid in whole.get("uuids", ()):

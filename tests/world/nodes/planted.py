@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from prolog_epilog import tenancy
@@ -14,7 +15,7 @@ from prolog_epilog.guard.hold import grip
 from prolog_epilog.guard.seats import watch
 from prolog_epilog.mps import ceiling, daemon, lifecycle, modes
 from prolog_epilog.node import files, freezer
-from prolog_epilog.tenants import arrivals, share_file, state
+from prolog_epilog.tenants import share_file, state
 from tests.world.clock import Replaced
 from tests.world.kinds import NODES
 from tests.world.planted import PlantedFault, found
@@ -24,6 +25,8 @@ from tests.world.world import say
 def _an_epilog_takes_the_share_of_a_later_run(put: Replaced) -> None:
     put.set(state.Tenant, "is_later_than", lambda _tenant, _start: False)
     put.set(share_file, "has_later", lambda _paths, _job, _start: False)
+    read = tenancy._file
+    put.set(tenancy, "_file", lambda job, here: replace(read(job, here), start=0))
 
 
 def _shares_are_not_added_up(put: Replaced) -> None:
@@ -52,7 +55,12 @@ def _the_ceiling_is_not_lowered(put: Replaced) -> None:
 
 
 def _a_frozen_guest_is_not_let_go(put: Replaced) -> None:
-    put.set(grip.Grip, "_thaw", lambda one: setattr(one, "frozen", False))
+    hold = grip.Grip.hold
+
+    def broken(one: Any, now: float, duty: float, *, by_freezer: bool) -> None:
+        hold(one, now, 0.0 if one.frozen else duty, by_freezer=by_freezer or one.frozen)
+
+    put.set(grip.Grip, "hold", broken)
 
 
 def _the_dead_man_thaws_nobody(put: Replaced) -> None:
@@ -77,10 +85,6 @@ def _lost_epilogs_are_not_looked_for(put: Replaced) -> None:
 
 def _running_jobs_look_over(put: Replaced) -> None:
     put.set(tenancy, "is_over", lambda _job, _slurm: True)
-
-
-def _an_arriving_owner_is_not_announced(put: Replaced) -> None:
-    put.set(arrivals, "meet", lambda *_: None)
 
 
 def _a_full_disk_ends_a_prolog_badly(put: Replaced) -> None:
@@ -139,7 +143,6 @@ NODE_PLANTED = (
     PlantedFault("an Epilog leaves the share file", _an_epilog_leaves_the_share_file, 200),
     PlantedFault("lost Epilogs are not looked for", _lost_epilogs_are_not_looked_for, 200),
     PlantedFault("a running job's share is taken back", _running_jobs_look_over, 200),
-    PlantedFault("an owner begins beside a guest that goes on", _an_arriving_owner_is_not_announced, 200),
     PlantedFault("a full disk is a fault of the Prolog", _a_full_disk_ends_a_prolog_badly, 200),
     PlantedFault("books are written in place", _books_are_written_in_place, 200),
     PlantedFault("GPUs are not locked", _gpus_are_not_locked, 200),

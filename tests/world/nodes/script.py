@@ -8,14 +8,14 @@ from tests.world.script import Step
 
 KINDS = ("share", "share", "share", "host", "guest", "guest", "whole")
 PEOPLE = ("cancel", "requeue", "requeue", "begin", "end", "end", "end")
-PROGRAMS = ("prolog", "epilog", "guard", "dead-man", "aftermath")
+PROGRAMS = ("prolog", "epilog", "guard", "guard", "dead-man", "aftermath")
 MPS = ("dies", "server-dies", "fault", "hangs", "refuses", "works", "works", "no-server", "slow", "missing")
 GPU = ("fails", "works", "works", "busy", "idle", "idle", "hot", "xid", "lost")
 DISK = ("full", "free", "free", "fails")
 
 _STEPS = (
     *(("submit", 24), ("sched", 10), ("run", 16), ("wait", 24), ("people", 14), ("client", 3)),
-    *(("kill", 2), ("cut", 6), ("hang", 2), ("go", 2), ("again", 4), ("guard", 1), ("stop", 1)),
+    *(("kill", 2), ("cut", 8), ("hang", 4), ("go", 2), ("again", 4), ("guard", 1), ("stop", 1)),
     *(("mps", 3), ("gpu", 2), ("disk", 2), ("slurm", 1), ("script", 1), ("node", 4)),
     *(("notices", 1), ("berthd", 1), ("clock", 1)),
 )
@@ -32,32 +32,28 @@ def drawn_nodes(seed: int, count: int) -> list[Step]:
         weight * (draw.choice((0.2, 1.0, 3.0)) if name not in _FAULTS else draw.choice((0.5, 2.0)) * (name in kinds))
         for name, weight in zip(names, weights, strict=True)
     ]
+    # Jobs of few kinds meet oftener.
+    jobs = draw.choice((KINDS, KINDS, ("share",), ("host", "guest", "guest"), ("whole", "guest")))
     steps: list[Step] = [("site", draw.getrandbits(8), draw.randrange(3), draw.choice((3, 5, 8)))]
     if draw.randrange(4):
         steps += [("guard", 0), ("guard", 1)]
     while len(steps) < count:
-        steps.append(_step(draw, draw.choices(names, mood)[0]))
+        steps.append(_step(draw, draw.choices(names, mood)[0], jobs))
     return steps
 
 
-def _step(draw: Random, name: str) -> Step:  # noqa: PLR0912 - a table
+def _step(draw: Random, name: str, jobs: tuple[str, ...]) -> Step:  # noqa: PLR0912 - a table
     some = draw.randrange(12)
     match name:
         case "submit":
             # Few GPUs, so that jobs meet.
-            return (
-                name,
-                draw.choice(KINDS),
-                draw.choice((0, 0, 0, 1, 2)),
-                some,
-                draw.choice((1, 5, 20, 60)),
-                draw.choice((0, 0, 0, 1)),
-            )
+            work, user = draw.choice((1, 5, 20, 60, 200)), draw.choice((0, 0, 0, 1))
+            return name, draw.choice(jobs), draw.choice((0, 0, 0, 1, 2)), some, work, user
         case "run":
             kind = draw.choice(("prolog", "prolog", "epilog", "epilog", "guard", ""))
             return name, kind, some, draw.choice((1, 3, 10, 30, 100, 300))
         case "cut":
-            return name, draw.choice(("prolog", "epilog")), some, draw.randrange(400) + 1
+            return name, draw.choice(("prolog", "epilog")), some, draw.randrange(draw.choice((30, 400))) + 1
         case "wait":
             return name, draw.choice((1, 3, 10, 20, 50, 50, 100, 200, 700))
         case "people":
