@@ -244,7 +244,7 @@ PLANTED = (
 
 
 def found(fault: PlantedFault, seconds: float = SECONDS, kind: WorldKind = CLUSTER) -> tuple[int, float, str]:
-    """The number of seeds, the seconds of a processor, and the words with which the world found a fault; no words: it did not."""
+    """Returns the seeds, the seconds of a processor, and the words that told of a fault; no words: it was not found."""
     began, seed, put = time.process_time(), 0, Replaced()
     fault.plant(put)
     try:

@@ -9,7 +9,8 @@ from tests.world.nodes.planted import NODE_PLANTED
 from tests.world.planted import PlantedFault, found
 
 NOT_FOUND = {
-    "books are written in place": "found by chance only: a program has to be killed between two calls",
+    "shares are not added up": "found by chance only: a lost Epilog's share has to meet a new one within a minute",
+    "the dead-man thaws nobody": "found by chance only: a guard has to hang while it holds a guest, for 8 s",
 }
 
 

@@ -77,6 +77,31 @@ class WrittenFile:
         return len(text)
 
 
+class ScannedEntry:
+    """An entry of a folder, by the path that a node's program knows."""
+
+    def __init__(self, entry: os.DirEntry[str], path: str) -> None:
+        self._entry, self.path, self.name = entry, path, entry.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class ScannedFolder(list[ScannedEntry]):
+    """What os.scandir returns."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
 class NodePath:
     """Stands in for os.path."""
 
@@ -244,7 +269,11 @@ class NodeKernel:
 
     def scandir(self, path: Any) -> Any:
         self.operation()
-        return os.scandir(self.real(path))
+        if self.tasks.current is None:
+            return os.scandir(path)
+        return ScannedFolder(
+            ScannedEntry(one, f"{os.fspath(path).rstrip('/')}/{one.name}") for one in os.scandir(self.real(path))
+        )
 
     def walk(self, path: Any) -> Iterator[Any]:
         self.operation()

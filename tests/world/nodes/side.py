@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import pathlib
 import re
@@ -122,6 +123,10 @@ class NodeSide:
                         put.set(module, attribute, model)
         put.set(_pathlib(), "os", kernel)
         put.set(_pathlib(), "io", node_io(kernel))
+        if (globber := getattr(glob, "_StringGlobber", None)) is not None:
+            # From Python 3.13 on pathlib looks for patterns through it.
+            put.set(globber, "scandir", staticmethod(kernel.scandir))
+            put.set(globber, "lstat", staticmethod(kernel.lstat))
         put.set(chain, "glob", node_glob(kernel))
         put.set(chain, "children", self.slurm)
         put.set(slurm_module, "children", self.slurm)
