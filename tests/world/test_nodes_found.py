@@ -91,6 +91,18 @@ def test_a_guard_that_cannot_begin_says_so_in_one_sentence() -> None:
     ])  # fmt: skip
 
 
+def test_shares_by_time_are_not_added_up_on_a_node() -> None:
+    # The world's own fault: the tenant of a lost Epilog holds nothing there, and goes with the guard's next look.
+    play_nodes([
+        ("site", 137, 2, 8),
+        ("submit", "share", 0, 9, 1, 0),
+        ("wait", 50),
+        ("cut", "epilog", 11, 21),
+        ("submit", "share", 0, 9, 200, 0),
+        ("wait", 50),
+    ])  # fmt: skip
+
+
 def test_an_owner_that_takes_a_lost_guest_out_of_the_books_leaves_nothing_of_it() -> None:
     # The words of the guest stayed for ever.
     play_nodes([
