@@ -64,7 +64,7 @@ class Tests:
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[int, set[str]]] = {}
-        with sqlite3.connect(DATA) as data:
+        with contextlib.closing(sqlite3.connect(DATA)) as data:
             rows = data.execute(
                 "SELECT path, context, numbits FROM line_bits JOIN file ON file.id = file_id "
                 "JOIN context ON context.id = context_id WHERE context LIKE 'tests.%'"

@@ -17,8 +17,9 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tests.world.nodes.machine import Machine, ModelProcess
 from tests.world.nodes.tasks import EndedError, NodeTasks
@@ -90,7 +91,14 @@ class ScannedEntry:
         return self.path
 
 
-class ScannedFolder(list[ScannedEntry]):
+class NamedEntry(NamedTuple):
+    """An entry of a folder that is a model's alone."""
+
+    path: str
+    name: str
+
+
+class ScannedFolder(list[ScannedEntry | NamedEntry]):
     """What os.scandir returns."""
 
     def __enter__(self) -> Self:
@@ -271,6 +279,10 @@ class NodeKernel:
         self.operation()
         if self.tasks.current is None:
             return os.scandir(path)
+        if os.fspath(path).startswith("/proc"):
+            # Path.iterdir asks so from Python 3.13 on.
+            base = os.fspath(path).rstrip("/")
+            return ScannedFolder(NamedEntry(f"{base}/{name}", name) for name in self.machine.proc_list(base))
         return ScannedFolder(
             ScannedEntry(one, f"{os.fspath(path).rstrip('/')}/{one.name}") for one in os.scandir(self.real(path))
         )
@@ -308,6 +320,10 @@ class NodeKernel:
         self._stamp(self.real(path))
 
     def access(self, path: Any, mode: int, **_: Any) -> bool:
+        if mode == os.X_OK:
+            # By the file's mode alone: the folder of the test may lie where nothing can be started.
+            there = Path(self.real(path))
+            return there.exists() and bool(there.stat().st_mode & 0o111)
         return os.access(self.real(path), mode)
 
     def readlink(self, path: Any, **_: Any) -> str:
