@@ -1,4 +1,4 @@
-"""What is said of a command of Slurm's that cannot be started."""
+"""Tells in one sentence why a command of Slurm's cannot be started."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Whether two revisions simulate the same: `python -m tests.bench.same_answers REVISION REVISION`.
+"""Compares what two revisions simulate: `python -m tests.bench.same_answers REVISION REVISION`.
 
 Each plays the same traces by its own `berth simulate`: where every job was placed and when, in each mode, policy and
 kind of cluster below. A rearrangement of the code must not change one line of it. The published traces are played too

@@ -85,7 +85,7 @@ def test_a_prolog_stops_the_share_and_leaves_the_node_in_service(libraries: str,
 
 
 def hears(program: subprocess.Popen[str], number: signal.Signals) -> bool:
-    """Whether a program that was started acts on a signal by now."""
+    """Tells whether a program that was started acts on a signal by now."""
     for line in Path(f"/proc/{program.pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)

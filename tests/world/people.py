@@ -1,4 +1,4 @@
-"""What people ask of the model by scontrol: holds, suspensions, nodes and partitions."""
+"""Carries out what people ask of the model by scontrol: holds, suspensions, nodes and partitions."""
 
 from __future__ import annotations
 

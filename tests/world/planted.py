@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -260,13 +260,13 @@ def found(fault: PlantedFault, seconds: float = SECONDS, kind: WorldKind = CLUST
     return seed, seconds, ""
 
 
-def main() -> int:
+def main(faults: Iterable[PlantedFault] = PLANTED, kind: WorldKind = CLUSTER) -> int:
     """Plants all faults, or those whose names have one of the words; exit status 1 where one was not found."""
     missed, words_of_names = 0, sys.argv[1:]
-    for fault in PLANTED:
+    for fault in faults:
         if words_of_names and not any(word in fault.name for word in words_of_names):
             continue
-        seeds, took, words = found(fault)
+        seeds, took, words = found(fault, kind=kind)
         missed += not words
         say(
             f"{fault.name}: {f'{took:.1f} s, {seeds} seeds: {words[:110]}' if words else f'NOT FOUND in {seeds} seeds'}"

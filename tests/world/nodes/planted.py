@@ -18,8 +18,7 @@ from prolog_epilog.node import files, freezer
 from prolog_epilog.tenants import share_file, state
 from tests.world.clock import Replaced
 from tests.world.kinds import NODES
-from tests.world.planted import PlantedFault, found
-from tests.world.world import say
+from tests.world.planted import PlantedFault, main
 
 
 def _an_epilog_takes_the_share_of_a_later_run(put: Replaced) -> None:
@@ -150,19 +149,5 @@ NODE_PLANTED = (
 )
 
 
-def main() -> int:
-    """Plants all faults, or those whose names have one of the words; exit status 1 where one was not found."""
-    missed, words_of_names = 0, sys.argv[1:]
-    for fault in NODE_PLANTED:
-        if words_of_names and not any(word in fault.name for word in words_of_names):
-            continue
-        seeds, took, words = found(fault, kind=NODES)
-        missed += not words
-        say(
-            f"{fault.name}: {f'{took:.1f} s, {seeds} seeds: {words[:110]}' if words else f'NOT FOUND in {seeds} seeds'}"
-        )
-    return 1 if missed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(NODE_PLANTED, NODES))
