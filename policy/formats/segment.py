@@ -75,6 +75,17 @@ def _shared(value: str) -> str:
     return sys.intern(value) if len(value) <= _SHORT else value
 
 
+def latest(text: str, known: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the values of a record's segment, or what was known if it has none that can be read.
+
+    What is read once serves a whole pass, in which others write too: words of guards, and Berth's own pins.
+    """
+    try:
+        return dict(fields(text) or known or {})
+    except FormatError:
+        return dict(known or {})
+
+
 def put(text: str, values: Mapping[str, str]) -> str:
     """Returns the text with its segment replaced, or appended if it had none."""
     segment = f"[berth/1 {body(values)}]" if values else "[berth/1]"

@@ -188,3 +188,21 @@ def test_a_pin_of_which_slurm_writes_the_nodes_alone_is_taken_back() -> None:
             ("write", 50),
         ]
     )
+
+
+def test_a_guest_is_sent_away_with_the_record_that_it_has_by_now() -> None:
+    # A pass had pinned it elsewhere since the last picture, and its guard spoke before the next one.
+    play([
+        ("site", 969, 2, 1, 0, 14),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "movable", 1, 20, "NODE_FAIL", 0),
+        ("submit", "movable", 3, 1, "TIMEOUT", 1),
+        ("submit", "guest", 2, 200, "OUT_OF_MEMORY", 0),
+        ("pass", 2),
+        ("write", 50),
+        ("sched", 0),
+        ("guard", "fault", 4),
+        ("epilog-ends", 11),
+    ])  # fmt: skip

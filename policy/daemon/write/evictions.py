@@ -8,6 +8,7 @@ owner's from the first step on, for the plan counts guests as air; the owner wai
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE
@@ -76,7 +77,9 @@ class Evictions:
         if at < self._failed.get(job.id, 0.0):
             return False
         try:
-            self._gateway.annotate(job.id, evicted(job.segment or {}, reason, at + wait + BACK_AFTER, avoid))
+            # It may have been pinned and started since it was read.
+            values = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
+            self._gateway.annotate(job.id, evicted(values, reason, at + wait + BACK_AFTER, avoid))
         except SlurmError as problem:
             self._give_up(job.id, problem, at)
             return False

@@ -88,7 +88,9 @@ class Pins:
             self.written += 1
             log.info(f"JobId={name} waits on no node: {change.reason}", 608)
         elif isinstance(change, Own):
-            values = {**(change.job.segment or {}), "owns": "1", "why": change.reason}
+            # Its guard may have said something of it since it was read.
+            present = segment.latest(self._gateway.job(change.job.id).admin_comment, change.job.segment)
+            values = {**present, "owns": "1", "why": change.reason}
             self._gateway.annotate(change.job.id, values)
             self.written += 1
             log.info(f"JobId={name} has its GPU for itself: {change.reason}", 609)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from policy.cluster.fleet import Fleet
+from policy.formats import segment
 from policy.formats.errors import FormatError, NotNow, SlurmError
 from policy.formats.outcome import Outcome, requeues_left
 from policy.formats.segment import UNDER_WAY
@@ -161,7 +162,8 @@ class Relocations:
     def _record(self, job: JobFacts, move: Moved, found: Proposal, until: float) -> None:
         berth = move.berth
         self.touched.add(job.id)
-        self._gateway.annotate(job.id, under_way(job, berth, found.gang, found.reason, until, self._rules.grace))
+        values = under_way(self._values(job), berth, found.gang, found.reason, until, self._rules.grace)
+        self._gateway.annotate(job.id, values)
         self._movers.note(job.id, until - self._rules.grace)
         self._going[job.id] = _Going(job, until, found.gang, berth.names, berth.mask, until - self._rules.grace)
         self._say(
@@ -278,7 +280,7 @@ class Relocations:
         self._drop(going)
         self.touched.add(going.job.id)
         if berth is None:
-            values = {key: value for key, value in (going.job.segment or {}).items() if key not in UNDER_WAY}
+            values = {key: value for key, value in self._values(going.job).items() if key not in UNDER_WAY}
             self._gateway.delay(going.job.id, values, round(BACK_AFTER))
             self._complain(f"JobId={going.job.id} has left for a place that is gone; it is planned as any other")
             return 1
@@ -313,12 +315,16 @@ class Relocations:
                 self._complain(f"JobId={going.job.id} runs on, though its record says that it is moved: {problem}")
                 self._drop(going)
 
+    def _values(self, job: JobFacts) -> dict[str, str]:
+        """Returns a job's segment as it is now: its guard may have said something of it since it was read."""
+        return segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
+
     def _call_off(self, going: _Going, why: str) -> int:
         """Calls a move off: leaves the job where it runs."""
         self._drop(going)
         self._called_off += 1
         self.touched.add(going.job.id)
-        values = {key: value for key, value in (going.job.segment or {}).items() if key not in UNDER_WAY}
+        values = {key: value for key, value in self._values(going.job).items() if key not in UNDER_WAY}
         self._gateway.annotate(going.job.id, values)
         self._say(f"JobId={going.job.id} stays where it is: {why}")
         return 1
@@ -350,9 +356,10 @@ class Relocations:
             return None
 
 
-def under_way(job: JobFacts, berth: Berth, gang: int, reason: str, until: float, grace: float) -> dict[str, str]:
+def under_way(
+    values: Mapping[str, str], berth: Berth, gang: int, reason: str, until: float, grace: float
+) -> dict[str, str]:
     """Returns the segment of a job that is about to be moved."""
-    values = dict(job.segment or {})
     before = [one for one in values.get("moves", "").split(",") if one][-5:]
     return {
         **values,

@@ -40,6 +40,8 @@ class Slurm:
     ended: bool = False
     refuses: str = ""
     state: str = "RUNNING"
+    text: str = ""
+    """A record that has changed since it was read."""
     done: list[str] = field(default_factory=list)
     values: dict[int, dict[str, str]] = field(default_factory=dict)
     name: str = "fake"
@@ -48,7 +50,7 @@ class Slurm:
         return reading(self.nodes, self.jobs)
 
     def job(self, job_id: int) -> JobText:
-        return JobText(job_id, self.state, 0, "", "", "", "", "")
+        return JobText(job_id, self.state, 0, self.text, "", "", "", "")
 
     def annotate(self, job_id: int, values: dict[str, str]) -> None:
         self.done.append(f"annotate {job_id}")
@@ -242,6 +244,16 @@ def test_who_is_given_its_gpu_is_told_so() -> None:
     job = guest(5, "n1", 0, segment={"upgrade": "0"})
     Pins(slurm, None).write([Own(job, "its turn has come")], reading([node("n1")]))  # type: ignore[arg-type]
     assert slurm.values[5]["owns"] == "1"
+
+
+def test_what_was_written_since_it_was_read_stays() -> None:
+    slurm = Slurm(text="[berth/1 nodes=n2 held=time]")
+    job = guest(5, "n1", 0, segment={"upgrade": "0"})
+    Pins(slurm, None).write([Own(job, "its turn has come")], reading([node("n1")]))  # type: ignore[arg-type]
+    assert (slurm.values[5]["nodes"], slurm.values[5]["held"], slurm.values[5]["owns"]) == ("n2", "time", "1")
+    slurm.text = "[berth/9 of a newer release]"
+    Pins(slurm, None).write([Own(job, "its turn has come")], reading([node("n1")]))  # type: ignore[arg-type]
+    assert (slurm.values[5]["upgrade"], slurm.values[5]["owns"]) == ("0", "1")
 
 
 # Guards.

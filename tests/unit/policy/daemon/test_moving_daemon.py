@@ -35,6 +35,8 @@ class Slurm:
     at: float = NOW
     states: dict[int, str] = field(default_factory=lambda: {1: "RUNNING", 2: "RUNNING", 9: "PENDING"})
     segments: dict[int, dict[str, str]] = field(default_factory=dict)
+    said_since: dict[str, str] = field(default_factory=dict)
+    """What others wrote into a record and no reading has shown yet."""
     pins: dict[int, tuple[tuple[str, ...], int]] = field(default_factory=dict)
     movable: str | None = "1:00"
     may_requeue: bool = True
@@ -87,7 +89,8 @@ class Slurm:
         return replace(reading(nodes, jobs), at=self.at)
 
     def job(self, job_id: int) -> JobText:
-        return JobText(job_id, self.states[job_id], 0, "", "", "", "", "")
+        text = segment.put("", {**self.segments[job_id], **self.said_since})
+        return JobText(job_id, self.states[job_id], 0, text, "", "", "", "")
 
     def annotate(self, job_id: int, values: dict[str, str]) -> None:
         if self.refuses:
@@ -256,6 +259,12 @@ def test_a_gang_that_starts_elsewhere_meanwhile_leaves_it_in_peace(folder: Path)
     assert "move_until" not in slurm.segments[1]
     assert slurm.states[1] == "RUNNING"
     assert planner._moving.told["moves_called_off"] == "1"
+
+
+def test_what_was_written_since_the_last_reading_stays(folder: Path) -> None:
+    slurm = Slurm(said_since={"held": "time"})
+    begun(slurm, folder)
+    assert (slurm.segments[1]["held"], "move_until" in slurm.segments[1]) == ("time", True)
 
 
 def test_no_job_is_moved_twice_in_an_hour(folder: Path) -> None:
