@@ -27,6 +27,8 @@ BELIEVED = float("-inf")
 """The value of `held_since` for a guest that no freezer reaches: that its shut gate holds it has to be believed."""
 _SAME = 0.01
 """Step times whose relative difference is less than this are the same."""
+_STOOD_STILL = 5.0
+"""Seconds between two ticks, of which there is one a second, from which on the guard itself was held up."""
 _HELD = 0.95
 """A guest that was held for this part of a step slowed that step by no more than the measurement error."""
 
@@ -152,6 +154,7 @@ class Decider:
         self._pause_since: float | None = None
         self._paused_at = now
         self._asked_memory = False
+        self._ticked = now
 
     @property
     def duty(self) -> float:
@@ -238,10 +241,13 @@ class Decider:
         """Returns what to do now; called for each new beat, and once a second with or without one."""
         actions: list[Action] = []
         self._guest = guest
+        if now - self._ticked > _STOOD_STILL:
+            self.machine.not_asked(now - self._ticked)
+        self._ticked = now
         if device is not None:
             self._device = device
             actions += self._look(now, device)
-        elif self._device is not None and now - self._device.at > self._settings.machine.silent_s:
+        elif self._device is not None:
             actions += self._shed(now, self.machine.no_sample(now))
         duty = self._duty
         if beat is not None:

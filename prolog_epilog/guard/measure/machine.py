@@ -121,6 +121,10 @@ class DeviceMachine:
             return None
         return self._to(State.DISABLED, now, f"no metrics for {silent:.0f} s", None)
 
+    def not_asked(self, seconds: float) -> None:
+        """Handles time in which the guard itself stood still: that the device said nothing then means nothing."""
+        self._sampled += seconds
+
     def sample(self, now: float, sample: DeviceSample, *, heartbeat: bool) -> Transition | None:
         """Handles a sample of the device; `heartbeat`: the owner reports its own steps."""
         silent = self.state is State.DISABLED and now - self._sampled > self._limits.silent_s

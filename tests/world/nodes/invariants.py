@@ -34,14 +34,27 @@ class NodeLaws:
         self._world = world
         self.held_alone_since: dict[tuple[str, int], float] = {}
         self.faults_of_gpus: dict[str, float] = {}
+        self._spoke_of: dict[str, float] = {}
+        self._warned: set[int] = set()
 
     def xid(self, uuid: str) -> None:
         self.faults_of_gpus[uuid] = self._world.clock.passed
 
     def told(self, node: str, words: dict[str, str]) -> None:
-        """A guard tells berthd of a guest that has to go: it is one, and there is a reason."""
+        """A guard tells berthd of a guest that has to go: it is one, and there is a reason.
+
+        A guard that was held up hears of a program's fault as late as it looks.
+        """
+        if "gpu" not in words:
+            return
+        uuid = self._world.side.machines[node].gpus[int(words["gpu"])].uuid
+        fault, spoke = self.faults_of_gpus.get(uuid, float("-inf")), self._spoke_of.get(uuid, float("-inf"))
+        self._spoke_of[uuid] = self._world.clock.passed
         if words.get("word") not in _HELD_BACK or not int(words.get("job", "0")):
             return
+        if words["word"] == "evict" and int(words["job"]) in self._warned:
+            return
+        self._warned.add(int(words["job"]))
         world, job = self._world, self._world.cluster.jobs.get(int(words["job"]))
         if job is None:
             return
@@ -56,7 +69,7 @@ class NodeLaws:
             run.node == node and gpu.index in run.gpus and run.ended_at > recent and run.job.kind == "whole"
             for run in world.slurm.past
         )
-        if not (load or owned or self.faults_of_gpus.get(gpu.uuid, float("-inf")) > recent):
+        if not (load or owned or fault > min(recent, spoke)):
             world.slurm.problems.append(
                 f"the guard of {node} sends job {job.id} away from GPU {gpu.index} for no reason"
             )

@@ -105,6 +105,21 @@ def test_a_host_that_became_slower_than_any_guest_can_make_it_is_measured_anew()
     assert story.decider.baseline.step == pytest.approx(1.5)
 
 
+def test_a_gpu_without_metrics_is_given_up_and_one_that_the_guard_did_not_look_at_is_not() -> None:
+    story = Story(alone=90)
+    for _ in range(16):
+        assert story.decider.machine.state is State.HEALTHY
+        story.now += 1.0
+        story.did(story.decider.tick(story.now))
+    assert story.decider.machine.state is State.DISABLED
+
+    away = Story(alone=90)
+    away.now += 88.0
+    away.did(away.decider.tick(away.now))
+    assert away.decider.machine.state is State.HEALTHY
+    assert Do.REQUEUE not in away.done()
+
+
 def test_a_host_that_falls_silent_keeps_a_small_guest() -> None:
     story = Story()
     story.seconds(10)
