@@ -100,13 +100,14 @@ def parts(*, clusters: bool, fuzzing: bool, headers: bool) -> list[Part]:
     """What there is to run."""
     elsewhere = [f"--ignore=tests/{folder}" for folder in ("slurm", "hostile", "hard", "fuzz")]
     words = ["tests", *elsewhere, "-m", "not hard and not published and not torch and not headers"]
-    words += ["-n", str(CPUS), "--dist", "worksteal"]
+    # One more than there are processors: some of them always wait.
+    words += ["-n", str(CPUS + 1), "--dist", "worksteal"]
     units = Part("units", words, nice=5 if clusters else 0)
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     plugin = [Part(PLUGIN, ["tests/unit", "-m", "headers and not hard"], nice=5)] if headers else []
     versions = VERSIONS if clusters else ()
-    # Two clusters of each version: their tests wait more than they work.
-    words = ["tests/slurm", "tests/hostile", "-m", "not hard", "-n", "2", "--dist", "loadfile"]
+    # Three clusters of each version: their tests wait more than they work.
+    words = ["tests/slurm", "tests/hostile", "-m", "not hard", "-n", "3", "--dist", "loadfile"]
     on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v, "BERTH_TEST_DEAL": "1"}) for v in versions]
     return [units, *fuzz, *plugin, *on_slurm]
 
