@@ -37,6 +37,7 @@ _SHARPNESS = 1.5
 _FIRST_LOSS = 0.3
 _NO_OPINION = 1.0
 _TINY = 0.01
+_ROUNDING = 1e-9
 
 _DOUBT = (-0.5, 0.0, 0.1)
 """Standard deviations by which low and high move apart if opinions differ. Low moves more: a job is
@@ -140,7 +141,8 @@ class RunTimes:
         record = self._record(own, len(opinions))
         low, _, high = _mixed(opinions, record, asked.limit)
         record.seen = record.seen * _KEPT + 1
-        record.held = record.held * _KEPT + (low <= seconds <= high)
+        # Jobs that run for the same time each are held too: quantiles come back from logarithms.
+        record.held = record.held * _KEPT + (low * (1 - _ROUNDING) <= seconds <= high * (1 + _ROUNDING))
         for one in (record, self._all.setdefault(len(opinions), _Record(record.losses))):
             _judge(one.losses, opinions, value)
         for group, windows in self._groups(asked):

@@ -109,7 +109,7 @@ class QueueAhead:
             running = {}
         for job_id, job in self._running.items() if self._few else ():
             if job_id not in running and job.start is not None and at - job.start >= _LEARNED_FROM:
-                self._times.learn(_known(job, _gpus(job)), at - job.start)
+                self._times.learn(known_at_submission(job, _gpus(job)), at - job.start)
                 self._medians.clear()
         self._running = running
         self._book, self._queue, self._memories, self._spared = book, queue, memories, spared
@@ -193,7 +193,7 @@ class QueueAhead:
         return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, at - since)
 
     def _median(self, job: "JobFacts", gpus: int) -> float:
-        known = _known(job, gpus)
+        known = known_at_submission(job, gpus)
         if known not in self._medians:
             self._medians[known] = self._times.predict(known).median
         return self._medians[known]
@@ -221,6 +221,7 @@ def _gpus(job: "JobFacts") -> int:
     return sum(mask.bit_count() for mask in job.holds)
 
 
-def _known(job: "JobFacts", gpus: int) -> KnownAtSubmission:
+def known_at_submission(job: "JobFacts", gpus: int) -> KnownAtSubmission:
+    """Returns what run times are predicted from."""
     limit = inf if job.limit is None or job.limit >= A_YEAR else float(job.limit)
     return KnownAtSubmission(str(job.user), job.name, job.account, gpus, limit)

@@ -28,6 +28,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.base import Policy
 from policy.placement.registry import create
+from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
@@ -54,6 +55,8 @@ TRACES = (
 SCORES = f"pal/variability/{MAPS['artifact']}"
 ROLLED = ", roll-out"
 """Ends the name of a policy whose jobs may let others go first (policy/plan/roll_out.py)."""
+MOVING = ", moves"
+"""Ends the name of a policy whose running jobs may be moved, by berthd's rules and at their usual cost."""
 POLICIES = (
     "berth", "pal", "pm-first", "slurm", "packed", "pinned-random", "bound", f"berth{ROLLED}", f"pal{ROLLED}",
 )  # fmt: skip
@@ -98,8 +101,14 @@ def one_pair(family: SlurmFamily, trace: int, draw: int, policies: Sequence[str]
     for name in policies:
         machines = best_everywhere(fleet) if name == "bound" else fleet
         settings = SlurmSettings(order="fifo", pinned=name != "slurm", roll_out=name.endswith(ROLLED))
-        outcome = run(jobs, machines, policy_of(name.removesuffix(ROLLED), draw), settings).figures()
+        if name.endswith(MOVING):
+            rules = RelocationRules(enabled=True)
+            movable = {job.id: float(rules.cost) for job in jobs}
+            settings = replace(settings, site=Settings(moving=rules), movable=movable)
+        policy = policy_of(name.removesuffix(ROLLED).removesuffix(MOVING), draw)
+        outcome = run(jobs, machines, policy, settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in (*METRICS, "moves", "jobs", "wall_s")}
+        found[name]["moved"] = float(str(outcome.get("moved", 0)))
     return Pair(family.name, "fifo", trace, draw, found)
 
 

@@ -1,6 +1,6 @@
 """The movable jobs and the waiting jobs for which they may move, found from the plan and from Slurm's readings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import FormatError, NotNow
@@ -10,8 +10,8 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
-from policy.plan.later_places import USUAL_PART
 from policy.plan.plan import Plan
+from policy.plan.relocation.remaining import EndedRuns, moves_of, slowest
 from policy.plan.relocation.worth import Mover, WaitingGang
 from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Reader, Waiting
@@ -39,6 +39,7 @@ class Movers:
         self._begun: dict[tuple[int, int], float] = {}
         """Moves of the last hour: job and start time, with that time again as a float."""
         self._of: tuple[Reading, list[Mover]] | None = None
+        self._ended = EndedRuns()
 
     def never(self, job_id: int) -> None:
         """Excludes a job for good, since Slurm would not requeue it."""
@@ -57,6 +58,7 @@ class Movers:
     def of(self, reading: Reading, fleet: Fleet) -> list[Mover]:
         """Returns all jobs that may be moved now."""
         if self._of is None or self._of[0] is not reading:
+            self._ended.see(reading.jobs, reading.at)
             self._never &= {job.id for job in reading.jobs} if self._never else set()
             able = [job for job in reading.jobs if self._may_move(job)]
             able = sorted(able, key=lambda job: (job.gpus or 0).bit_count() * len(job.nodes))[:MOST_MOVERS]
@@ -87,7 +89,6 @@ class Movers:
         values = job.segment or {}
         nodes = tuple(fleet.index[name] for name in job.nodes)
         said = values.get("f.movable", "")
-        end = job.end if job.end is not None else at + (job.limit or 0)
         # A job with a signal saves its work on it. With a COST its user has said what the move loses. Otherwise all
         # work since its start counts as lost.
         saves = bool(said) or "signal" in values
@@ -95,14 +96,16 @@ class Movers:
             demand = self.demand(job, fleet, at)
         except FormatError:
             return None
+        mask = job.gpus or 0
+        stretch = slowest(fleet, demand.app_class, nodes, mask)
         return Mover(
             id=job.id,
             demand=demand,
             nodes=nodes,
-            mask=job.gpus or 0,
+            mask=mask,
             cost=float(parse_time(said) if said else self._rules.cost),
             lost=0.0 if saves else max(0.0, at - (job.start or at)),
-            left=max(0.0, (end - at) * USUAL_PART),
+            left=self._ended.left(job, at, stretch),
         )
 
     def demand(self, job: JobFacts, fleet: Fleet, at: float) -> Demand:
@@ -162,11 +165,6 @@ def _soonest(book: Book, demand: Demand, policy: Policy) -> float | None:
         return book.soonest(demand, policy)[1] or book.cluster.at
     except NotNow:
         return None
-
-
-def moves_of(values: Mapping[str, str]) -> Iterable[int]:
-    """Returns the times at which a job was moved, as far as its segment keeps them."""
-    return [int(one) for one in values.get("moves", "").split(",") if one.isdigit()]
 
 
 def began(values: Mapping[str, str] | None) -> float:

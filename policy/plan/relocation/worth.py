@@ -18,8 +18,8 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
+from policy.plan.relocation.remaining import slowest
 from policy.request.settings import RelocationRules
-from topology.tables import positions
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
@@ -51,7 +51,7 @@ class Mover:
     lost: float
     """Seconds of work that a move would lose in addition."""
     left: float
-    """Seconds that it is expected to run from now on."""
+    """Seconds that it is expected to run from now on where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def open_for(
 def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: RelocationRules) -> Proposal | None:
     """Returns the move from slow GPUs to better free ones that gains most; None if no move gains enough."""
     best: Proposal | None = None
-    for mover, slowest in _on_slow_gpus(book.fleet, movers):
+    for mover, score in _on_slow_gpus(book.fleet, movers):
         here = _here(mover, book)
         try:
             berth = book.now(_as_near(mover, here), policy)
@@ -145,7 +145,7 @@ def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Relocat
         gain, cost = mover.left * faster * mover.demand.gpus, price(mover, rules)
         if gain > cost * rules.margin and (best is None or gain - cost > best.gain - best.cost):
             reason = (
-                f"its slowest GPU takes {slowest:.2f} of the usual time; on {','.join(berth.names)} it is "
+                f"its slowest GPU takes {score:.2f} of the usual time; on {','.join(berth.names)} it is "
                 f"{faster * 100:.0f} % faster for the {mover.left:.0f} s that it is expected to run yet: "
                 f"{gain:.0f} GPU s for {cost:.0f}"
             )
@@ -318,12 +318,9 @@ def _as_near(mover: Mover, here: Berth) -> "Demand":
 def _on_slow_gpus(fleet: "Fleet", movers: Iterable[Mover]) -> list[tuple[Mover, float]]:
     found = []
     for mover in movers:
-        table = fleet.scores_of(mover.demand.app_class)
-        if table is None:
-            continue
-        slowest = max(float(table[node, place]) for node in mover.nodes for place in positions(mover.mask))
-        if slowest >= WORTH_LOOKING:
-            found.append((mover, slowest))
+        score = slowest(fleet, mover.demand.app_class, mover.nodes, mover.mask)
+        if score >= WORTH_LOOKING:
+            found.append((mover, score))
     return sorted(found, key=lambda one: -one[1])[:MOST_SLOW]
 
 

@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.formats.arrays import FAR
+from policy.history.runtime import RunTimes
 from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
+from policy.plan.relocation.remaining import within
 from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR, ANY_SPREAD
 from policy.request.settings import RelocationRules
@@ -49,6 +52,7 @@ class Relocator:
     _moved: list[tuple[float, str]] = field(default_factory=list)
     _waits_since: dict[int, float] = field(default_factory=dict)
     moves: int = 0
+    _times: RunTimes = field(default_factory=RunTimes)
 
     def look(self, queue: "Iterable[Task]", running: "Iterable[Task]", now: float) -> Relocation | None:
         """Returns the jobs to move now."""
@@ -84,6 +88,12 @@ class Relocator:
         self._note([tasks[move.mover.id]], now)
         return Relocation([(tasks[move.mover.id], move.berth)], None)
 
+    def learn(self, task: "Task", now: float) -> None:
+        """Notes that a job has ended; what a moved one has run since its move is only a part, and tells nothing."""
+        ran = now - task.started
+        if task.served <= ran * task.job.gpus:
+            self._times.learn(task.known_at_submission, ran)
+
     def debt(self, task: "Task") -> float:
         """Returns the seconds in which a moved job computes nothing, or repeats earlier work."""
         return self.movable[task.job.id] + self.rules.restart
@@ -108,8 +118,15 @@ class Relocator:
         berth = task.berth
         assert berth is not None, "only running jobs are moved"  # noqa: S101 - narrows the type
         demand = _timed(replace(task.demand, level="any"), task.expected)
-        left = max(0.0, task.median - (now - task.started))
-        return Mover(number, demand, berth.nodes, berth.mask, self.movable[task.job.id], 0.0, left)
+        return Mover(number, demand, berth.nodes, berth.mask, self.movable[task.job.id], 0.0, self._left(task, now))
+
+    def _left(self, task: "Task", now: float) -> float:
+        """Returns the seconds for which a job is expected to run on, as berthd expects it."""
+        ran = task.served / task.job.gpus + now - task.started
+        if task.known:
+            return max(0.0, task.median - ran)
+        most = max(0.0, task.limit - (now - task.started)) if task.limit < A_YEAR else inf
+        return within(most, self._times.predict(task.known_at_submission), ran, task.cost)
 
     def _book(self, now: float) -> Book:
         """Returns the free resources and the plans; the ends of running jobs are in the profile."""

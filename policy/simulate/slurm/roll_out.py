@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.history.runtime import RunTimes
 from policy.plan.queue_ahead import groups_of, reach_of, slowest_by_node
 from policy.plan.roll_out import End, QueuedJob, RoomAhead, still_to_run
 from policy.request.demand import ANY_SPREAD
@@ -33,7 +33,7 @@ class RolledQueue:
 
     def learn(self, task: "Task", seconds: float) -> None:
         """Notes that a job has ended."""
-        self._times.learn(known_at_submission(task), seconds)
+        self._times.learn(task.known_at_submission, seconds)
 
     def holds(self, task: "Task", now: float) -> bool:
         """Tells whether a job lets others go first at this moment."""
@@ -62,7 +62,7 @@ class RolledQueue:
             task.index,
             demand.n,
             demand.k,
-            self._times.predict(known_at_submission(task)).median,
+            self._times.predict(task.known_at_submission).median,
             self._scores_of(task),
             reach_of(self._ledger.fleet, demand, self._groups),
             now - self._since.get(task.index, now),
@@ -79,13 +79,7 @@ class RolledQueue:
     def _ends(self, now: float) -> "Iterable[End]":
         for task in self._running.tasks.values():
             if task.berth is not None:
-                expected = self._times.predict(known_at_submission(task)).median
+                expected = self._times.predict(task.known_at_submission).median
                 left = still_to_run(expected, now - task.started, task.limit)
                 for node, mask in zip(task.berth.nodes, task.berth.masks, strict=True):
                     yield End(now + max(1.0, left), (node,), mask.bit_count())
-
-
-def known_at_submission(task: "Task") -> KnownAtSubmission:
-    """Returns what run times are predicted from."""
-    job = task.job
-    return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)

@@ -29,7 +29,6 @@ from policy.simulate.slurm.queue.jobs import Task, Tasks
 from policy.simulate.slurm.queue.priority import Queue
 from policy.simulate.slurm.queue.running import RunningJobs
 from policy.simulate.slurm.queue.waits import SIZES, WaitClocks, size_class, totals
-from policy.simulate.slurm.roll_out import known_at_submission
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 
 if TYPE_CHECKING:
@@ -261,12 +260,12 @@ class SlurmWorld:
             self._at(at + self.delays.end, what, partial(self._end, task, task.serial, killed=what == "kill"))
 
     def _wake(self) -> None:
-        """Wakes backfill, the search for moves and the update of priorities, while jobs wait."""
+        """Wakes backfill and the update of priorities while jobs wait, and the search for moves while jobs run."""
+        if self._relocator is not None and self.running.tasks:
+            self._relocation.wake()
         if len(self.queue):
             if self.settings.backfill:
                 self._backfill.wake()
-            if self._relocator is not None:
-                self._relocation.wake()
             if self.settings.order == "slurm":
                 self._reorder.wake()
 
@@ -294,7 +293,7 @@ class SlurmWorld:
         if self.settings.durations == "true":
             task.expected = task.median = min(task.job.work, task.limit) if self.settings.kill else task.job.work
         elif self._run_times is not None:
-            guess = self._run_times.predict(known_at_submission(task))
+            guess = self._run_times.predict(task.known_at_submission)
             task.expected, task.median = min(guess.high, task.limit), min(guess.median, task.limit)
 
     def _wait(self, task: Task) -> None:
@@ -361,7 +360,9 @@ class SlurmWorld:
         self._ends[task.job.id] = task.ended
         self._killed += killed
         if self._run_times is not None:
-            self._run_times.learn(known_at_submission(task), self.clock.now - task.started)
+            self._run_times.learn(task.known_at_submission, self.clock.now - task.started)
+        if self._relocator is not None:
+            self._relocator.learn(task, self.clock.now)
         if self._passes.rolled is not None:
             self._passes.rolled.learn(task, self.clock.now - task.started)
         if task.job.id in self._then:

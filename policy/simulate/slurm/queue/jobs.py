@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
+from policy.history.runtime import KnownAtSubmission
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.request.splits import at, joined, more_nodes
 from policy.simulate.slurm.queue.waits import WaitKind
@@ -121,6 +122,12 @@ class Task:
     def demand(self) -> Demand:
         """Its demand at its present level."""
         return self.steps[self.step]
+
+    @property
+    def known_at_submission(self) -> KnownAtSubmission:
+        """The facts that run times are predicted from."""
+        job = self.job
+        return KnownAtSubmission(job.user, job.name, job.account, job.gpus, self.limit)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:

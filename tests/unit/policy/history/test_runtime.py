@@ -110,3 +110,9 @@ def test_old_groups_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(times._windows) <= 50
     assert len(times._records) <= 50
     assert times.predict(KnownAtSubmission("user199", "job", "lab", 8)).median == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("seconds", [600.0, 3_600.0, 10_000.0, 50_000.0])
+def test_jobs_that_run_for_the_same_time_each_are_trusted(seconds: float) -> None:
+    # Quantiles come back from logarithms, and no such job was between them.
+    assert taught(TRAIN, *[seconds] * 30).predict(TRAIN).confidence > 0.7

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
@@ -53,3 +54,21 @@ def test_nobody_moves_who_did_not_say_so_or_is_too_dear(rules: RelocationRules, 
     stayed = play(rules, movable)
     assert stayed.extra.get("moved", 0) == 0
     assert stayed.starts["gang"] == pytest.approx(5_001)
+
+
+@pytest.mark.parametrize(("usual", "moves"), [(2_900.0, 0), (9_000.0, 1)])
+@pytest.mark.parametrize("limit", [None, 90_000.0])
+def test_a_job_leaves_a_slow_gpu_if_jobs_like_it_run_for_long_whatever_its_limit(
+    usual: float, moves: int, limit: float | None
+) -> None:
+    before = [TraceJob(f"before-{n}", 1, n * 30_000, usual, limit=limit, user="ann", name="train") for n in range(12)]
+    at = 400_000.0
+    there = TraceJob("there", 1, at - 10, 3_000, limit=limit, user="bob", name="short")
+    suffers = TraceJob("suffers", 1, at, usual, limit=limit, user="ann", name="train")
+    on = build(Layout(2, 1), {"compute": np.array([[1.3], [1.0]])})
+    settings = SlurmSettings(pinned=True, site=Settings(moving=RULES), movable={"suffers": 100.0})
+
+    played = run([*before, there, suffers], on, BerthPolicy(), settings)
+
+    assert played.extra["moved"] == moves
+    assert played.ends["suffers"] < at + (10_000 if moves else 3_780)
