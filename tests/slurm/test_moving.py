@@ -194,3 +194,27 @@ def test_a_job_that_suffers_from_slow_gpus_leaves_them_when_better_ones_come_fre
         assert "takes 1.50 of the usual time" in slurm.target.bash("svc berthd log", user="root").out
         assert (slurm.show(bears_it)["NodeList"], slurm.show(bears_it)["Restarts"]) == (here, "0")
         ends_well(slurm, suffers)
+
+
+@pytest.mark.hard
+def test_what_is_left_of_a_run_is_learned_from_the_jobs_that_ended(slurm: Slurm) -> None:
+    here, there, *others = all_nodes(slurm)
+    with scores(slurm, here, 1.5):
+        better, *_ = [filler(slurm, node, 8) for node in (there, *others)]
+        # Its limit alone leaves 15 minutes to gain in, so it would be moved at once.
+        options = ("--gpus=1", "-n1", "--mem=10", "-t", "30", "--signal=B:USR1@60", "--movable=0:05", "-J", "train")
+        for _ in range(8):
+            slurm.wait_state(slurm.submit(*options, body="sleep 3"), {"COMPLETED"})
+        suffers = slurm.submit(*options, body=WORKS.format(shared=slurm.shared, then=STAYS))
+        slurm.wait_state(suffers, {"RUNNING"})
+        began = time.monotonic()
+        slurm.target.run(["scancel", str(better)], user="root")
+
+        # One that has run for longer than all others is expected to run as long again.
+        assert_nothing_lost(runs_again(slurm, suffers, 180), here, there)
+        assert time.monotonic() - began > 30
+        log = slurm.target.bash("svc berthd log", user="root").out
+        found = re.search(rf"JobId={suffers} .* for the (\d+) s that it is expected to run yet", log)
+        assert found is not None
+        assert 30 <= int(found[1]) < 300
+        ends_well(slurm, suffers)
