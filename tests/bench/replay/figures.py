@@ -9,6 +9,8 @@ from .analysis import Ratios, faults, handovers, percentile, ratios, summary
 from .outcome import Run
 
 PLAIN, NOISE, EPILOG, BERTH, RANDOM = "plain", "plain2", "epilog", "berth", "random"
+BLIND = "noscores"
+"""The control that plans as Berth does and knows no GPU to be slow."""
 MOST_OVER_PLAIN = {
     "jct": 0.95,
     "makespan": 1.02,
@@ -40,9 +42,10 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         if plain and name in systems:
             other = ratios(systems[name], plain)
             found += [Figure(f"{name}_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
-    if BERTH in systems and EPILOG in systems:
-        other = ratios(systems[BERTH], systems[EPILOG])
-        found += [Figure(f"over_epilog_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
+    for name in (EPILOG, BLIND):
+        if BERTH in systems and name in systems:
+            other = ratios(systems[BERTH], systems[name])
+            found += [Figure(f"over_{name}_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
     if BERTH in systems:
         found += _promises(systems[BERTH])
     return found

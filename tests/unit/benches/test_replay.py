@@ -379,12 +379,14 @@ def test_figures_say_what_was_missed() -> None:
         replayed("plain2", 10.5, 1.4),
         replayed("berth", 9.9, 1.2),
         replayed("random", 12.0, 1.6),
+        replayed("noscores", 11.0, 1.3),
     ]
     found = {figure.name: figure for figure in figures(runs)}
     assert found["jct_ratio"].good is True
     assert found["wait_ratio"].good is False
     assert found["wait_ratio"].peer_value == pytest.approx(1.05)
     assert found["random_wait_ratio"].value == pytest.approx(1.2)
+    assert found["over_noscores_jct_ratio"].value == pytest.approx((9.9 + 12) / (11 + 13))
     assert found["unplanned"].good is True
     assert found["updates_per_job"].value == pytest.approx(0.5)
 
