@@ -68,7 +68,8 @@ class FeedForwardAimd:
         error = sqrt(noise * noise + reading.base_error * reading.base_error)
         residual = (loss - self._fit.slope * duty) / error
         self._age(reading.now, step)
-        self._reaction = reading.now - beat.at + 1.5 * step + self._set.reaction_s
+        # What began with a beat is heard at its end; a beat of counted launches is as long as many steps.
+        self._reaction = reading.now - beat.at + max(1.5 * step, beat.took) + self._set.reaction_s
         if self._service and reading.slowdown > self._bound.slowdown + TAIL * noise:
             self._late += beat.took
         if self._harm.quiet:

@@ -27,8 +27,10 @@ NOISE = 0.01
 class Host:
     """A host that loses slope x duty of its speed; it is heard without delay."""
 
-    def __init__(self, law: Law, slope: float, *, noise: float = NOISE, seed: int = 1, step: float = 0.5) -> None:
-        self.law, self.slope, self.noise, self.step = law, slope, noise, step
+    def __init__(
+        self, law: Law, slope: float, *, noise: float = NOISE, seed: int = 1, step: float = 0.5, at_once: int = 1
+    ) -> None:
+        self.law, self.slope, self.noise, self.step, self.at_once = law, slope, noise, step, at_once
         self.draw = random.Random(seed)
         self.now = self.duty = 0.0
         self.slowdowns: list[float] = []
@@ -38,10 +40,10 @@ class Host:
         """Let so much time pass; the mean duty in the second half of it."""
         begin, first = self.now, len(self.duties)
         while self.now < begin + seconds:
-            took = self.step * (1.0 + self.draw.gauss(0.0, self.noise)) / (1.0 - min(0.9, self.slope * self.duty))
-            self.now += took
-            self.slowdowns.append(took / self.step - 1.0)
-            beat = HostBeat(self.now, 1, took)
+            pace = self.step * (1.0 + self.draw.gauss(0.0, self.noise)) / (1.0 - min(0.9, self.slope * self.duty))
+            self.now += pace * self.at_once
+            self.slowdowns.append(pace / self.step - 1.0)
+            beat = HostBeat(self.now, self.at_once, pace * self.at_once)
             self.duty = self.law.duty(GuardReading(self.now, beat, self.step, 0.001, max(self.noise, 0.003), self.duty))
             self.duties.append(self.duty)
         late = self.duties[(first + len(self.duties)) // 2 :]
@@ -122,6 +124,19 @@ def test_a_host_with_bursts_gets_more_reserve() -> None:
     bursty.run(60.0)
 
     assert bursty.run(40.0) < 0.88 * steady.run(40.0)
+
+
+def test_a_host_that_is_heard_seldom_gets_more_reserve() -> None:
+    """Where launches are counted a burst is heard at the end of a window of eight steps, and not after one."""
+    given = []
+    for at_once in (1, 8):
+        host = Host(aimd(0.15), 0.15, step=0.2, at_once=at_once)
+        host.run(120.0)
+        host.slope = 0.6
+        host.run(30.0)
+        host.slope = 0.15
+        given.append(host.run(120.0))
+    assert given[1] < 0.8 * given[0]
 
 
 def test_noise_alone_throttles_nobody_whom_no_burst_could_harm() -> None:
