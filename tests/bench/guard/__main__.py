@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from time import perf_counter
@@ -221,6 +222,7 @@ def _notes(cases: Sequence[Case], world: World) -> dict[str, str]:
         "device model": f"fitted on one half of the published pairs, judged on {world.model.pairs} others",
         "time slices": f"fitted on 6 published pairs; mean error of relative latency on 6 others: "
         f"{world.model.slices_error:.2f}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 
