@@ -12,7 +12,7 @@ from policy.plan.book import Book
 from policy.plan.claims import claim_on
 from policy.plan.plan import Plan
 from policy.plan.relocation.remaining import EndedRuns, moves_of, slowest
-from policy.plan.relocation.worth import Mover, WaitingGang
+from policy.plan.relocation.worth import WORTH_LOOKING, Mover, WaitingGang
 from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Reader, Waiting
 from policy.request.demand import Demand
@@ -105,7 +105,8 @@ class Movers:
             mask=mask,
             cost=float(parse_time(said) if said else self._rules.cost),
             lost=0.0 if saves else max(0.0, at - (job.start or at)),
-            left=self._ended.left(job, at, stretch),
+            # To predict takes time, and only jobs on slow GPUs gain by what is left.
+            left=self._ended.left(job, at, stretch) if stretch >= WORTH_LOOKING else 0.0,
         )
 
     def demand(self, job: JobFacts, fleet: Fleet, at: float) -> Demand:

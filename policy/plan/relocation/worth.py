@@ -51,7 +51,7 @@ class Mover:
     lost: float
     """Seconds of work that a move would lose in addition."""
     left: float
-    """Seconds that it is expected to run from now on where it is."""
+    """Seconds that it is expected to run from now on where it is; 0 where no GPU of its is slow."""
 
 
 @dataclass(frozen=True, slots=True)
