@@ -223,7 +223,11 @@ UPDATES = (
     update("PACKED", "NodeList=n1", SLURMS),
     Attack("hold what is planned and let it go", "scontrol hold $PINNED; scontrol release $PINNED"),
     Attack("put a planned job on top", "scontrol top $PINNED"),
-    Attack("change all numbers", "for j in $(seq 1 20); do scontrol update JobId=$j Nice=-5; done", SLURMS),
+    Attack(
+        "change all numbers",
+        "for j in $(seq $((V > 20 ? V - 20 : 1)) $V); do scontrol update JobId=$j Nice=-5; done",
+        SLURMS,
+    ),
 )
 
 OTHERS = (
