@@ -36,7 +36,7 @@ MOST_RUNNING = 256
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
 
-_LEARNED_FROM = 1.0
+LEARNED_FROM = 1.0
 """Seconds below which a run tells nothing of the next one."""
 
 _LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
@@ -108,8 +108,8 @@ class QueueAhead:
         if not self._few:
             running = {}
         for job_id, job in self._running.items() if self._few else ():
-            if job_id not in running and job.start is not None and at - job.start >= _LEARNED_FROM:
-                self._times.learn(known_at_submission(job, _gpus(job)), at - job.start)
+            if job_id not in running and job.start is not None and at - job.start >= LEARNED_FROM:
+                self._times.learn(known_at_submission(job, number_of_gpus(job)), at - job.start)
                 self._medians.clear()
         self._running = running
         self._book, self._queue, self._memories, self._spared = book, queue, memories, spared
@@ -171,7 +171,7 @@ class QueueAhead:
             if job.share or job.guest or job.start is None or len(job.holds) != len(job.nodes):
                 continue
             limit = inf if job.limit is None else job.limit
-            left = still_to_run(self._median(job, _gpus(job)), at - job.start, limit)
+            left = still_to_run(self._median(job, number_of_gpus(job)), at - job.start, limit)
             for name, mask in zip(job.nodes, job.holds, strict=True):
                 node = fleet.index.get(name)
                 # GPUs that are free already belong to a job that has just ended.
@@ -217,8 +217,9 @@ def _plain(entry: "Waiting", demand: Demand) -> bool:
     )
 
 
-def _gpus(job: "JobFacts") -> int:
-    return sum(mask.bit_count() for mask in job.holds)
+def number_of_gpus(job: "JobFacts") -> int:
+    """Returns the number of GPUs that a running job holds."""
+    return sum(mask.bit_count() for mask in job.holds) or (job.gpus or 0).bit_count() * len(job.nodes)
 
 
 def known_at_submission(job: "JobFacts", gpus: int) -> KnownAtSubmission:

@@ -140,14 +140,14 @@ def said(slurm: Slurm, job: int, nth: int = 0, seconds: float = 60.0) -> Mapping
     return until(f"job {job} to say more", line, seconds)
 
 
-def guard_said(slurm: Slurm, node: str, *words: str) -> str:
+def guard_said(slurm: Slurm, node: str, *words: str, seconds: float = 60.0) -> str:
     """The last line of a node's guard with all these words."""
 
     def found() -> str | None:
         lines = nodes_of(slurm)[node].bash("svc berth-guard log").splitlines()
         return next((line for line in reversed(lines) if all(word in line for word in words)), None)
 
-    return until(f"the guard of {node} to say {' ... '.join(words)}", found)
+    return until(f"the guard of {node} to say {' ... '.join(words)}", found, seconds)
 
 
 def said_last(slurm: Slurm, lines: int = 30) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from math import erf, exp, inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from policy.history.runtime import Prediction, RunTimes
-from policy.plan.queue_ahead import known_at_submission
+from policy.plan.queue_ahead import LEARNED_FROM, known_at_submission, number_of_gpus
 from topology.tables import positions
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _MOST = 1.645
 _NARROWEST = 1e-3
 _PROMISED = 0.8
 """Share of jobs that end between low and high where predictions are as good as they say."""
-_LEARNED_FROM = 1.0
-"""Seconds below which a run tells nothing of the next one."""
 
 
 def left_of(prediction: Prediction, ran: float, stretch: float = 1.0) -> float:
@@ -96,13 +94,13 @@ class EndedRuns:
         for job in self._running.values():
             # What a moved job has run since its move is only a part.
             whole = job.id not in there and not moves_of(job.segment or {})
-            if whole and job.start is not None and at - job.start >= _LEARNED_FROM:
-                self.times.learn(known_at_submission(job, _gpus(job)), at - job.start)
+            if whole and job.start is not None and at - job.start >= LEARNED_FROM:
+                self.times.learn(known_at_submission(job, number_of_gpus(job)), at - job.start)
         self._running = {job.id: job for job in _whole(jobs)}
 
     def left(self, job: "JobFacts", at: float, stretch: float) -> float:
         """Returns the seconds for which a running job is expected to run on."""
-        known = known_at_submission(job, _gpus(job))
+        known = known_at_submission(job, number_of_gpus(job))
         most = inf if job.end is None or known.limit == inf else max(0.0, job.end - at)
         ran = max(0.0, at - min(job.start or at, *moves_of(job.segment or {}), at))
         return within(most, self.times.predict(known), ran, stretch)
@@ -110,10 +108,6 @@ class EndedRuns:
 
 def _whole(jobs: "Iterable[JobFacts]") -> "Iterable[JobFacts]":
     return (job for job in jobs if job.state == "RUNNING" and job.wants_gpus and job.start is not None)
-
-
-def _gpus(job: "JobFacts") -> int:
-    return sum(mask.bit_count() for mask in job.holds) or (job.gpus or 0).bit_count() * len(job.nodes)
 
 
 def _normal(deviations: float) -> float:

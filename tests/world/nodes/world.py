@@ -142,6 +142,9 @@ class NodeWorld:
                 self._harm(str(name), words[0], numbers[0])
             case "go":
                 for process in self.side.programs(("prolog", "epilog", "guard", "dead-man")):
+                    if process.stalled:
+                        # It acts on what it had read before.
+                        self.trouble(process.machine.name)
                     process.stalled = False
             case "again":
                 self._again(words[0], numbers[0])
@@ -517,6 +520,8 @@ class NodeWorld:
             machine.write_faults.clear()
             machine.xids.clear()
             for process in machine.processes.values():
+                if process.stalled:
+                    self.trouble(machine.name)
                 process.stalled = False
             self._hardware("mps", "works", number)
             machine.gpus_back()

@@ -252,6 +252,7 @@ def test_a_real_job_stands_still_and_its_neighbour_does_not(kernels: Kernels) ->
         try:
             assert list(freezer.pids(JOB)) == [guest.pid]
             assert freezer.freeze(JOB)
+            await_true(lambda: freezer.is_frozen(JOB))
             time.sleep(0.1)
             assert freezer.is_frozen(JOB)
             assert not computes(guest.pid)
@@ -331,6 +332,7 @@ def test_a_guest_that_bears_the_name_of_slurms_own_program_is_held_all_the_same(
             (kernels.programs / "cgroup.procs").write_text(str(guest.pid))
 
             assert freezer.freeze(JOB)
+            await_true(lambda: freezer.is_frozen(JOB))
             time.sleep(0.1)
             assert freezer.is_frozen(JOB)
             freezer.thaw(JOB)
