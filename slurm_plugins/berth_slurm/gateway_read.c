@@ -19,6 +19,15 @@ static time_t jobs_at, nodes_at, reservations_at;
  * lock, before it says that nothing changed. */
 #define SELDOM_MS 1000
 static uint64_t seldom_due_ms, nodes_due_ms;
+/* A look at all nodes takes slurmctld 58 us for each, and one at all jobs 8 us. It is left alone for
+ * this many times as long, so that neither takes more than a fiftieth of its time. Meanwhile the
+ * other side works out from the jobs what nodes have in use. */
+#define LEAVE_ALONE 50
+#define LEAVE_ALONE_AT_MOST_MS 10000
+#define NODE_US 58
+#define JOB_US 8
+static uint64_t nodes_soonest_ms;
+static bool nodes_behind;
 /* slurmctld packs each record of a look at all jobs under its lock: 8 us for each, and 0.13 us for
  * a state alone. So where there are many, most looks ask for the states, and then for the records
  * of those jobs whose state is another, that are new, or that this program has changed. What
@@ -37,6 +46,34 @@ static partition_info_msg_t *partitions;
 static uint64_t moment(time_t at)
 {
 	return at > 0 ? (uint64_t)at : 0;
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static uint64_t later_of(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+	uint64_t value;
+
+	return text && parse_number(text, UINT32_MAX, &value) ? value : otherwise;
+}
+
+static uint64_t leave_alone_ms(size_t records, uint64_t each_us)
+{
+	uint64_t rest = records * each_us * LEAVE_ALONE / 1000;
+
+	return rest < LEAVE_ALONE_AT_MOST_MS ? rest : LEAVE_ALONE_AT_MOST_MS;
 }
 
 static bool unchanged(void)
@@ -217,21 +254,13 @@ static int read_changed_jobs(const job_state_response_msg_t *states, bool *moved
 	return 0;
 }
 
-static uint64_t states_from(void)
-{
-	const char *text = getenv("BERTH_SLURM_STATES_FROM");
-	uint64_t from;
-
-	return text && parse_number(text, UINT32_MAX, &from) ? from : STATES_FROM;
-}
-
 static int read_jobs(bool *moved, uint64_t now)
 {
 	job_state_response_msg_t *states = NULL;
 	bool few;
 	int problem;
 
-	if (jobs_at && jobs_seen.count < states_from())
+	if (jobs_at && jobs_seen.count < from_environment("BERTH_SLURM_STATES_FROM", STATES_FROM))
 		return read_all_jobs(moved);
 	/* Before a whole look: what changes in between is asked for once more. */
 	if (slurm_load_job_state(0, NULL, &states))
@@ -240,7 +269,7 @@ static int read_jobs(bool *moved, uint64_t now)
 	few = to_load_count <= MOST_SINGLE && to_load_count * SINGLE_COSTS <= states->jobs_count;
 	if (!jobs_at || now >= whole_due_ms || !few) {
 		problem = read_all_jobs(moved);
-		whole_due_ms = now + WHOLE_EVERY_MS;
+		whole_due_ms = now + later_of(WHOLE_EVERY_MS, leave_alone_ms(jobs_seen.count, JOB_US));
 	} else {
 		problem = read_changed_jobs(states, moved);
 	}
@@ -345,7 +374,7 @@ static int read_partitions(void)
 	partitions = found;
 	/* A node that went to another partition need not have changed otherwise. */
 	nodes_at = 0;
-	nodes_due_ms = 0;
+	nodes_due_ms = nodes_soonest_ms = 0;
 	return 0;
 }
 
@@ -385,7 +414,8 @@ void gateway_forget(void)
 	seen_free(&partitions_seen);
 	seen_free(&reservations_seen);
 	jobs_at = nodes_at = reservations_at = 0;
-	seldom_due_ms = nodes_due_ms = 0;
+	seldom_due_ms = nodes_due_ms = nodes_soonest_ms = 0;
+	nodes_behind = false;
 	if (partitions)
 		slurm_free_partition_info_msg(partitions);
 	partitions = NULL;
@@ -393,12 +423,32 @@ void gateway_forget(void)
 	text_free(&place);
 }
 
-static uint64_t now_ms(void)
+/* The other side is told first whether what it worked out is to be given up. */
+static void tell_behind(bool behind)
 {
-	struct timespec now;
+	json_begin(&line, "nodes");
+	json_number(&line, behind);
+	json_end(&line);
+	nodes_behind = behind;
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+static int read_nodes_if_due(bool moved, uint64_t now)
+{
+	uint64_t rest;
+	int problem;
+
+	if (now < (moved ? nodes_soonest_ms : nodes_due_ms)) {
+		if (moved)
+			tell_behind(true);
+		return 0;
+	}
+	if (nodes_behind)
+		tell_behind(false);
+	problem = read_nodes();
+	rest = from_environment("BERTH_SLURM_NODES_REST", leave_alone_ms(nodes_seen.count, NODE_US));
+	nodes_soonest_ms = now + rest;
+	nodes_due_ms = now + later_of(rest, SELDOM_MS);
+	return problem;
 }
 
 int gateway_read(bool afresh)
@@ -418,10 +468,8 @@ int gateway_read(bool afresh)
 	}
 	if (!problem)
 		problem = read_jobs(&moved, now);
-	if (!problem && (moved || now >= nodes_due_ms)) {
-		problem = read_nodes();
-		nodes_due_ms = now + SELDOM_MS;
-	}
+	if (!problem)
+		problem = read_nodes_if_due(moved, now);
 	return problem;
 }
 

@@ -16,10 +16,12 @@ from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFa
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import OVER
+from policy.slurm.by_library.between_looks import NOTHING, Held, held, nodes_after
 from policy.slurm.by_library.program import (
     Gone,
     JobRecord,
     NodeRecord,
+    NodesLook,
     PartitionRecord,
     Ping,
     Program,
@@ -66,6 +68,11 @@ class LibslurmGateway:
         # The records of tasks that have not split off, by their array.
         self._arrays: dict[int, int] = {}
         self._unreadable: dict[int, str] = {}
+        self._held: dict[int, Held] = {}
+        # Of jobs that changed since the last reading: what each held, and holds now.
+        self._moved: list[tuple[Held, Held]] = []
+        # Nodes whose facts are worked out, as the last look at them had them.
+        self._looked_at: dict[int, NodeFacts] = {}
         # Made from the facts when they changed.
         self._shown: dict[type, tuple[Any, ...]] = {}
         self._live: tuple[JobFacts, ...] = ()
@@ -230,7 +237,8 @@ class LibslurmGateway:
         known = self._facts
         if not in_step or self._program.starts != self._starts:
             self._facts, self._records, self._arrays, self._unreadable = defaultdict(dict), {}, {}, {}
-            self._nonces = {}
+            self._nonces, self._held, self._looked_at = {}, {}, {}
+        self._moved.clear()
         for record in found:
             self._take(record, known)
         if found:
@@ -248,27 +256,16 @@ class LibslurmGateway:
                 if kind == "job":
                     self._nonces.pop(number, None)
                     self._forget_record(number)
+                    self._holds(number, NOTHING)
             case JobRecord():
-                self._forget_record(record.id)
-                try:
-                    facts = job_facts(record)
-                except RECORD_FAULTS as fault:
-                    self._leave_out(record.id, why_unreadable(fault))
-                    return
-                if not record.over:
-                    self._records[record.id] = record
-                    if record.tasks:
-                        self._arrays[record.array] = record.id
-                if facts.segment and "id" in facts.segment:
-                    self._nonces[record.id] = facts.segment["id"]
-                else:
-                    self._nonces.pop(record.id, None)
-                self._keep("job", record.id, facts, known)
+                self._take_job(record, known)
             case UnreadableJob(number, why):
                 self._forget_record(number)
                 self._leave_out(number, why)
             case NodeRecord():
                 self._keep("node", record.id, node_facts(record), known)
+            case NodesLook(behind):
+                self._between_looks(behind=bool(behind))
             case PartitionRecord():
                 [partition] = text.partitions(unescape(record.text))
                 self._keep("partition", record.id, partition, known)
@@ -277,10 +274,48 @@ class LibslurmGateway:
                 found = Reservation(record.start, record.end or 1 << 62, nodes, unescape(record.name))
                 self._keep("reservation", record.id, found, known)
 
+    def _take_job(self, record: JobRecord, known: Facts) -> None:
+        self._forget_record(record.id)
+        try:
+            facts = job_facts(record)
+        except RECORD_FAULTS as fault:
+            self._leave_out(record.id, why_unreadable(fault))
+            return
+        self._holds(record.id, held(record))
+        if not record.over:
+            self._records[record.id] = record
+            if record.tasks:
+                self._arrays[record.array] = record.id
+        if facts.segment and "id" in facts.segment:
+            self._nonces[record.id] = facts.segment["id"]
+        else:
+            self._nonces.pop(record.id, None)
+        self._keep("job", record.id, facts, known)
+
     def _keep(self, kind: str, number: int, fact: Fact, known: Facts) -> None:
         """The old object where it says the same: a record may have changed in what Berth does not look at."""
         old = known[kind].get(number)
         self._facts[kind][number] = old if old is not None and old == fact else fact
+
+    def _holds(self, job_id: int, holds: Held) -> None:
+        before = self._held.pop(job_id, NOTHING)
+        if holds:
+            self._held[job_id] = holds
+        if before or holds:
+            self._moved.append((before, holds))
+
+    def _between_looks(self, *, behind: bool) -> None:
+        """Work out what nodes have in use while nobody looks at them; a look begins with what the last one saw."""
+        nodes = self._facts["node"]
+        if not behind:
+            nodes.update(self._looked_at)
+            self._looked_at = {}
+            return
+        numbers = {fact.name: number for number, fact in nodes.items() if isinstance(fact, NodeFacts)}
+        by_name = {fact.name: fact for fact in nodes.values() if isinstance(fact, NodeFacts)}
+        for name, fact in nodes_after(self._moved, by_name).items():
+            self._looked_at.setdefault(numbers[name], by_name[name])
+            nodes[numbers[name]] = fact
 
     def _leave_out(self, job_id: int, why: str) -> None:
         self._facts["job"].pop(job_id, None)

@@ -111,6 +111,12 @@ class Gone(msgspec.Struct, array_like=True, frozen=True, tag="gone"):
     id: int
 
 
+class NodesLook(msgspec.Struct, array_like=True, frozen=True, tag="nodes"):
+    """Whether jobs have started or ended since the last look at the nodes, or a look at them comes now."""
+
+    behind: int
+
+
 class SlurmConfig(msgspec.Struct, array_like=True, frozen=True, tag="config"):
     """Slurm's configuration, as scontrol prints it."""
 
@@ -134,7 +140,7 @@ class _Error(msgspec.Struct, array_like=True, frozen=True, tag="error"):
     text: str
 
 
-_Told = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | Gone | SlurmConfig | Ping
+_Told = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | NodesLook | Gone | SlurmConfig | Ping
 Record = _Told | UnreadableJob
 _DECODER = msgspec.json.Decoder(_Told | _Ok | _Error)
 _JOB = re.compile(rb'\["job",(\d+),')
