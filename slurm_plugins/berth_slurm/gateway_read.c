@@ -19,9 +19,9 @@ static time_t jobs_at, nodes_at, reservations_at;
  * lock, before it says that nothing changed. */
 #define SELDOM_MS 1000
 static uint64_t seldom_due_ms, nodes_due_ms;
-/* A look at all nodes takes slurmctld 58 us for each, and one at all jobs 8 us. It is left alone for
- * this many times as long, so that neither takes more than a fiftieth of its time. Meanwhile the
- * other side works out from the jobs what nodes have in use. */
+/* A look at all nodes takes slurmctld 58 us for each, and one at all jobs 8 us. It is left alone
+ * for this many times as long, so that neither takes more than a fiftieth of its time. Meanwhile
+ * the other side works out from the jobs what nodes have in use. */
 #define LEAVE_ALONE 50
 #define LEAVE_ALONE_AT_MOST_MS 10000
 #define NODE_US 58
@@ -269,7 +269,8 @@ static int read_jobs(bool *moved, uint64_t now)
 	few = to_load_count <= MOST_SINGLE && to_load_count * SINGLE_COSTS <= states->jobs_count;
 	if (!jobs_at || now >= whole_due_ms || !few) {
 		problem = read_all_jobs(moved);
-		whole_due_ms = now + later_of(WHOLE_EVERY_MS, leave_alone_ms(jobs_seen.count, JOB_US));
+		whole_due_ms =
+		    now + later_of(WHOLE_EVERY_MS, leave_alone_ms(jobs_seen.count, JOB_US));
 	} else {
 		problem = read_changed_jobs(states, moved);
 	}
@@ -445,7 +446,8 @@ static int read_nodes_if_due(bool moved, uint64_t now)
 	if (nodes_behind)
 		tell_behind(false);
 	problem = read_nodes();
-	rest = from_environment("BERTH_SLURM_NODES_REST", leave_alone_ms(nodes_seen.count, NODE_US));
+	rest =
+	    from_environment("BERTH_SLURM_NODES_REST", leave_alone_ms(nodes_seen.count, NODE_US));
 	nodes_soonest_ms = now + rest;
 	nodes_due_ms = now + later_of(rest, SELDOM_MS);
 	return problem;
