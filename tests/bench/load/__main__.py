@@ -283,14 +283,13 @@ def figures_of(workload: Workload, found: LoadRun) -> list[Figure]:
     if users["bursts"]:
         seen = seen_after(users["bursts"], found.passes, ended - (must.burst_seen_s or 0.0))
         figures.append(_limited("burst_seen_s", seen, must.burst_seen_s, "s"))
-    looks = [one for one in controller["looks"] if began <= one[0] <= ended]
-    nodes = sum(one.nodes for one in workload.cluster)
-    held = locks.of_looks(looks, nodes) + locks.of_calls(controller["updates"], controller["asked"])
+    looks = [look for one in controller["looks"] if began <= (look := locks.SlurmLook(*one)).at <= ended]
+    held = locks.of_looks(looks) + locks.of_calls(controller["updates"], controller["asked"])
     held /= ended - began
     figures += [
         _limited("lock_ms_per_s", held, must.lock_ms_per_s, "ms/s, worked out"),
-        Figure("records", looks[-1][1] if looks else 0, "jobs in Slurm"),
-        Figure("changed_p50", quantile([float(one[2]) for one in looks], 0.5), "jobs a look"),
+        Figure("records", looks[-1].jobs if looks else 0, "jobs in Slurm"),
+        Figure("changed_p50", quantile([float(one.changed) for one in looks], 0.5), "jobs a look"),
         Figure("submitted", users["submitted"] / (ended - began), "1/s"),
         Figure("ended", controller["ended"] / (ended - began), "1/s"),
         Figure("begun", controller["begun"] / (ended - began), "1/s"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from policy.formats import hostlist, pin_text, segment
 from policy.formats.escape import escape, unescape
 from policy.slurm import fields
+from tests.bench.load.locks import SlurmLook, leave_alone_s
 from tests.bench.load.workload import Workload
 
 CPUS, MEM_MB, MEM_EACH_MB = 128, 1_000_000, 30_000
@@ -103,7 +104,8 @@ class PaperJob:
     def line(self) -> str:
         """Its record, as berth-slurm prints it."""
         k, n = self.gpus_each, self.nodes_asked
-        gres = ",".join(f"gpu:g{place}:1(IDX:{place})" for place in range(8) if self.mask >> place & 1)
+        places = [place for place in range(8) if self.mask >> place & 1]
+        gres = ",".join(f"{kind}:g{place}:1(IDX:{place})" for kind in ("gpu", "seat") for place in places)
         tres = f"cpu={n * k},mem={n * k * MEM_EACH_MB}M,node={n},billing={n * k}"
         tasks = hostlist.fold_numbers(tuple(reversed(self.tasks))) if self.tasks else ""
         base = "COMPLETED" if self.state == "COMPLETING" else self.state
@@ -140,7 +142,8 @@ class PaperSlurm:
         self.forget_at: list[tuple[float, int]] = []
         self.next_id = 1
         self.updates = self.refused = self.asked = 0
-        self.looks: list[tuple[float, int, int]] = []
+        self.looks: list[SlurmLook] = []
+        self.nodes_due, self.behind = 0.0, False
         """When each look came, the records there were, and how many of them had changed."""
         self._fill()
 
@@ -331,11 +334,20 @@ class PaperSlurm:
         if everything:
             self.new_jobs, self.new_nodes, self.gone = set(self.jobs), set(self.nodes), []
             yield json.dumps(["partition", 0, escape(_PARTITION)])
-        self.looks.append((time.monotonic(), len(self.jobs), len(self.new_jobs)))
+        at = time.monotonic()
+        at_nodes = everything or at >= self.nodes_due
+        self.looks.append(SlurmLook(at, len(self.jobs), len(self.new_jobs), len(self.nodes) if at_nodes else 0))
         yield from (self.jobs[number].line() for number in sorted(self.new_jobs))
-        yield from (self.nodes[name].line() for name in self.new_nodes)
         yield from (json.dumps(["gone", "job", number]) for number in self.gone)
-        self.new_jobs, self.new_nodes, self.gone = set(), set(), []
+        self.new_jobs, self.gone = set(), []
+        behind = bool(self.new_nodes) and not at_nodes
+        if behind or (at_nodes and self.behind):
+            self.behind = behind
+            yield json.dumps(["nodes", int(behind)])
+        if at_nodes:
+            self.nodes_due = at + leave_alone_s(len(self.nodes))
+            yield from (self.nodes[name].line() for name in self.new_nodes)
+            self.new_nodes = set()
 
     def _update(self, name: str, changes: dict[str, str]) -> str:
         number, _, task = name.partition("_")

@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,14 +114,36 @@ def test_a_pin_that_is_written_lets_the_job_start_there_and_a_task_gets_a_record
 
 
 def test_what_slurmctld_would_hold_is_told_by_records_and_calls() -> None:
-    assert locks.of_looks([], 1_024) == locks.of_calls(0, 0) == 0
-    assert locks.of_looks([(0, 1_000, 1_000)], 0) == pytest.approx(7.7)
+    def held(*looks: tuple[float, int, int, int]) -> float:
+        return locks.of_looks(locks.SlurmLook(*one) for one in looks)
+
+    assert held() == locks.of_calls(0, 0) == 0
+    assert held((0, 1_000, 1_000, 0)) == pytest.approx(7.7)
+    assert held((0, 0, 0, 1_000)) == pytest.approx(58)
     # Many jobs are asked for their states, and for their records where few changed, or else every five seconds.
-    whole, few = locks.of_looks([(0, 12_000, 0)], 0), locks.of_looks([(0, 12_000, 0), (1, 12_000, 10)], 0)
+    whole, few = held((0, 12_000, 0, 0)), held((0, 12_000, 0, 0), (1, 12_000, 10, 0))
     assert few - whole == pytest.approx(1.56 + 0.91)
-    assert locks.of_looks([(0, 12_000, 0), (1, 12_000, 1_001)], 0) == pytest.approx(2 * whole)
-    assert locks.of_looks([(0, 12_000, 0), (6, 12_000, 0)], 0) == pytest.approx(2 * whole)
+    assert held((0, 12_000, 0, 0), (1, 12_000, 1_001, 0)) == pytest.approx(2 * whole)
+    assert held((0, 12_000, 0, 0), (6, 12_000, 0, 0)) == pytest.approx(2 * whole)
+    # Where all records cost more, less often.
+    assert held((0, 20_000, 0, 0), (6, 20_000, 0, 0)) == pytest.approx(154 + 2 * 2.6)
+    assert [locks.leave_alone_s(nodes) for nodes in (64, 2_048, 10_000)] == pytest.approx([0.1856, 5.9392, 10.0])
     assert locks.of_calls(10, 0) < locks.of_calls(10, 10)
+
+
+def test_slurm_on_paper_tells_nodes_when_they_are_due_and_else_that_it_does_not(tiny: Workload) -> None:
+    slurm = PaperSlurm(tiny)
+    answered(slurm, "read all")
+    slurm.nodes_due = time.monotonic() + 60
+    ended = slurm.end_one()
+    assert ended is not None
+
+    behind = answered(slurm, "read")
+    slurm.nodes_due = 0.0
+    abreast = answered(slurm, "read")
+
+    assert [record for record in behind if record[0] != "job"] == [["nodes", 1]]
+    assert (abreast[0], [record[2] for record in abreast[1:]]) == (["nodes", 0], list(ended.on))
 
 
 def test_a_burst_is_seen_by_the_first_pass_after_it_unless_the_run_ends_before() -> None:
