@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from prolog_epilog.errors import ExtraError, NodeError
@@ -55,6 +55,8 @@ class FailureWord:
     sign: str
     start: int = 0
     """The start of the run; 0 if Slurm does not say."""
+    degraded: bool = False
+    """True if this node could not set the job's share up: berth-notice says that once, and may not be heard."""
 
     @property
     def text(self) -> str:
@@ -62,21 +64,25 @@ class FailureWord:
         sign = "".join(one if " " <= one <= "~" else "?" for one in self.sign[:_MOST_SIGN])
         return (
             f"berth/1 failed job={self.job} node={self.node} start={self.start} class={self.failure}"
-            f" transient={int(self.transient)} sign={escape(sign)}"
+            f" transient={int(self.transient)} sign={escape(sign)}{' degraded' if self.degraded else ''}"
         )
 
 
 def leave_behind(job: NodeJob, here: "Here") -> None:
-    """Leaves a process behind that looks into a failed job, on the job's first node; the Epilog goes on at once."""
+    """Leaves a process behind that looks into a failed job; the Epilog goes on at once.
+
+    The job's first node does that, and one that could not set its share up.
+    """
     code = job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0")
     if code in _ENDED_WELL or not _CODE.fullmatch(code) or "[berth/1 " not in job.extra:
         return
-    if first_node(job.environment.get("SLURM_JOB_NODELIST", "")) != job.node:
+    degraded = _degraded(job, here)
+    if not degraded and first_node(job.environment.get("SLURM_JOB_NODELIST", "")) != job.node:
         return
     from prolog_epilog import spool  # noqa: PLC0415 - most jobs end well
 
     try:
-        spool.add(here.paths, job, code)
+        spool.add(here.paths, job, code, degraded=degraded)
         with spool.alone(here.paths) as nobody_does:
             pass
         if not nobody_does:
@@ -99,6 +105,17 @@ def leave_behind(job: NodeJob, here: "Here") -> None:
             _alone(here)
     finally:
         os._exit(0)
+
+
+def _degraded(job: NodeJob, here: "Here") -> bool:
+    from prolog_epilog.tenants import share_file  # noqa: PLC0415 - most jobs share nothing
+
+    try:
+        file = share_file.read(here.paths, job.id) if here.has_file(job.id) else None
+    except NodeError:
+        return False
+    start = job.environment.get("SLURM_JOB_START_TIME", "")
+    return file is not None and file.degraded and str(file.start) in {"0", start}
 
 
 def _alone(here: "Here") -> None:
@@ -190,7 +207,7 @@ def _looked_into(failed: "Failed", here: "Here") -> FailureWord | None:
     try:
         signal.signal(signal.SIGALRM, too_long)
         signal.alarm(_ALL_SECONDS)
-        return look(failed.job, here, failed.code)
+        return replace(look(failed.job, here, failed.code), degraded=failed.degraded)
     except Exception as problem:  # noqa: BLE001 - the next one may be looked into all the same
         _log(f"job {failed.job.id} failed, and berthd was not told of what: {problem}")
         return None

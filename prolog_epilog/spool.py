@@ -39,9 +39,11 @@ class Failed:
     code: str
     at: float
     """The time at which it ended, seconds since 1970."""
+    degraded: bool = False
+    """True if this node could not set its share up."""
 
 
-def add(paths: Paths, job: NodeJob, code: str) -> None:
+def add(paths: Paths, job: NodeJob, code: str, *, degraded: bool = False) -> None:
     """Leaves a job to the process that holds the lock; raises NodeError if there are too many already."""
     with suppress(FileExistsError):
         paths.root.mkdir(parents=True)
@@ -62,6 +64,7 @@ def add(paths: Paths, job: NodeJob, code: str) -> None:
         "start": job.environment.get(_START, "")[:32],
         "code": code,
         "at": time.time(),
+        "degraded": degraded,
     }
     files.write(paths.failed / name, json.dumps(content))
 
@@ -91,7 +94,7 @@ def take(paths: Paths, name: str) -> Failed | None:
         found = json.loads(text or "{}")
         environment = {_START: str(found["start"])}
         made = NodeJob(int(job), int(user), str(found["node"]), str(found["extra"]), (), environment)
-        return Failed(made, str(found["code"]), float(found["at"]))
+        return Failed(made, str(found["code"]), float(found["at"]), found.get("degraded") is True)
     except (StateError, OSError, ValueError, KeyError, TypeError):
         # Remove it, so that it does not block the others.
         with suppress(OSError):

@@ -110,6 +110,19 @@ def test_a_share_that_cannot_be_set_up_costs_the_job_a_move_and_the_node_nothing
     assert_nothing_left(slurm, NODE)
 
 
+def test_where_the_epilogs_notice_is_lost_the_job_is_sent_elsewhere_all_the_same(slurm: Slurm) -> None:
+    node, notice = nodes_of(slurm)[NODE], "/usr/libexec/berth/berth-notice"
+    with node.without_mps(), node.broken(f"chmod -x {notice}", f"chmod +x {notice}"):
+        job = slurm.submit("-x", OTHERS, "-n1", "--gpu-share=30", body="echo the user's first line")
+        until(f"job {job} to be sent elsewhere", lambda: tell(slurm, job).get("degraded") == "1" or None)
+        until(f"job {job} to wait", lambda: slurm.state(job) == "PENDING" or None)
+    # It is told of until berthd has looked into it, and counts once.
+    assert tell(slurm, job)["degraded"] == "1"
+    assert tell(slurm, job)["avoids"].startswith(f"{NODE}@")
+    slurm.target.run(["scancel", str(job)])
+    assert_nothing_left(slurm, NODE)
+
+
 def test_a_guest_whose_seat_cannot_be_set_up_gets_another_one(slurm: Slurm) -> None:
     with read_only(nodes_of(slurm)[NODE]):
         job = slurm.submit(

@@ -24,7 +24,7 @@ AVOID_FOR = 6 * 3_600.0
 
 _PAYLOAD = re.compile(
     rb"berth/1 failed job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255}) start=(0|[1-9][0-9]{0,10})"
-    rb" class=([a-z_]{1,32}) transient=([01]) sign=([!-Z\\^-~]{1,400})"
+    rb" class=([a-z_]{1,32}) transient=([01]) sign=([!-Z\\^-~]{1,400})( degraded)?"
 )
 _MOST_JOBS = 2**32 - 1
 _OF_THE_LAST_FAILURE = frozenset({"again", "retry_text", "tried_before"})
@@ -47,6 +47,8 @@ class NodeWord:
     sign: str
     start: int = 0
     """When the run began; 0 where the node cannot tell."""
+    degraded: bool = False
+    """True if that node could not set the job's share up."""
 
 
 def read_word(payload: bytes) -> NodeWord | None:
@@ -60,7 +62,8 @@ def read_word(payload: bytes) -> NodeWord | None:
         return None
     if not sign.isprintable():
         return None
-    return NodeWord(int(match[1]), match[2].decode(), match[4].decode(), match[5] == b"1", sign, int(match[3]))
+    transient, degraded = match[5] == b"1", match[7] is not None
+    return NodeWord(int(match[1]), match[2].decode(), match[4].decode(), transient, sign, int(match[3]), degraded)
 
 
 @cache

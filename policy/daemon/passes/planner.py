@@ -232,6 +232,8 @@ class Planner:
                 if self._acts:
                     self._levels.hear(word)
             case NodeWord() as word:
+                if word.degraded and self._acts:
+                    self._degraded.note_again(word.job, word.node, word.start, time.time())
                 notice.answer(done=self._failures.hear(word, time.time()) if self._acts else self.in_charge)
         return True
 

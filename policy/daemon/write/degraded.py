@@ -41,10 +41,21 @@ class Degraded:
         self._gateway = gateway
         self._ask = ask
         self._met: dict[int, tuple[float, set[str]]] = {}
+        self._again: dict[int, int] = {}
+        """Of jobs that are known by a word that is told until it is heard: when that run began."""
 
     def note(self, job: int, node: str, at: float) -> None:
         """A node's Epilog says that the job could not have its share there."""
         self._met.setdefault(job, (at, set()))[1].add(node)
+        self._again.pop(job, None)
+
+    def note_again(self, job: int, node: str, start: int, at: float) -> None:
+        """A node says it once more, after the job's end: nothing is done if its Epilog was heard."""
+        if job in self._met:
+            self._met[job][1].add(node)
+            return
+        self.note(job, node, at)
+        self._again[job] = start
 
     def send_elsewhere(self, at: float) -> int:
         """Requeue those that have ended by now; how many updates that took."""
@@ -54,14 +65,23 @@ class Degraded:
                 job = self._gateway.job(job_id)
                 if job.state in _ENDING and at - since < PATIENCE:
                     continue
-                updates += self._send(job, nodes, since, at)
+                if not self._is_known(job):
+                    updates += self._send(job, nodes, since, at)
             except SlurmError as problem:
                 # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
                 if at - since < PATIENCE:
                     continue
                 log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}", 601)
             del self._met[job_id]
+            self._again.pop(job_id, None)
         return updates
+
+    def _is_known(self, job: JobText) -> bool:
+        """Tells whether the run that a late word speaks of was seen to already: the job waits, or has run again."""
+        start = self._again.get(job.id)
+        if start is None:
+            return False
+        return job.state == "PENDING" or self._ask(job.id).started != start
 
     def tell_held(self, held: Iterable[tuple[int, str]]) -> int:
         """Tell the users of jobs that were held on these nodes why, as Slurm's record has it; how many updates."""

@@ -123,6 +123,8 @@ class Failures:
         self._settled = {run: since for run, since in self._settled.items() if since + PATIENCE > at}
         if (word.job, word.start, word.node) in self._settled or word.failure not in CLASSES:
             return True
+        if word.degraded and word.job not in self._running:
+            self.leave(word.job, at)
         self._words[word.job] = at, word
         if word.job in self._over:
             self._over[word.job].due = at

@@ -25,6 +25,8 @@ from prolog_epilog.here import Here
 from prolog_epilog.job.job import NodeJob, first_node
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import files
+from prolog_epilog.tenants import share_file
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes import munge
 from tests.unit.node_world import NODE, ROOT, World, berth
 
@@ -83,13 +85,14 @@ def test_the_first_node_ran_the_script(folded: str, first: str) -> None:
 
 
 @pytest.mark.parametrize("sign", ["its log says: cuda out of memory", "100 % [x]", "-", "[" * 500, "x" * 500])
-def test_berthd_reads_what_the_node_writes(sign: str) -> None:
-    word = FailureWord(7, "n-1.x", "gpu_out_of_memory", transient=False, sign=sign, start=1_000)
+@pytest.mark.parametrize("degraded", [False, True])
+def test_berthd_reads_what_the_node_writes(sign: str, *, degraded: bool) -> None:
+    word = FailureWord(7, "n-1.x", "gpu_out_of_memory", transient=False, sign=sign, start=1_000, degraded=degraded)
 
     said = read_word(word.text.encode())
 
     assert said == NodeWord(
-        7, "n-1.x", "gpu_out_of_memory", transient=False, sign=sign[: aftermath._MOST_SIGN], start=1_000
+        7, "n-1.x", "gpu_out_of_memory", False, sign[: aftermath._MOST_SIGN], start=1_000, degraded=degraded
     )
     # With munge's own words it is no longer than a line may be.
     assert len(word.text) < 700
@@ -363,3 +366,39 @@ def epilog(world: World) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize("first", [NODE, "n0"])
+@pytest.mark.parametrize(
+    ("why", "start", "degraded"), [("MPS is gone", 1_000, True), ("MPS is gone", 900, False), ("", 1_000, False)]
+)
+def test_a_node_that_could_not_set_the_share_up_says_so_once_more(
+    world: World, another: None, first: str, why: str, start: int, *, degraded: bool
+) -> None:
+    share_file.write(world.paths, ShareRecord(7, os.geteuid(), why=why, start=start))
+
+    aftermath.leave_behind(job(SLURM_JOB_NODELIST=f"{first},n9"), here(world))
+
+    waits = spool.waiting(world.paths)
+    assert bool(waits) is (degraded or first == NODE)
+    found = [spool.take(world.paths, one) for one in waits]
+    assert [one.degraded for one in found if one] == [degraded] * len(waits)
+
+
+def test_what_waits_says_whether_the_share_was_set_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = []
+
+    def tell(_: object, word: FailureWord) -> bool:
+        heard.append((word.job, word.degraded))
+        return True
+
+    for number, degraded in ((1, True), (2, False)):
+        spool.add(world.paths, job()._replace(id=number), "1:0", degraded=degraded)
+    with world.configure().open("a") as conf:
+        conf.write('[notice]\nhosts = "127.0.0.1"\n')
+    monkeypatch.setattr(aftermath, "look", lambda job, *_: FailureWord(job.id, job.node, "core_dump", True, "x"))
+    monkeypatch.setattr(notice, "tell", tell)
+
+    aftermath.go_through(here(world))
+
+    assert sorted(heard) == [(1, True), (2, False)]

@@ -125,6 +125,28 @@ def test_a_run_elsewhere_in_the_same_second_is_looked_into_too() -> None:
     assert failures.told["failed"] == "2"
 
 
+def test_what_its_node_could_not_set_up_is_no_failure_of_the_job_also_by_a_late_word() -> None:
+    slurm = Slurm(values={**PLACED, "f.retry": "auto"})
+    word = replace(NCCL, degraded=True, start=slurm.ended - 900)
+
+    failures = ended(slurm, word)
+
+    assert (failures.told, slurm.done) == ({}, [])
+    assert failures.hear(word, NOW), "it need not say that again"
+
+
+def test_a_late_word_about_an_earlier_run_leaves_the_one_that_runs_alone() -> None:
+    slurm = Slurm()
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.watch(look(job(), at=NOW))
+    failures.hear(replace(NCCL, degraded=True, start=1), NOW)
+    failures.watch(look(at=NOW + 1))
+    while failures.step(look(at=NOW + 1), NOW + 1 + WORD_WITHIN):
+        pass
+
+    assert failures.told["failed"] == "1"
+
+
 @pytest.mark.parametrize("k", ["1", "3", "8"])
 def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
     slurm = Slurm(values={**PLACED, "k": k, "f.retry": "auto"})

@@ -121,6 +121,47 @@ def test_nodes_that_failed_it_before_are_kept_as_long_as_they_count() -> None:
     assert set(nodes_avoided(slurm.values, NOW)) == {"n8", "n1", "n2"}
 
 
+def late(slurm: Slurm, start: int, before: Degraded | None = None) -> Degraded:
+    """The node's word comes again, after the job's end."""
+    degraded = before or Degraded(slurm, slurm.outcome)  # type: ignore[arg-type]
+    degraded.note_again(5, "n1", start, NOW)
+    degraded.send_elsewhere(NOW)
+    return degraded
+
+
+def test_where_its_epilogs_notice_was_lost_the_word_that_is_told_again_sends_it_elsewhere() -> None:
+    slurm = Slurm()
+
+    late(slurm, slurm.started)
+
+    assert slurm.done == ["requeue 5", "annotate 5"]
+    assert set(nodes_avoided(slurm.values, NOW)) == {"n1"}
+
+
+def test_a_word_told_again_counts_no_run_twice() -> None:
+    slurm = Slurm()
+    degraded = late(slurm, slurm.started)
+    late(slurm, slurm.started, degraded)
+    assert slurm.values["degraded"] == "1"
+
+    # It ran elsewhere, and failed there by itself.
+    slurm.state, first, slurm.started = "FAILED", slurm.started, slurm.started + 60
+    late(slurm, first, degraded)
+    late(slurm, 0, degraded)
+
+    assert slurm.done == ["requeue 5", "annotate 5"]
+
+
+def test_an_epilogs_notice_stands_above_a_late_word_of_an_earlier_run() -> None:
+    slurm = Slurm()
+    degraded = Degraded(slurm, slurm.outcome)  # type: ignore[arg-type]
+    degraded.note_again(5, "n1", slurm.started - 100, NOW)
+    degraded.note(5, "n2", NOW)
+    degraded.note_again(5, "n1", slurm.started - 100, NOW)
+
+    assert degraded.send_elsewhere(NOW) == 2
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED"])
 def test_one_that_finished_or_was_ended_is_never_run_again(state: str) -> None:
     slurm = Slurm(state=state)
