@@ -13,6 +13,7 @@ from collections import Counter
 from tests.world.checks import ViolationError
 from tests.world.kinds import KINDS, WorldKind
 from tests.world.shrink import as_test, shrunk
+from tests.world.whole.world import WholeWorld
 from tests.world.world import DeterministicWorld, say
 
 
@@ -21,8 +22,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds in a row")
-    parser.add_argument("--events", type=int, help="steps of each script (300 for the cluster, 200 for nodes)")
-    parser.add_argument("--only", choices=[one.name for one in KINDS], help="the cluster with berthd, or the nodes")
+    parser.add_argument(
+        "--events", type=int, help="steps of each script (300 for the cluster, 200 for nodes and the whole)"
+    )
+    parser.add_argument(
+        "--only", choices=[one.name for one in KINDS], help="the cluster with berthd, the nodes, or both in one"
+    )
     parser.add_argument("--minutes", type=float, help="play fresh seeds for so long")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed that finds something")
     parser.add_argument("--no-shrink", action="store_true", help="print no short script")
@@ -34,13 +39,15 @@ def main() -> int:
     began, seed, failed = time.monotonic(), first, 0
     happened: Counter[str] = Counter()
     faults: Counter[str] = Counter()
+    met: Counter[str] = Counter()
     kinds = [one for one in KINDS if options.only in {None, one.name}]
     say(f"world: seeds from {first} on")
     if profile:
         profile.enable()
     while (time.monotonic() < until) if until else (seed < first + options.seeds):
         for kind in kinds:
-            failed += _play(kind, seed, options.events or kind.events, happened, faults, shrink=not options.no_shrink)
+            counted = happened, faults, met
+            failed += _play(kind, seed, options.events or kind.events, counted, shrink=not options.no_shrink)
         seed += 1
         if failed and not options.keep_going:
             break
@@ -52,13 +59,14 @@ def main() -> int:
     say(f"world: {seed - first} seeds, {total} events, {took:.0f} s, {total / took:.0f} events/s, {failed} failed")
     say("world: events " + ", ".join(f"{name} {count}" for name, count in happened.most_common()))
     say("world: faults of calls " + ", ".join(f"{name} {count}" for name, count in faults.most_common()))
+    if met:
+        say("world: whole " + ", ".join(f"{name} {count}" for name, count in met.most_common()))
     return 1 if failed else 0
 
 
-def _play(
-    kind: WorldKind, seed: int, events: int, happened: Counter[str], faults: Counter[str], *, shrink: bool
-) -> bool:
+def _play(kind: WorldKind, seed: int, events: int, counted: tuple[Counter[str], ...], *, shrink: bool) -> bool:
     """Play a seed; True where it found something."""
+    happened, faults, met = counted
     found = None
     with kind.made() as world:
         try:
@@ -68,6 +76,8 @@ def _play(
         happened += world.happened
         if isinstance(world, DeterministicWorld):
             faults += Counter(world.door.counted)
+        if isinstance(world, WholeWorld):
+            met += world.met
     if found is not None:
         say(f"world: seed {seed} of the {kind.name}: {found}")
         if shrink:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.hear.notices import Notice
-from policy.daemon.hear.words import Word
 from policy.daemon.passes.handover import UNSEEN, Receiver, Sender
 from policy.daemon.passes.planner import Planner
 from policy.request.settings import RelocationRules, Settings, Sharing
@@ -117,8 +114,3 @@ class BerthdProcesses:
         self.waiting += 1
         if self.waiting >= MOST_WAITING:
             self.hear()
-
-
-def notice(job: int, node: str, reply: Callable[[bytes], None], *, degraded: bool, word: Word | None = None) -> Notice:
-    """A node's message."""
-    return Notice(job, node, reply, degraded, word)

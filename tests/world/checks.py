@@ -32,9 +32,7 @@ def look(world: DeterministicWorld) -> None:
     """All that must hold at any moment."""
     cluster = world.cluster
     for started, was_over in cluster.started:
-        if was_over:
-            raise ViolationError(f"job {started.id} started again after its end")
-        _started_right(cluster, started)
+        starts_right(cluster, started, was_over=was_over)
     cluster.started.clear()
     for node in cluster.nodes.values():
         _owned_once(node.name, list(node.held.values()))
@@ -43,6 +41,13 @@ def look(world: DeterministicWorld) -> None:
             _pin_is_whole(job)
             _wait_is_bounded(cluster, job, world.clock_back)
     _log_is_clean(world)
+
+
+def starts_right(cluster: ModelCluster, started: ModelJob, *, was_over: bool) -> None:
+    """A run begins that may, and where its pin says."""
+    if was_over:
+        raise ViolationError(f"job {started.id} started again after its end")
+    _started_right(cluster, started)
 
 
 def _values(job: ModelJob) -> dict[str, str]:

@@ -50,6 +50,8 @@ class SlurmDoor:
         self.during_changes: dict[int, list[Callable[[], None]]] = {}
         self.out_until = 0.0
         self.counted: dict[str, int] = {}
+        self.passes: Callable[[float], None] = self._passes
+        """Lets seconds pass."""
         self.asked_by_berthd: Callable[[tuple[str, ...]], None] = lambda _: None
         self._last: dict[tuple[str, ...], str] = {}
 
@@ -61,6 +63,9 @@ class SlurmDoor:
         self.during_changes.clear()
         self.out_until = 0.0
 
+    def _passes(self, seconds: float) -> None:
+        self._clock.passed += seconds
+
     def run(self, words: Sequence[bytes], **_: Any) -> subprocess.CompletedProcess[bytes]:  # noqa: PLR0912 - a table
         """As subprocess.run does."""
         command = tuple(map(os.fsdecode, words))
@@ -69,7 +74,7 @@ class SlurmDoor:
         for step in self.during.pop(number, []):
             self.troubles += 1
             step()
-        self._clock.passed += _TAKES
+        self.passes(_TAKES)
         faults = self.faults.pop(number, [])
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             self.changes += 1
@@ -85,11 +90,11 @@ class SlurmDoor:
             if fault == "refuse":
                 raise self._failed(command, "Unable to contact slurm controller (connect failure)")
             if fault == "lost":
-                self._clock.passed += 20.0
+                self.passes(20.0)
                 raise subprocess.TimeoutExpired(words, 20)
             if fault == "late":
                 self._answer(command)
-                self._clock.passed += 20.0
+                self.passes(20.0)
                 raise subprocess.TimeoutExpired(words, 20)
             if fault == "double":
                 self._answer(command)
@@ -97,7 +102,7 @@ class SlurmDoor:
                 self._answer(tuple(word for word in command if "=" not in word or word.startswith(_OF_NODES)))
                 raise self._failed(command, "slurm_update error: Invalid license specification")
             if fault == "slow":
-                self._clock.passed += 3.0
+                self.passes(3.0)
             if fault == "stale" and (old := self._last.get(_kind(command))) is not None:
                 return _done(words, _with_mark(old, command))
             lists = command[0] == "squeue" or command[:3] == ("scontrol", "show", "node")

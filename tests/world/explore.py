@@ -69,7 +69,7 @@ def fingerprint(world: DeterministicWorld) -> str:
     nodes = [(one.name, sorted(one.flags), sorted(one.held.items()), sorted(one.epilogs)) for one in
              cluster.nodes.values()]  # fmt: skip
     calls = sorted((number - door.changes, tuple(kinds)) for number, kinds in door.faults_of_changes.items())
-    notices = [(now - int(one[0]), one[1] == processes.life, *one[2:]) for one in world.network]
+    notices = [(now - int(one.sent), one.life == processes.life, *one[2:]) for one in world.network]
     given = [(nonce, now - int(at), sorted(places)) for nonce, (at, places) in sorted(world.given.items())]
     known = (_of_planner(processes.planner), _of_answerer(processes), processes.waiting, sorted(processes.seen))
     text = repr((jobs, nodes, calls, notices, given, known))

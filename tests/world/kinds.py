@@ -1,4 +1,4 @@
-"""The two kinds of worlds: a cluster with berthd, and nodes with their programs. What plays seeds plays both."""
+"""The kinds of worlds: a cluster with berthd, nodes with their programs, and both in one; each is played."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.world.clock import Replaced
 from tests.world.nodes.script import drawn_nodes
 from tests.world.nodes.world import NodeWorld
 from tests.world.script import Step, drawn
+from tests.world.whole.script import drawn_whole
+from tests.world.whole.world import WholeWorld
 from tests.world.world import DeterministicWorld
 
 
@@ -49,4 +51,5 @@ class WorldKind:
 
 CLUSTER = WorldKind("cluster", DeterministicWorld, drawn, 300, "play")
 NODES = WorldKind("nodes", NodeWorld, drawn_nodes, 200, "play_nodes")
-KINDS = (CLUSTER, NODES)
+WHOLE = WorldKind("whole", WholeWorld, drawn_whole, 200, "play_whole")
+KINDS = (CLUSTER, NODES, WHOLE)

@@ -21,7 +21,7 @@ NODES = ("drain", "resume", "down", "reboot", "mute", "heard", "power-off", "mai
 
 GUARD = ("leave", "evict", "fault", "state")
 
-_STEPS = (
+STEPS = (
     *(("submit", 14), ("pass", 16), ("hear", 8), ("write", 14), ("sched", 12), ("wait", 16), ("start", 6)),
     *(("epilog", 10), ("deliver", 10), ("epilog-ends", 3), ("degrade", 3), ("guard", 4), ("word", 2)),
     *(("people", 8), ("node", 4), ("partition", 1), ("control", 1), ("release", 2), ("kill", 2)),
@@ -37,7 +37,7 @@ _WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", 
 def drawn(seed: int, count: int) -> list[Step]:
     """The script of a seed: the first step sets the site's settings, the others happen in turn."""
     draw = Random(seed)
-    names, weights = zip(*_STEPS, strict=True)
+    names, weights = zip(*STEPS, strict=True)
     # Each seed has few kinds of jobs and changes, and some faults often: so those meet that seldom meet.
     mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
     few = (
@@ -49,11 +49,11 @@ def drawn(seed: int, count: int) -> list[Step]:
     steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
     while len(steps) < count:
-        steps.append(_step(draw, draw.choices(names, mood)[0], few))
+        steps.append(cluster_step(draw, draw.choices(names, mood)[0], few))
     return steps
 
 
-def _step(draw: Random, name: str, few: tuple[tuple[str, ...], ...]) -> Step:  # noqa: PLR0912 - a table
+def cluster_step(draw: Random, name: str, few: tuple[tuple[str, ...], ...]) -> Step:  # noqa: PLR0912 - a table
     kinds, people, nodes = few
     some = draw.randrange(12)
     match name:
@@ -75,7 +75,11 @@ def _step(draw: Random, name: str, few: tuple[tuple[str, ...], ...]) -> Step:  #
         case "fault" | "fault-of-change":
             return name, draw.choice(CALL_FAULTS), draw.randrange(8 if name == "fault" else 3)
         case "during" | "during-change":
-            return name, draw.randrange(8 if name == "during" else 3), *_step(draw, draw.choice(_WITHIN_A_CALL), few)
+            return (
+                name,
+                draw.randrange(8 if name == "during" else 3),
+                *cluster_step(draw, draw.choice(_WITHIN_A_CALL), few),
+            )
         case "clock":
             return name, draw.choice((-3_600, -60, -2, 2, 60, 3_600))
         case "kill":

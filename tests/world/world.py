@@ -8,18 +8,17 @@ import io
 import os
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from policy.cli import release
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
+from policy.daemon.hear.words import Word
 from policy.formats import wire
 from policy.formats.errors import BerthError
 from policy.retry.classes import CLASSES
@@ -30,7 +29,7 @@ from tests.unit.policy_world import machine
 from tests.world import checks, people
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
-from tests.world.clock import Replaced, VirtualTime
+from tests.world.clock import Replaced, VirtualTime, folder_in_memory
 from tests.world.cluster import RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
 from tests.world.door import KilledError, SlurmDoor
 from tests.world.script import Step
@@ -39,8 +38,6 @@ from topology import files
 
 VERSIONS = ("24.11.5", "25.11.2", "26.05.0")
 NODE_SIZES = (("n1", 4, "h100"), ("n2", 4, "h100"), ("n3", 4, "h100"), ("n4", 2, "l40s"))
-_GPUS_OF = {name: gpus for name, gpus, _ in NODE_SIZES}
-_MEMORY = "/dev/shm"
 EPILOG_WAITS = 10.0
 """Seconds after which no notice is heard any more; longer than its connection lasts, for a planner may be in a pass."""
 
@@ -48,22 +45,38 @@ _CALM = (*[1] * 15, *[10] * 20, *[30] * 20, *[60] * 25)
 """Seconds between passes once all faults are over: 38 minutes."""
 
 
+class SentNotice(NamedTuple):
+    """A message of a node on its way to berthd."""
+
+    sent: float
+    life: int
+    """The life of the planner to which it was sent: no later one hears it."""
+    job: int
+    node: str
+    degraded: bool = False
+    word: Word | None = None
+    run: int = 0
+    """The requeues of its job before the run that ends."""
+
+
 class DeterministicWorld:
     """One cluster, one berthd, one clock; a script is all that decides."""
 
+    sizes: tuple[tuple[str, int, str], ...] = NODE_SIZES
+    """The nodes, their GPUs, and their models."""
+
     def __init__(self) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="berth-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-        )
+        self.folder = folder_in_memory("berth-world-")
         self.clock = VirtualTime()
-        self.cluster = ModelCluster(ModelNode(name, gpus=gpus, features=model) for name, gpus, model in NODE_SIZES)
+        self.gpus_of = {name: gpus for name, gpus, _ in self.sizes}
+        self.cluster = ModelCluster(ModelNode(name, gpus=gpus, features=model) for name, gpus, model in self.sizes)
         self.door = SlurmDoor(self.cluster, self.clock)
         self.door.asked_by_berthd = self._asked
         self.replaced = Replaced()
         self.logged: list[str] = []
         self.happened: Counter[str] = Counter()
-        self.network: list[tuple[float, int, int, str, bool]] = []
-        """Notices on their way: when sent, to which life of the planner, job, node, degraded."""
+        self.network: list[SentNotice] = []
+        """Notices on their way."""
         self.unanswered = 0
         self.said: dict[int, int] = {}
         """By job: the start of the run of which a notice was delivered."""
@@ -79,7 +92,7 @@ class DeterministicWorld:
 
     def __enter__(self) -> Self:
         (self.folder / "topology").mkdir()
-        for name, gpus, model in NODE_SIZES:
+        for name, gpus, model in self.sizes:
             files.dump(machine(name, model, gpus), self.folder / "topology" / f"{name}.json")
         self.replaced.set_time(self.clock)
         self.replaced.set(command_module, "subprocess", self.door)
@@ -189,7 +202,7 @@ class DeterministicWorld:
             case "outage":
                 self.door.out_until = self.clock.passed + numbers[0]
             case "config-read":
-                self.clock.passed += 16.0
+                self.door.passes(16.0)
                 self.cluster.now = self.clock.time()
             case "release":
                 self.release(for_now=bool(numbers[0]))
@@ -241,7 +254,7 @@ class DeterministicWorld:
                     gpu = next(iter(checks.places(self.cluster.nodes[guest.nodes[0]].held[guest.id])), 0)
                     state = "healthy" if words[0] == "state" else "harmed"
                     word = GuardWord(guest.nodes[0], gpu, guest.id, state, words[0], grace=2)
-                    self._take([self._notice(guest.id, guest.nodes[0], degraded=False, word=word)])
+                    self._take([self._to_berthd(guest, guest.nodes[0], word)])
             case "word" if planner is not None:
                 failed = self._pick(numbers[0], lambda job: job.state == "FAILED" and bool(job.nodes))
                 if failed is not None:
@@ -249,7 +262,7 @@ class DeterministicWorld:
                     said = NodeWord(
                         failed.id, failed.nodes[0], kinds[numbers[0] % len(kinds)], True, "a sign", failed.start
                     )
-                    self._take([self._notice(failed.id, failed.nodes[0], degraded=False, word=said)])
+                    self._take([self._to_berthd(failed, failed.nodes[0], said)])
 
     def _dies(self) -> None:
         """An answering process that is gone knows of no place that it gave."""
@@ -262,24 +275,35 @@ class DeterministicWorld:
         gone = self.processes.seen | {f"{job.id:016x}" for job in self.cluster.jobs.values() if job.over}
         self.given = {nonce: one for nonce, one in self.given.items() if nonce not in gone and one[0] > until}
 
-    def _notice(self, job: int, node: str, *, degraded: bool, word: NodeWord | GuardWord | None = None) -> Notice:
+    def _to_berthd(self, job: ModelJob, node: str, word: Word | None = None) -> SentNotice:
+        degraded = word is None and job.degraded
+        return SentNotice(self.clock.passed, self.processes.life, job.id, node, degraded, word, job.restarts)
+
+    def _notice(self, one: SentNotice) -> Notice:
         life = self.processes.life
-        self.unanswered += 1
 
         def reply(line: bytes) -> None:
             self.unanswered -= 1
-            if word is None and life == self.processes.life and line:
-                self.cluster.epilog_done(job, node)
+            if life == self.processes.life and line:
+                self.answered(one, line)
 
-        return Notice(job, node, reply, degraded, word)
+        return Notice(one.job, one.node, reply, one.degraded, one.word)
 
-    def _take(self, notices: list[Notice]) -> None:
+    def answered(self, one: SentNotice, line: bytes) -> None:  # noqa: ARG002 - for others
+        """berthd has said something to a node."""
+        if one.word is None:
+            self.epilog_ends(one)
+
+    def epilog_ends(self, one: SentNotice) -> None:
+        """The Epilog that has sent a notice waits no longer."""
+        self.cluster.epilog_done(one.job, one.node)
+
+    def _take(self, notices: list[SentNotice]) -> None:
         planner = self.processes.planner
         assert planner is not None
-        self.unanswered = 0
         self.unanswered = len(notices)
         try:
-            planner.take(notices)
+            planner.take([self._notice(one) for one in notices])
         except KilledError:
             self.unanswered = 0
             raise
@@ -298,14 +322,14 @@ class DeterministicWorld:
         if not speaks:
             self.cluster.epilog_done(job.id, node)
         else:
-            self.network.append((self.clock.passed, self.processes.life, job.id, node, job.degraded))
+            self.network.append(self._to_berthd(job, node))
             self.said[job.id] = job.restarts
 
     def _deliver(self, number: int, how: str) -> None:
         alive = []
         for one in self.network:
-            if self.clock.passed - one[0] > EPILOG_WAITS or one[1] != self.processes.life:
-                self.cluster.epilog_done(one[2], one[3])
+            if self.clock.passed - one.sent > EPILOG_WAITS or one.life != self.processes.life:
+                self.epilog_ends(one)
             else:
                 alive.append(one)
         self.network = alive
@@ -317,9 +341,9 @@ class DeterministicWorld:
             self.network = [one for one in alive if one not in chosen]
         if how == "lose" or self.processes.planner is None:
             for one in chosen:
-                self.cluster.epilog_done(one[2], one[3])
+                self.epilog_ends(one)
             return
-        self._take([self._notice(job, node, degraded=degraded) for _, _, job, node, degraded in chosen])
+        self._take(chosen)
         checks.freed_right(self)
 
     def _submit(self, kind: str, size: int, work: int, fate: str, trouble: int) -> None:
@@ -423,7 +447,7 @@ class DeterministicWorld:
             case "fewer-gpus" if idle:
                 node.gpus = max(1, node.gpus - 1)
             case "all-gpus" if idle:
-                node.gpus = _GPUS_OF[node.name]
+                node.gpus = self.gpus_of[node.name]
             case "forget" if idle and len(cluster.nodes) > 2:
                 self.forgotten[node.name] = cluster.nodes.pop(node.name)
 
@@ -462,13 +486,23 @@ class DeterministicWorld:
 
     def calm_down(self) -> None:
         """Faults are over, nodes are mended, holds are taken off: whoever can start has to."""
+        self.mend()
+        for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
+            self._calm_second(seconds)
+            if not any(job.waits or job.holds for job in self.cluster.jobs.values()):
+                break
+        checks.all_started(self)
+        self._forget_all()
+
+    def mend(self) -> None:
+        """No more faults; a node may stay dead."""
         self.door.clear()
         cluster = self.cluster
         self._node("recall", 0)
         cluster.partition_state, cluster.in_control = "UP", True
         for number, node in enumerate(cluster.nodes.values(), 1):
             node.flags.clear()
-            node.gpus = _GPUS_OF[node.name]
+            node.gpus = self.gpus_of[node.name]
             if number == self.dead:
                 people.lose(self.cluster, node)
                 node.flags.add("DOWN")
@@ -479,21 +513,18 @@ class DeterministicWorld:
                 job.flag = ""
             if job.state == "SUSPENDED":
                 people.resume(cluster, job)
-        for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
-            self._calm_second(seconds)
-            if not any(job.waits or job.holds for job in cluster.jobs.values()):
-                break
-        checks.all_started(self)
-        self._forget_all()
 
     def _calm_second(self, seconds: int) -> None:
         for step in (("start",), ("pass", 1), ("hear",), ("write", 200), ("sched", 0), ("sched", 1)):
             self.step(step)
+        self._calm_epilogs()
+        self.step(("wait", 10 * seconds))
+
+    def _calm_epilogs(self) -> None:
         for _ in range(8):
             if any(job.ends_on for job in self.cluster.jobs.values()):
                 self.step(("epilog", 0))
                 self.step(("deliver", 0, ""))
-        self.step(("wait", 10 * seconds))
 
     def _forget_all(self) -> None:
         """Hours later, with nobody left, memory and files are as small as after a start."""

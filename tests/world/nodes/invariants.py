@@ -13,7 +13,7 @@ from tests.world.nodes.side import GUARD
 from tests.world.nodes.slurm import NodeRun
 
 if TYPE_CHECKING:
-    from tests.world.nodes.world import NodeWorld
+    from tests.world.nodes.part import NodePart
 
 __all__ = ["NodeLaws", "calm", "look", "nothing_left", "places"]
 
@@ -30,7 +30,7 @@ _HELD_BACK = frozenset({"leave", "evict"})
 class NodeLaws:
     """What has to be remembered from step to step."""
 
-    def __init__(self, world: NodeWorld) -> None:
+    def __init__(self, world: NodePart) -> None:
         self._world = world
         self.held_alone_since: dict[tuple[str, int], float] = {}
         self.faults_of_gpus: dict[str, float] = {}
@@ -58,15 +58,15 @@ class NodeLaws:
         world, job = self._world, self._world.cluster.jobs.get(int(words["job"]))
         if job is None:
             return
-        if job.kind != "guest":
+        if not world.is_guest(node, job.id):
             world.slurm.problems.append(f"the guard of {node} sends job {job.id} away, and it is no guest")
         machine = world.side.machines[node]
         gpu = machine.gpus[int(words["gpu"])]
         recent = world.clock.passed - _REASON_LASTS
         load = gpu.busy == 100 or gpu.slow_clock or world.troubled[node] > recent
-        others = [run for run in world.slurm.runs.values() if run.node == node and run.job.kind == "whole"]
+        others = [run for run in world.slurm.runs.values() if run.node == node and not run.sharing]
         owned = any(gpu.index in run.gpus for run in others) or any(
-            run.node == node and gpu.index in run.gpus and run.ended_at > recent and run.job.kind == "whole"
+            run.node == node and gpu.index in run.gpus and run.ended_at > recent and not run.sharing
             for run in world.slurm.past
         )
         if not (load or owned or fault > min(recent, spoke)):
@@ -75,7 +75,7 @@ class NodeLaws:
             )
 
 
-def look(world: NodeWorld) -> None:
+def look(world: NodePart) -> None:
     """All that must hold at any moment."""
     side, slurm = world.side, world.slurm
     for found in (side.defects, slurm.problems):
@@ -120,7 +120,7 @@ def _shares(machine: Machine, books: dict[str, dict[int, dict[str, object]]]) ->
             raise ViolationError(f"{machine.name} {uuid}: shares in the books add up to {total}")
 
 
-def _works_on(world: NodeWorld, machine: Machine) -> bool:
+def _works_on(world: NodePart, machine: Machine) -> bool:
     """Tells whether a Prolog or an Epilog runs, or has yet to."""
     return any(
         run.node == machine.name and (run.prolog is not None or run.phase in {"ends", "epilog"})
@@ -130,7 +130,7 @@ def _works_on(world: NodeWorld, machine: Machine) -> bool:
     )
 
 
-def _mps_as_told(world: NodeWorld, machine: Machine, books: dict[str, dict[int, dict[str, object]]]) -> None:
+def _mps_as_told(world: NodePart, machine: Machine, books: dict[str, dict[int, dict[str, object]]]) -> None:
     """In peace each daemon serves jobs that are there, and holds them as the books say."""
     here = {run.job.id for run in world.slurm.runs.values() if run.node == machine.name}
     for daemon in world.side.mps.of(machine):
@@ -152,23 +152,23 @@ def _mps_as_told(world: NodeWorld, machine: Machine, books: dict[str, dict[int, 
             raise ViolationError(f"{machine.name}: a daemon that was tried is left")
 
 
-def _signals(world: NodeWorld) -> None:
+def _signals(world: NodePart) -> None:
     for program, process, number in world.side.kernel.signalled:
         if program == GUARD and process.job is not None:
             job = world.cluster.jobs.get(process.job)
-            if job is not None and job.kind != "guest":
+            if job is not None and not world.is_guest(process.machine.name, job.id):
                 raise ViolationError(f"the guard sent signal {number} to job {job.id}, a {job.kind} job")
     world.side.kernel.signalled.clear()
 
 
-def _frozen(world: NodeWorld, machine: Machine) -> None:
+def _frozen(world: NodePart, machine: Machine) -> None:
     now, guard = world.clock.passed, world.side.guards.get(machine.name)
     dead_man = world.side.deadmen.get(machine.name)
     watched = guard is not None and not guard.dead and not guard.stalled
     for group, since in machine.frozen_since.items():
         number = int(group.split("/job_")[1].split("/")[0])
         job = world.cluster.jobs.get(number)
-        if job is not None and job.kind != "guest":
+        if job is not None and not world.is_guest(machine.name, number):
             raise ViolationError(f"job {number} is frozen, and it is a {job.kind} job")
         if watched:
             _held_for_a_reason(world, machine, number)
@@ -182,7 +182,7 @@ def _frozen(world: NodeWorld, machine: Machine) -> None:
         del laws.held_alone_since[key]
 
 
-def _held_for_a_reason(world: NodeWorld, machine: Machine, number: int) -> None:
+def _held_for_a_reason(world: NodePart, machine: Machine, number: int) -> None:
     """A guest that is alone on its GPU is let go soon."""
     now, laws = world.clock.passed, world.laws
     runs = [run for run in world.slurm.runs.values() if run.node == machine.name]
@@ -195,7 +195,7 @@ def _held_for_a_reason(world: NodeWorld, machine: Machine, number: int) -> None:
         raise ViolationError(f"job {number} is frozen, though it has been alone on its GPU for {ALONE_WITHIN:.0f} s")
 
 
-def _runs_well(world: NodeWorld, run: NodeRun) -> None:
+def _runs_well(world: NodePart, run: NodeRun) -> None:
     machine = world.side.machines[run.node]
     gpus = [machine.gpus[place] for place in run.gpus]
     if why := not_whole(world, run):
@@ -211,7 +211,7 @@ def _runs_well(world: NodeWorld, run: NodeRun) -> None:
         raise ViolationError(f"job {run.job.id} runs, and its share file on {run.node} is gone or another run's")
 
 
-def not_whole(world: NodeWorld, run: NodeRun) -> str:
+def not_whole(world: NodePart, run: NodeRun) -> str:
     """Why a job with whole GPUs cannot use them; empty if it can, or if a fault explains it."""
     if run.sharing or run.excuse or world.excuse(run.node):
         return ""
@@ -220,9 +220,7 @@ def not_whole(world: NodeWorld, run: NodeRun) -> str:
         if gpu.mode:
             return f"job {run.job.id} has GPU {gpu.index} as a whole, and it is in compute mode {gpu.mode}"
         guests = [
-            one
-            for one in world.slurm.runs.values()
-            if one.node == run.node and one.job.kind == "guest" and gpu.index in one.gpus
+            one for one in world.slurm.runs.values() if one.node == run.node and one.guest and gpu.index in one.gpus
         ]
         if not guests and any(gpu.uuid in one.uuids for one in world.side.mps.of(machine)):
             return f"job {run.job.id} has GPU {gpu.index} as a whole, with MPS on it"
@@ -236,7 +234,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def after_epilog(world: NodeWorld, run: NodeRun) -> None:
+def after_epilog(world: NodePart, run: NodeRun) -> None:
     """An Epilog that went well has left nothing of its job."""
     machine, job = world.side.machines[run.node], run.job
     if run.epilog_code != 0 or run.excuse or world.excuse(run.node):
@@ -254,13 +252,13 @@ def after_epilog(world: NodeWorld, run: NodeRun) -> None:
         world.slurm.problems.append(f"the Epilog of job {job.id} went well and left {left}")
 
 
-def calm(world: NodeWorld) -> None:
+def calm(world: NodePart) -> None:
     """Some minutes after the last fault every job that runs has what it should."""
     for name, reason in world.slurm.drained.items():
         raise ViolationError(f"{name} is taken out of service in peace: {reason}")
 
 
-def nothing_left(world: NodeWorld) -> None:
+def nothing_left(world: NodePart) -> None:
     """Nobody is there any more: neither processes nor files nor modes are left."""
     for machine in world.side.machines.values():
         for process in machine.processes.values():

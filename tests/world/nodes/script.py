@@ -13,23 +13,23 @@ MPS = ("dies", "server-dies", "fault", "hangs", "refuses", "works", "works", "no
 GPU = ("fails", "works", "works", "busy", "idle", "idle", "hot", "xid", "lost")
 DISK = ("full", "free", "free", "fails")
 
-_STEPS = (
+STEPS = (
     *(("submit", 24), ("sched", 10), ("run", 16), ("wait", 24), ("people", 14), ("client", 3)),
     *(("kill", 2), ("cut", 8), ("hang", 4), ("go", 2), ("again", 4), ("guard", 1), ("stop", 1)),
     *(("mps", 3), ("gpu", 2), ("disk", 2), ("slurm", 1), ("script", 1), ("node", 4)),
     *(("notices", 1), ("berthd", 1), ("clock", 1)),
 )
-_FAULTS = frozenset({"kill", "cut", "hang", "stop", "mps", "gpu", "disk", "slurm", "script", "clock"})
+FAULTS = frozenset({"kill", "cut", "hang", "stop", "mps", "gpu", "disk", "slurm", "script", "clock"})
 
 
 def drawn_nodes(seed: int, count: int) -> list[Step]:
     """The script of a seed: the first step sets the site's settings."""
     draw = Random(seed)
-    names, weights = zip(*_STEPS, strict=True)
+    names, weights = zip(*STEPS, strict=True)
     # Some seeds have few faults, or none but one kind: what must hold without faults is checked there.
-    kinds = frozenset(draw.sample(sorted(_FAULTS), draw.choice((0, 1, 2, 9))))
+    kinds = frozenset(draw.sample(sorted(FAULTS), draw.choice((0, 1, 2, 9))))
     mood = [
-        weight * (draw.choice((0.2, 1.0, 3.0)) if name not in _FAULTS else draw.choice((0.5, 2.0)) * (name in kinds))
+        weight * (draw.choice((0.2, 1.0, 3.0)) if name not in FAULTS else draw.choice((0.5, 2.0)) * (name in kinds))
         for name, weight in zip(names, weights, strict=True)
     ]
     # Jobs of few kinds meet oftener.
@@ -38,11 +38,11 @@ def drawn_nodes(seed: int, count: int) -> list[Step]:
     if draw.randrange(4):
         steps += [("guard", 0), ("guard", 1)]
     while len(steps) < count:
-        steps.append(_step(draw, draw.choices(names, mood)[0], jobs))
+        steps.append(node_step(draw, draw.choices(names, mood)[0], jobs))
     return steps
 
 
-def _step(draw: Random, name: str, jobs: tuple[str, ...]) -> Step:  # noqa: PLR0912 - a table
+def node_step(draw: Random, name: str, jobs: tuple[str, ...]) -> Step:  # noqa: PLR0912 - a table
     some = draw.randrange(12)
     match name:
         case "submit":

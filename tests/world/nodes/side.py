@@ -12,26 +12,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from policy.daemon.hear import words
-from prolog_epilog import aftermath, chain, config, monitoring, programs, spool, tenancy, time_slices  # noqa: F401
-from prolog_epilog.errors import NodeError
+from policy.retry.classes import CLASSES
+from prolog_epilog import aftermath, chain, config, monitoring, programs, tenancy, time_slices  # noqa: F401
+from prolog_epilog.aftermath import FailureWord
 from prolog_epilog.guard import program
 from prolog_epilog.guard.hold import deadman, thaws
 from prolog_epilog.guard.measure import senses, telemetry
 from prolog_epilog.guard.seats import keeper, watch
-from prolog_epilog.guard.tell import errands
+from prolog_epilog.guard.tell import errands, notice
 from prolog_epilog.guard.tell.notice import Payload
+from prolog_epilog.here import Here
 from prolog_epilog.injob import word  # noqa: F401
 from prolog_epilog.job import slurm as slurm_module
 from prolog_epilog.mps import control
 from prolog_epilog.node import devices, files, freezer, processes
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.spool import Failed
 from tests.world.clock import Replaced, VirtualTime
 from tests.world.cluster import ModelCluster
 from tests.world.nodes.kernel import (
@@ -148,6 +150,9 @@ class NodeSide:
         put.set(deadman, "start", self._start_dead_man)
         put.set(program, "Errands", partial(errands.Errands, tell=self._tell))
         put.set(program, "notice", SimpleNamespace(tell=self._tell))
+        put.set(notice, "tell", self._tell)
+        put.set(aftermath, "_looked_into", _looked_into)
+        put.set(aftermath, "_log", self.say)
         put.set(sys, "argv", ["berth"])
         put.set(program, "PERIOD", keeper.PERIOD)
         put.set(watch, "PERIOD", watch.PERIOD)
@@ -244,14 +249,8 @@ class NodeSide:
         """Stands in for the fork of an Epilog whose job failed: the process that stays takes all from the spool."""
         machine = self.kernel.machine
         process = machine.spawn("berth-aftermath", os.geteuid())
-        paths = Paths()
-
-        def work() -> None:
-            with suppress(NodeError), spool.alone(paths) as ours:
-                while ours and (names := spool.waiting(paths)):
-                    spool.take(paths, names[0])
-                    self.tasks.block(0.25)
-
+        here = Here(config.NodeConfig(), slurm_module.Scontrol(""), self.say, conf="/etc/slurm/berth.conf")
+        work = partial(aftermath.go_through, here)
         self.tasks.start(f"aftermath {machine.name}", process, work).on_end = self._ended
         return process.pid
 
@@ -259,6 +258,13 @@ class NodeSide:
         """The processes of Berth's programs whose names begin so."""
         found = {id(task.process): task.process for task in self.tasks.living if task.name.startswith(tuple(kinds))}
         return list(found.values())
+
+
+def _looked_into(failed: Failed, _: Here) -> FailureWord:
+    """Stands in for the processes that read a log: what it shows is chosen by the job's number."""
+    kinds, start = sorted(CLASSES), failed.job.environment["SLURM_JOB_START_TIME"]
+    kind = kinds[failed.job.id % len(kinds)]
+    return FailureWord(failed.job.id, failed.job.node, kind, failed.job.id % 2 == 0, "a sign", int(start or "0"))
 
 
 def _pathlib() -> Any:

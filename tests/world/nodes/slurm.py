@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from prolog_epilog.errors import NodeError, TookTooLong
+from prolog_epilog.errors import ExtraError, NodeError, TookTooLong
 from prolog_epilog.job import extra as extras
+from prolog_epilog.job.extra import NodeBerth
 from prolog_epilog.node.children import CLEAN, ProgramEnd
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
+from tests.world.checks import places
 from tests.world.cluster import ModelCluster, ModelJob, Portion, Refusal
 from tests.world.commands import _detail as detail
 from tests.world.nodes.kernel import NodeKernel
@@ -48,16 +51,30 @@ class NodeRun:
     ended_at: float = 0.0
     again: bool = False
     """Its Prolog was run once more."""
+    stopped: bool = False
+    """SPANK has stopped it, as it had no share."""
+    superseded: bool = False
+    """Another run of its job has begun here before its Epilog had ended, as after a node was down."""
+
+    @cached_property
+    def berth(self) -> NodeBerth | None:
+        """What its Extra says; None where that cannot be read."""
+        try:
+            return extras.read(self.extra, self.node)
+        except ExtraError:
+            return None
 
     @property
     def sharing(self) -> bool:
-        berth = extras.read(self.extra, self.node)
-        return berth is not None and berth.is_shared
+        return self.berth is not None and self.berth.is_shared
+
+    @property
+    def guest(self) -> bool:
+        return bool(self.portion.seats) and not self.portion.gpus
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        berth = extras.read(self.extra, self.node)
-        return berth.gpus if berth is not None else ()
+        return tuple(places(self.portion))
 
 
 class NodeSlurm:
@@ -84,6 +101,7 @@ class NodeSlurm:
         self.excuse_at: Callable[[str], str] = lambda _: ""
         self.on_trouble: Callable[[str], None] = lambda _: None
         self.on_launch: Callable[[NodeRun], None] = lambda _: None
+        self.on_start: Callable[[ModelJob, bool], None] = lambda _, __: None
         self.problems: list[str] = []
         self.last: Callable[[NodeRun], str] = lambda _: ""
         """The last that programs of its node said."""
@@ -93,7 +111,8 @@ class NodeSlurm:
 
     def turn(self) -> None:
         """slurmctld's and slurmd's own work: Prologs of jobs that start, programs, Epilogs of those that end."""
-        for job, _ in self.cluster.started:
+        for job, was_over in self.cluster.started:
+            self.on_start(job, was_over)
             # Its work begins after its Prologs.
             job.end = job.start + job.limit * 60
             for node in job.nodes:
@@ -146,10 +165,18 @@ class NodeSlurm:
         run = NodeRun(job, node, job.restarts, self._environment(job, node, portion), job.start, portion, job.extra)
         before = self.runs.get((job.id, node))
         if before is not None:
-            self.past.append(before)
+            self._supersede(before)
         self.runs[job.id, node] = run
-        run.excuse = self.excuse_at(node)
+        run.excuse = self.excuse_at(node) or ("a person changed its request" if job.touched else "")
         self.prolog(run)
+
+    def _supersede(self, run: NodeRun) -> None:
+        """A run that slurmctld has given up, as its node was down, comes to its end beside the next one."""
+        run.superseded = True
+        self.past.append(run)
+        if run.phase in {"prolog", "ready", "runs", "ends"}:
+            self._end_programs(run)
+            self._epilog(run)
 
     def prolog(self, run: NodeRun) -> None:
         """Start the Prolog of a run, for the first time or again."""
@@ -208,7 +235,8 @@ class NodeSlurm:
         return self._program(run, "epilog", {**run.environment, "SLURM_JOB_EXIT_CODE2": code})
 
     def _drain(self, node: str, reason: str) -> None:
-        self.cluster.nodes[node].flags.add("DRAIN")
+        if node in self.cluster.nodes:
+            self.cluster.nodes[node].flags.add("DRAIN")
         self.drained[node] = reason
 
     # Programs of jobs
@@ -218,9 +246,10 @@ class NodeSlurm:
         files = {}
         for run in runs:
             why = ""
-            if run.sharing:
+            if run.sharing or self.share_of(run) is not None:
                 files[run.node], why = self._share(run)
             if why:
+                run.stopped = True
                 run.excuse = run.excuse or self.excuse_at(run.node)
                 if not run.excuse and "makes no partition" not in why:
                     self.problems.append(f"job {job.id} has no share in peace: {why}")
@@ -232,12 +261,17 @@ class NodeSlurm:
             self._launch(run, files.get(run.node))
             self.on_launch(run)
 
-    def _share(self, run: NodeRun) -> tuple[ShareRecord | None, str]:
-        path = self.machines[run.node].folder / f"run/berth/jobs/{run.job.id}"
+    def share_of(self, run: NodeRun) -> ShareRecord | None:
+        """The share file of its job there is now."""
         try:
-            file = share_file.parse(path.read_text())
-        except (OSError, NodeError) as problem:
-            return None, f"no share file: {problem}"
+            return share_file.parse((self.machines[run.node].folder / f"run/berth/jobs/{run.job.id}").read_text())
+        except (OSError, NodeError):
+            return None
+
+    def _share(self, run: NodeRun) -> tuple[ShareRecord | None, str]:
+        file = self.share_of(run)
+        if file is None:
+            return None, "no share file"
         if file.degraded:
             return file, file.why
         if file.start and file.start != run.start:

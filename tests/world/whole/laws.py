@@ -1,0 +1,119 @@
+"""Checks what only the whole can see: berthd's pins, Slurm's jobs and the books of the nodes say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy.daemon.hear.guards import GuardWord
+from policy.formats import segment
+from policy.plan.waiting_jobs import nodes_avoided
+from tests.world import checks
+from tests.world.checks import ViolationError
+from tests.world.cluster import ModelJob
+from tests.world.nodes.invariants import read_books
+from tests.world.nodes.slurm import NodeRun
+
+if TYPE_CHECKING:
+    from tests.world.whole.world import WholeWorld
+
+BookedTenant = tuple[str, int, int]
+"""A node, a GPU by its place, and a job that is in the GPU's books."""
+
+
+class WholeLaws:
+    """What has to be remembered from step to step."""
+
+    def __init__(self, world: WholeWorld) -> None:
+        self._world = world
+        self._pinned: dict[tuple[int, int], dict[str, str]] = {}
+        """By job and requeues: the segment with which a run began."""
+
+    def starts(self, job: ModelJob, was_over: bool) -> None:
+        """A run begins: where its pin says, and on no node from which its guard has sent it away."""
+        world = self._world
+        world.met["runs"] += 1
+        try:
+            checks.starts_right(world.cluster, job, was_over=was_over)
+        except ViolationError as problem:
+            world.nodes.slurm.problems.append(str(problem))
+        values = segment.fields(job.admin_comment) or {}
+        self._pinned[job.id, job.restarts] = values
+        if "evicted" in values and not was_over:
+            world.met["guests that came back"] += 1
+        if values.get("state") not in segment.PINNED_STATES or job.touched:
+            return
+        avoided = nodes_avoided(values, world.clock.time() + world.clock_back)
+        if "evicted" in values and (met := avoided.keys() & {*job.nodes}) and not job.user_nodes:
+            world.nodes.slurm.problems.append(f"job {job.id} was sent away from {sorted(met)} and starts there again")
+
+    def answered(self, word: object, line: bytes) -> None:
+        """berthd has told a guard that it sends its guest away: then the guest runs no more."""
+        if not isinstance(word, GuardWord) or not word.sends_away or line != b"berth/1 done\n":
+            return
+        world, job = self._world, self._world.cluster.jobs.get(word.job)
+        world.met[f"guests told to {word.word}"] += 1
+        if job is None or word.patience is not None:
+            return
+        if job.state == "RUNNING" and not job.ends_on:
+            world.nodes.slurm.problems.append(
+                f"berthd says that guest {job.id} was sent away from {word.node}, and it runs"
+            )
+
+    def look(self) -> None:
+        """All that must hold at any moment."""
+        for run in self._world.nodes.slurm.runs.values():
+            if run.phase == "runs" and run.programs and run.sharing and not run.again and not run.excuse:
+                self._books_agree(run)
+
+    def _books_agree(self, run: NodeRun) -> None:
+        """The books of a node say of a job's share what its pin says."""
+        nodes, values = self._world.nodes, self._pinned.get((run.job.id, run.number))
+        if values is None or run.job.touched or nodes.excuse(run.node):
+            return
+        machine = nodes.side.machines[run.node]
+        books = read_books(machine)
+        booked = {
+            gpu.index: books[gpu.uuid][run.job.id] for gpu in machine.gpus if run.job.id in books.get(gpu.uuid, {})
+        }
+        if ",".join(map(str, booked)) != values.get("gpus"):
+            raise ViolationError(
+                f"job {run.job.id} is pinned to GPUs {values.get('gpus')}, and {run.node} has it on {sorted(booked)}"
+            )
+        for gpu, tenant in booked.items():
+            wanted = "" if "tier" in values else values.get("share", "")
+            if (wanted and str(tenant["share"]) != wanted) or (run.guest and tenant["tier"] != "opportunistic"):
+                raise ViolationError(
+                    f"job {run.job.id} is pinned with share {wanted!r}, and {run.node} GPU {gpu} has it as {tenant}"
+                )
+
+    def tenants(self) -> set[BookedTenant]:
+        """The tenants in the books of all nodes, but for guests: their seats are on GPUs that are others' to have."""
+        found = set()
+        for name, machine in self._world.nodes.side.machines.items():
+            for uuid, tenants in read_books(machine).items():
+                gpu = machine.gpu(uuid)
+                found |= {
+                    (name, gpu.index, job)
+                    for job, one in tenants.items()
+                    if gpu is not None and one["tier"] != "opportunistic"
+                }
+        return found
+
+    def free_is_free(self, before: set[BookedTenant]) -> None:
+        """A GPU that berthd shows as free after a pass has no tenant that was in its node's books all the time."""
+        world = self._world
+        planner = world.processes.planner
+        picture = planner._picture if planner is not None else None
+        if picture is None:
+            return
+        for name, gpu, job in sorted(before & self.tenants()):
+            place = picture.fleet.index.get(name)
+            if place is None or world.nodes.excuse(name) or self._ends(job, name):
+                continue
+            if int(picture._gpus[place, 0]) >> gpu & 1:
+                raise ViolationError(f"berthd shows GPU {gpu} of {name} as free, and job {job} is in its books")
+
+    def _ends(self, number: int, node: str) -> bool:
+        """Tells whether a job's Epilog on a node has yet to come to its end."""
+        run = self._world.nodes.slurm.runs.get((number, node))
+        return run is not None and (run.phase in {"ends", "epilog"} or run.prolog is not None)
