@@ -133,7 +133,8 @@ def _pin_is_whole(job: ModelJob) -> None:
         raise ViolationError(f"request and segment name other nodes, {where}")
     if portion is None or ",".join(map(str, places(portion))) != values.get("gpus"):
         raise ViolationError(f"request and segment name other GPUs, {where}")
-    if len(places(portion)) != job.k or len(hostlist.expand(job.req_nodes)) != job.n:
+    nodes = len(hostlist.expand(job.req_nodes))
+    if len(places(portion)) * nodes != job.gpus or nodes != job.n:
         raise ViolationError(f"it has another number of GPUs than its user asked for, {where}")
     if job.kind == "share" and portion.shards and {percent for _, percent in portion.shards} != {job.share}:
         raise ViolationError(f"it has another share than its user asked for, {where}")

@@ -115,6 +115,8 @@ class ModelJob:
     """Seconds that it runs."""
     fate: str
     """State in which it then ends."""
+    gpus: int = 0
+    """GPUs that its user asked for in all: without a number of nodes Berth may lay them on several."""
     limit: int = 60
     share: int = 0
     array: int = 0

@@ -45,7 +45,8 @@ def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> 
     else:
         fields |= {"tres_per_job": f"gres/gpu:{k}"}
         job.tres_per_job = f"gres/gpu:{k}"
-    fields["gpus"] = str(job.n * job.k)
+    job.gpus = job.n * job.k
+    fields["gpus"] = str(job.gpus)
     if "array" in kind:
         count, limit = 2 + size % 4, size % 3
         job.array, job.tasks, job.at_once = number, list(range(count)), limit
@@ -88,6 +89,7 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     guest, share = "guest" in said, int(said.get("share", "0"))
     job.admin_comment = segment.put(job.admin_comment, segment.fields(f"[berth/1 {said['segment']}]") or {})
     if verb == "later":
+        _lay(job, job.gpus // int(said["k"]))
         job.tres_per_job, job.tres_per_node = "", f"gres/gpu:{said['k']}"
         if guest:
             job.requeue = True
@@ -101,6 +103,7 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     job.tres_per_job, job.tres_per_node = (text, "") if by_job else ("", text)
     job.req_nodes = ",".join(nodes)
     job.exc_nodes = said.get("exc_nodes", job.exc_nodes)
+    _lay(job, len(nodes))
     more = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
     more |= {key: said[key] for key in ("share", "mem", "way") if key in said}
     job.extra = pin_text.extra_text(job.extra, nodes, said["gpus"], more)
@@ -108,6 +111,11 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     if guest:
         job.requeue = True
     return True
+
+
+def _lay(job: ModelJob, nodes: int) -> None:
+    """berthd may lay a job that names no number of nodes on several."""
+    job.n, job.k, job.cpus = nodes, job.gpus // nodes, max(job.cpus, nodes)
 
 
 def _keep(job: ModelJob, fields: Mapping[str, str]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.daemon.hear.guards import GuardWord
+from policy.daemon.hear.guards import AVOID_FOR, GuardWord
 from policy.formats import segment
-from policy.plan.waiting_jobs import nodes_avoided
 from tests.world import checks
 from tests.world.checks import ViolationError
 from tests.world.cluster import ModelJob
@@ -27,6 +26,11 @@ class WholeLaws:
         self._world = world
         self._pinned: dict[tuple[int, int], dict[str, str]] = {}
         """By job and requeues: the segment with which a run began."""
+        self._sent_away: dict[int, tuple[str, float]] = {}
+        """By guest: the node from which it was sent away last, and until when it keeps away from there."""
+        self._shown: set[int] = set()
+        self._planned: set[int] = set()
+        """Those of them that a pass without trouble has seen waiting, and for whom all was written since."""
 
     def starts(self, job: ModelJob, was_over: bool) -> None:
         """A run begins: where its pin says, and on no node from which its guard has sent it away."""
@@ -40,11 +44,28 @@ class WholeLaws:
         self._pinned[job.id, job.restarts] = values
         if "evicted" in values and not was_over:
             world.met["guests that came back"] += 1
-        if values.get("state") not in segment.PINNED_STATES or job.touched:
-            return
-        avoided = nodes_avoided(values, world.clock.time() + world.clock_back)
-        if "evicted" in values and (met := avoided.keys() & {*job.nodes}) and not job.user_nodes:
-            world.nodes.slurm.problems.append(f"job {job.id} was sent away from {sorted(met)} and starts there again")
+        node, until = self._sent_away.get(job.id, ("", 0.0))
+        chosen = job.id in self._planned and not (job.touched or job.user_nodes)
+        if node in job.nodes and until > world.clock.time() and chosen:
+            world.nodes.slurm.problems.append(f"job {job.id} was sent away from {node} and starts there again")
+
+    def clock_set(self) -> None:
+        """Nobody can tell how long a guest has kept away."""
+        self._sent_away.clear()
+
+    def waiting(self) -> set[int]:
+        """The guests that were sent away and wait."""
+        jobs = self._world.cluster.jobs
+        return {number for number in self._sent_away if number in jobs and jobs[number].waits}
+
+    def passed(self, waiting: set[int]) -> None:
+        """A pass without trouble has seen these waiting."""
+        self._shown |= waiting
+
+    def written(self) -> None:
+        """All that passes have planned stands in Slurm's records; until then a guest keeps its old pin."""
+        self._planned |= self._shown
+        self._shown.clear()
 
     def answered(self, word: object, line: bytes) -> None:
         """berthd has told a guard that it sends its guest away: then the guest runs no more."""
@@ -58,6 +79,9 @@ class WholeLaws:
             world.nodes.slurm.problems.append(
                 f"berthd says that guest {job.id} was sent away from {word.node}, and it runs"
             )
+        self._shown.discard(job.id)
+        self._planned.discard(job.id)
+        self._sent_away[job.id] = word.node, world.clock.time() + AVOID_FOR[word.word]
 
     def look(self) -> None:
         """All that must hold at any moment."""

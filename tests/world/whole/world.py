@@ -93,6 +93,7 @@ class WholeWorld(DeterministicWorld):
                 super()._do(step)
         if step[0] == "clock":
             self.nodes.trouble_all()
+            self.laws.clock_set()
         self.nodes.slurm.turn()
         if not self.depth:
             # A slow berthd took some time.
@@ -141,14 +142,20 @@ class WholeWorld(DeterministicWorld):
     # berthd
 
     def _berthd(self, name: str, numbers: list[int], words_of_step: list[str]) -> None:
-        tenants, troubles = self.laws.tenants(), self.door.troubles
+        tenants, troubles, waiting = self.laws.tenants(), self.door.troubles, self.laws.waiting()
         self._busy = True
         try:
             super()._berthd(name, numbers, words_of_step)
         finally:
             self._busy = False
-        if name == "pass" and self.door.troubles == troubles:
+        planner = self.processes.planner
+        if planner is None or self.door.troubles != troubles:
+            return
+        if name == "pass":
+            self.laws.passed(waiting)
             self.laws.free_is_free(tenants)
+        elif name == "write" and not planner._to_write:
+            self.laws.written()
 
     def _each_moment(self) -> None:
         now = self.clock.passed
