@@ -129,6 +129,8 @@ class Planner:
         """Planned changes that are not yet written, one for each job or task; later plans replace earlier ones."""
         self._moved: set[int] = set()
         """Jobs that were changed since the last reading: what it shows of them is out of date."""
+        self._sent_away: set[int] = set()
+        """Guests that were sent away since then. A pin from what it shows of them would take back why they left."""
         self._reasons_left = 0
         self._runs = Runs() if config.order_weight else None
         self._ended: list[EndedJob] = []
@@ -158,6 +160,7 @@ class Planner:
             # A plan that is not whole leaves the answerer with its last picture, or with none.
             self._hand_over(reading)
         self._moved.clear()
+        self._sent_away.clear()
         if self._overviews is not None:
             apart(self._overviews.write_if_due, self._plan, reading)
         apart(self._write_state, reading, picture)
@@ -269,6 +272,7 @@ class Planner:
         at = time.time()
         avoid = {word.node: at + AVOID_FOR[word.word]}
         self._pins.written += self._evictions.obey(job, word.reason, at, avoid, word.patience)
+        self._keep_from_pins(word.job)
         return word.patience is not None or self._evictions.has_asked(word.job)
 
     def _move_on(self, job_id: int, reason: str) -> None:
@@ -276,6 +280,14 @@ class Planner:
         job = self._job(job_id)
         if self._acts and job is not None and job.rides:
             self._pins.written += self._evictions.begin(job, reason, time.time())
+            self._keep_from_pins(job_id)
+
+    def _keep_from_pins(self, job_id: int) -> None:
+        """Let nothing be written into a guest that leaves before it was read again."""
+        self._sent_away.add(job_id)
+        for key in [key for key in self._to_write if key[0] == job_id]:
+            self._plan.reread(job_id)
+            del self._to_write[key]
 
     def close(self) -> None:
         """Write what is in memory alone."""
@@ -347,6 +359,9 @@ class Planner:
         if changes is None:
             starting = frozenset() if looks else self._plan.starting(left)
             changes = self._replan(picture, self._reading, starting)
+        for change in [one for one in changes if one.job.id in self._sent_away]:
+            self._plan.reread(change.job.id)
+            changes.remove(change)
         self._stale = True
         names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
         here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.concerns)]

@@ -331,6 +331,21 @@ def test_of_one_that_has_to_leave_berthd_takes_note_and_no_more(tmp_path: Path) 
     assert list(nodes_avoided(slurm.values[5], NOW)) == ["n1"]
 
 
+def test_a_guest_that_was_sent_away_gets_no_pin_by_a_record_from_before(tmp_path: Path) -> None:
+    # It started after the reading. An Epilog that spoke in the same moment gave it a place, and its old record with it.
+    nodes = [node("n1", used=FULL), node("n2", used=FULL)]
+    slurm = Slurm(nodes, [host(1, "n1", FULL), running(2, "n2", FULL, 9_000), seated(5, "n1", 0)])
+    planner = planner_of(slurm, tmp_path)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    slurm.done.clear()
+
+    planner.take([Notice(5, "n1", lambda _: None, word=word()), Notice(2, "n2", lambda _: None)])
+    write_all(planner)
+
+    assert slurm.done == ["annotate 5", "evict 5"]
+
+
 def test_whom_berthd_does_not_know_the_guard_puts_back_itself(tmp_path: Path) -> None:
     slurm = Slurm([node("n1", used=FULL)], [host(1, "n1", FULL)])
     planner = planner_of(slurm, tmp_path)
