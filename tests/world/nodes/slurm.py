@@ -351,10 +351,10 @@ class NodeSlurm:
         match words:
             case ("show", "config"):
                 return "SlurmUser               = slurm(64030)\n"
-            case ("show", "job", number, *more):
-                if int(number) not in self.cluster.jobs:
+            case ("show", "job", name, *more):
+                if not (found := self._named(name)):
                     raise Refusal("Invalid job id specified")
-                return self._record(self.cluster.jobs[int(number)], detailed=bool(more))
+                return "\n".join(self._record(job, detailed=bool(more)) for job in found)
             case ("update", node, "State=DRAIN", reason):
                 self._drain(node.removeprefix("NodeName="), reason.removeprefix("Reason="))
             case ("requeue", "Incomplete", number):
@@ -367,9 +367,20 @@ class NodeSlurm:
                 raise AssertionError(f"the model knows no such command: {words}")
         return ""
 
+    def _named(self, name: str) -> list[ModelJob]:
+        """The records that scontrol shows: an array's number means all that it has."""
+        number, _, task = name.partition("_")
+        jobs = self.cluster.jobs
+        array = [job for job in jobs.values() if job.array == int(number)]
+        if task:
+            return [job for job in array if str(job.task) == task or int(task) in job.tasks]
+        return array or ([jobs[int(number)]] if int(number) in jobs else [])
+
     def _record(self, job: ModelJob, *, detailed: bool) -> str:
+        tasks = job.task if job.task is not None else ",".join(map(str, job.tasks))
+        array = f"ArrayJobId={job.array} ArrayTaskId={tasks} " if job.array else ""
         lines = [
-            f"JobId={job.id} JobName={job.name}",
+            f"JobId={job.id} {array}JobName={job.name}",
             f"   UserId=u({job.user}) GroupId=u({job.user}) MCS_label=N/A",
             f"   JobState={job.shown} Reason={job.reason} Dependency=(null)",
         ]

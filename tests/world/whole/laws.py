@@ -28,6 +28,8 @@ class WholeLaws:
         """By job and requeues: the segment with which a run began."""
         self._sent_away: dict[int, tuple[str, float]] = {}
         """By guest: the node from which it was sent away last, and until when it keeps away from there."""
+        self._leaving = frozenset[int]()
+        """Guests that left before their guards spoke, as their GPUs are others': they may have another one there."""
         self._shown: set[int] = set()
         self._planned: set[int] = set()
         """Those of them that a pass without trouble has seen waiting, and for whom all was written since."""
@@ -67,6 +69,11 @@ class WholeLaws:
         self._planned |= self._shown
         self._shown.clear()
 
+    def told(self) -> None:
+        """berthd is about to hear notices."""
+        planner = self._world.processes.planner
+        self._leaving = frozenset(planner._evictions._going) if planner is not None else frozenset()
+
     def answered(self, word: object, line: bytes) -> None:
         """berthd has told a guard that it sends its guest away: then the guest runs no more."""
         if not isinstance(word, GuardWord) or not word.sends_away or line != b"berth/1 done\n":
@@ -79,6 +86,8 @@ class WholeLaws:
             world.nodes.slurm.problems.append(
                 f"berthd says that guest {job.id} was sent away from {word.node}, and it runs"
             )
+        if job.id in self._leaving:
+            return
         self._shown.discard(job.id)
         self._planned.discard(job.id)
         self._sent_away[job.id] = word.node, world.clock.time() + AVOID_FOR[word.word]

@@ -173,6 +173,10 @@ class WholeWorld(DeterministicWorld):
             self.network, self._again = [], [one for one in self._again if one not in due]
             self._deliver_all(found)
 
+    def _take(self, notices: list[SentNotice]) -> None:
+        self.laws.told()
+        super()._take(notices)
+
     def _deliver_all(self, found: list[SentNotice]) -> None:
         self._busy = True
         try:
