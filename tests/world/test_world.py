@@ -13,10 +13,12 @@ from tests.world.nodes.script import drawn_nodes
 from tests.world.nodes.world import NodeWorld
 from tests.world.script import drawn
 from tests.world.shrink import as_test, shrunk
+from tests.world.whole.script import drawn_whole
+from tests.world.whole.world import WholeWorld
 from tests.world.world import DeterministicWorld
 
 #: Of a processor: with other work beside it, as many seeds are played.
-SECONDS = 10.0
+SECONDS = 7.0
 HARD_SECONDS = 450.0
 
 
@@ -56,6 +58,15 @@ def test_a_seed_is_the_same_events_each_time() -> None:
         with DeterministicWorld() as world:
             world.play(drawn(11, 120), calm=False)
             told.append((world.happened, world.door.calls, world.clock.passed, sorted(world.cluster.jobs)))
+    assert told[0] == told[1]
+
+
+def test_so_is_a_seed_of_the_whole() -> None:
+    told = []
+    for _ in range(2):
+        with WholeWorld() as world:
+            world.play(drawn_whole(13, 120), calm=False)
+            told.append((world.happened, world.met, world.nodes.tasks.operations, world.door.calls, world.clock.passed))
     assert told[0] == told[1]
 
 

@@ -64,6 +64,10 @@ class WholeLaws:
         """A pass without trouble has seen these waiting."""
         self._shown |= waiting
 
+    def troubled(self) -> None:
+        """What was planned may never have been written."""
+        self._shown.clear()
+
     def written(self) -> None:
         """All that passes have planned stands in Slurm's records; until then a guest keeps its old pin."""
         self._planned |= self._shown

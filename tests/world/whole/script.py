@@ -56,4 +56,7 @@ def drawn_whole(seed: int, count: int) -> list[Step]:
         if name.startswith("during") and step[2] in _OTHERS:
             step = (*step[:2], "on", *of_nodes.node_step(draw, "run", ()))
         steps.append(step)
+        if name == "submit" and draw.randrange(2):
+            # Jobs that start soon meet others on their GPUs.
+            steps += [("pass", 1), ("write", 50), ("sched", 0)]
     return steps

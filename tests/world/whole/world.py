@@ -150,6 +150,7 @@ class WholeWorld(DeterministicWorld):
             self._busy = False
         planner = self.processes.planner
         if planner is None or self.door.troubles != troubles:
+            self.laws.troubled()
             return
         if name == "pass":
             self.laws.passed(waiting)

@@ -1,0 +1,61 @@
+"""Plays the scripts of the faults that the whole world has found, each shrunk from its seed."""
+
+from __future__ import annotations
+
+from tests.world.whole.world import play_whole
+
+
+def test_a_guest_that_started_since_the_last_reading_keeps_away_from_where_it_was_sent_away() -> None:
+    # Its guard spoke in the moment of an Epilog's notice: the pin that this gave it took what it avoids away again.
+    play_whole([
+        ("site", 862, 1, 0, 2, 14, 241, 1, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "guest", 4, 200, "TIMEOUT", 0),
+        ("submit", "guest", 9, 1, "NODE_FAIL", 0),
+        ("submit", "guest", 5, 200, "COMPLETED", 1),
+        ("people", "special-exit", 1),
+        ("submit", "guest", 11, 60, "NODE_FAIL", 0),
+        ("submit", "whole", 0, 20, "COMPLETED", 0),
+        ("submit", "whole", 3, 200, "NODE_FAIL", 0),
+        ("people", "hold", 0),
+        ("submit", "guest", 11, 20, "TIMEOUT", 1),
+        ("submit", "host", 5, 20, "TIMEOUT", 0),
+    ])  # fmt: skip
+
+
+def test_a_guest_that_leaves_as_its_gpu_is_needed_may_have_another_one_of_the_same_node() -> None:
+    # The world's own fault: its guard says the same of it a moment later, which is no reason to avoid the node.
+    play_whole([
+        ("site", 284, 1, 2, 1, 3, 94, 1, 0),
+        ("start",),
+        ("on", "guard", 0),
+        ("pass", 1),
+        ("submit", "guest", 5, 20, "COMPLETED", 0),
+        ("pass", 1),
+        ("write", 50),
+        ("submit", "whole", 6, 60, "COMPLETED", 0),
+        ("pass", 1),
+    ])  # fmt: skip
+
+
+def test_a_guest_has_its_old_pin_until_a_pass_has_written_another() -> None:
+    # The world's own fault: berthd made no pass within two minutes, or the next one could not read Slurm.
+    play_whole([
+        ("site", 115, 2, 1, 1, 14, 165, 1, 0),
+        ("start",),
+        ("pass", 1),
+        ("on", "guard", 0),
+        ("submit", "upgrade", 0, 20, "COMPLETED", 0),
+        ("hear",),
+        ("sched", 0),
+        ("submit", "retry", 2, 200, "COMPLETED", 0),
+        ("submit", "retry", 3, 5, "COMPLETED", 0),
+        ("submit", "guest", 0, 5, "TIMEOUT", 0),
+        ("wait", 100),
+        ("wait", 100),
+        ("sched", 1),
+        ("wait", 1300),
+        ("sched", 1),
+    ])  # fmt: skip
