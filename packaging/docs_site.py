@@ -79,6 +79,7 @@ GROUPS = {
         "guard",
         "like-plain",
         "world",
+        "world-results",
         "load",
         "campaign",
         "gpu-window",
