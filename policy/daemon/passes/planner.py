@@ -134,8 +134,7 @@ class Planner:
         self._reasons_left = 0
         self._runs = Runs() if config.order_weight else None
         self._ended: list[EndedJob] = []
-        self.notices_taken = 0
-        self.notices_late = 0
+        self.notices_taken = self.notices_late = 0
         WAITS.tell(self._sign)
 
     def one_pass(self, *, ended: bool) -> None:
