@@ -264,7 +264,8 @@ def _looked_into(failed: Failed, _: Here) -> FailureWord:
     """Stands in for the processes that read a log: what it shows is chosen by the job's number."""
     kinds, start = sorted(CLASSES), failed.job.environment["SLURM_JOB_START_TIME"]
     kind = kinds[failed.job.id % len(kinds)]
-    return FailureWord(failed.job.id, failed.job.node, kind, failed.job.id % 2 == 0, "a sign", int(start or "0"))
+    job = failed.job
+    return FailureWord(job.id, job.node, kind, job.id % 2 == 0, "a sign", int(start or "0"), failed.degraded)
 
 
 def _pathlib() -> Any:

@@ -47,7 +47,9 @@ class WholeLaws:
         if "evicted" in values and not was_over:
             world.met["guests that came back"] += 1
         node, until = self._sent_away.get(job.id, ("", 0.0))
-        chosen = job.id in self._planned and not (job.touched or job.user_nodes)
+        # Slurm itself chooses for a job that was given back to it, and its user for one that was changed.
+        ours = values.get("state") in segment.PINNED_STATES and not (job.touched or job.user_nodes)
+        chosen = ours and job.id in self._planned
         if node in job.nodes and until > world.clock.time() and chosen:
             world.nodes.slurm.problems.append(f"job {job.id} was sent away from {node} and starts there again")
 

@@ -157,8 +157,7 @@ def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
 
 
 def class_told(failures: Failures) -> str:
-    [name] = [key for key in failures.told if "." in key]
-    return name.removeprefix("failed.")
+    return next(key.removeprefix("failed.") for key in failures.told if "." in key)
 
 
 def test_the_class_of_a_failed_job_is_counted_and_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,9 +401,7 @@ def test_slurms_json_says_when_a_node_booted() -> None:
 @pytest.mark.parametrize("key", ["evicted", "degraded"])
 def test_what_berth_itself_puts_back_did_not_fail(key: str) -> None:
     slurm = Slurm({**PLACED, key: "1"}, "PENDING")
-
     ended(slurm, before=job())
-
     assert slurm.done == []
 
 
