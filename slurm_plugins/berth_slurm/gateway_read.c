@@ -36,10 +36,12 @@ static bool nodes_behind;
 #define WHOLE_EVERY_MS 5000
 /* A record asked for by itself takes as long as this many in a look at all. */
 #define SINGLE_COSTS 12
-#define MOST_SINGLE 1024
+#define MOST_SINGLE 4096
+/* Names may come more than once. */
+#define MOST_NAMED (4 * MOST_SINGLE)
 static struct seen states_seen;
 static uint64_t whole_due_ms;
-static uint32_t to_load[MOST_SINGLE + 1], to_load_count;
+static uint32_t to_load[MOST_NAMED + 1], to_load_count;
 /* Kept, because the names of a node's partitions come from here. */
 static partition_info_msg_t *partitions;
 
@@ -191,12 +193,23 @@ static int by_number(const void *one, const void *other)
 /* One more than there may be tells that there are too many. */
 static void load_later(uint32_t job_id)
 {
-	for (uint32_t i = 0; i < to_load_count; i++) {
-		if (to_load[i] == job_id)
-			return;
-	}
-	if (to_load_count <= MOST_SINGLE)
+	if (to_load_count <= MOST_NAMED)
 		to_load[to_load_count++] = job_id;
+}
+
+/* In order, and each once; not where there are too many. */
+static void sort_to_load(void)
+{
+	uint32_t kept = 0;
+
+	if (to_load_count > MOST_NAMED)
+		return;
+	qsort(to_load, to_load_count, sizeof(*to_load), by_number);
+	for (uint32_t i = 0; i < to_load_count; i++) {
+		if (!kept || to_load[kept - 1] != to_load[i])
+			to_load[kept++] = to_load[i];
+	}
+	to_load_count = kept;
 }
 
 void gateway_changed(const char *name)
@@ -226,7 +239,6 @@ static void take_states(const job_state_response_msg_t *states)
 
 static int read_changed_jobs(const job_state_response_msg_t *states, bool *moved)
 {
-	qsort(to_load, to_load_count, sizeof(*to_load), by_number);
 	seen_begin(&jobs_seen);
 	seen_begin(&places_seen);
 	for (uint32_t i = 0; i < states->jobs_count; i++) {
@@ -266,6 +278,7 @@ static int read_jobs(bool *moved, uint64_t now)
 	if (slurm_load_job_state(0, NULL, &states))
 		return errno;
 	take_states(states);
+	sort_to_load();
 	few = to_load_count <= MOST_SINGLE && to_load_count * SINGLE_COSTS <= states->jobs_count;
 	if (!jobs_at || now >= whole_due_ms || !few) {
 		problem = read_all_jobs(moved);

@@ -13,7 +13,7 @@ from typing import NamedTuple
 JOB_US, STATE_US, NODE_US, UPDATE_US, SINGLE_US = 7.7, 0.13, 58.0, 222.0, 91.0
 """Microseconds for a job, its state or a node in a look at all of them, for an update, and for a look at one job."""
 
-STATES_FROM, WHOLE_EVERY_S, MOST_SINGLE, SINGLE_COSTS = 2_000, 5.0, 1_024, 12
+STATES_FROM, WHOLE_EVERY_S, MOST_SINGLE, SINGLE_COSTS = 2_000, 5.0, 4_096, 12
 LEAVE_ALONE, LEAVE_ALONE_AT_MOST_S = 50, 10.0
 
 
