@@ -48,8 +48,9 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     job, at = entry.job, planned.cluster.at
     if entry.only_guest and entry.may_start_at(at):
         return None if entry.start == 0.0 else _no_seat(entry, planned)
-    for start, reason in _SLURMS if entry.parked is None else ():
-        if job.reason.startswith(start):
+    for start, reason in _SLURMS:
+        # The begin time of a parked guest is berthd's doing.
+        if job.reason.startswith(start) and not (entry.parked is not None and start == "BeginTime"):
             first = preflight_mark.first(job.segment) if start == "Dependency" else None
             waits = f"it waits for its pre-flight, job {first}"
             return reason if first is None else Reason("dependency", waits, 507)

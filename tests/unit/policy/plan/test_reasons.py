@@ -16,6 +16,7 @@ from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import KINDS, Reason, why
 from policy.request.settings import Settings
 from policy.site.config import Config
+from tests.unit.guest_world import parked
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 
 POLICY = BerthPolicy()
@@ -75,6 +76,20 @@ def test_a_wait_for_a_level_says_how_long_it_may_last() -> None:
 
     assert reason is not None
     assert (reason.kind, reason.text) == ("locality", "it waits 500 s more for GPUs that share one nvlink level")
+
+
+def test_a_parked_guest_that_its_user_holds_is_held() -> None:
+    look = reading([node("n1")], [parked(5, reason="JobHeldUser")])
+    made = Plan(POLICY, Settings())
+    opened = book(look)
+    made.replan(opened, look.jobs)
+    [entry] = made.queue
+    assert made.book is not None
+
+    reason = why(entry, made.book, book(look), POLICY)
+
+    assert reason is not None
+    assert reason.kind == "held"
 
 
 def test_a_job_that_starts_within_seconds_waits_for_nothing() -> None:
