@@ -227,7 +227,9 @@ def look(job: NodeJob, here: "Here", code: str) -> FailureWord:
     began = int(start) if start.isascii() and start.isdigit() else 0
     rules = [word for path in here.config.failure_rules for word in ("--rules", path)]
     faults = [word for number in _xids(job, here, began) for word in ("--xid", str(number))]
-    found = classify(text, ["--exit-code", code, *rules, *faults])
+    # An appended log begins with the runs before.
+    since = ["--start", str(began)] if began else []
+    found = classify(text, ["--exit-code", code, *since, *rules, *faults])
     failure, sign = str(found.get("class")), str(found.get("sign", ""))
     if not _CLASS.fullmatch(failure):
         raise NodeError("berth classify gave no class; is it of this release?")

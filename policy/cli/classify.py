@@ -23,6 +23,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     classify.add_argument("log", metavar="LOG", help="the job's output; - for standard input")
     classify.add_argument("--exit-code", type=_exit_code, metavar="N[:SIGNAL]", help="of the job, as sacct writes it")
     classify.add_argument("--state", default="", metavar="STATE", help="of the job, as sacct writes it")
+    classify.add_argument("--start", type=float, default=0.0, metavar="T", help="of the run, in seconds since 1970")
     classify.add_argument("--xid", type=int, action="append", default=[], metavar="N", help="that its GPUs reported")
     classify.add_argument("--rules", action="append", default=[], metavar="FILE", help="rules of the site's own")
     classify.add_argument("--json", action="store_true", help="print JSON")
@@ -31,12 +32,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _classify(args: argparse.Namespace) -> int:
     from policy.retry.classes import CLASSES  # noqa: PLC0415
-    from policy.retry.classify import Facts, classify  # noqa: PLC0415
+    from policy.retry.classify import Facts, classify, of_last_run  # noqa: PLC0415
     from policy.retry.decision import Limits, Trial, decide  # noqa: PLC0415
 
     code, signal = args.exit_code or (None, 0)
     facts = Facts(code, signal, args.state, tuple(args.xid))
-    found = classify(tail(args.log), facts, rules(args.rules))
+    found = classify(of_last_run(tail(args.log), args.start), facts, rules(args.rules))
     next_try = decide([Trial(found, (), 0.0, args.state or "FAILED")], Limits())
     what = CLASSES[found.failure].what
     if args.json:

@@ -12,7 +12,7 @@ from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
 from policy.retry import history
 from policy.retry.classes import CLASSES
-from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
+from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify, of_last_run
 from policy.retry.decision import Limits, RetryDecision, Trial, decide
 from policy.retry.other_systems import reason_to_leave
 from policy.retry.rules import Rules
@@ -60,7 +60,7 @@ def preflight_rows(
 
 def of_end(found: Outcome, rules: Rules) -> Classification:
     """Returns the class of a job's failure, as far as the calling user can know it."""
-    text = b"\n".join(map(_end_of, found.logs))
+    text = b"\n".join(of_last_run(_end_of(path), found.started) for path in found.logs)
     return classify(text, Facts(found.exit_code or None, found.signal, found.state), rules)
 
 

@@ -15,6 +15,7 @@ Of those in one line the longest wins, as it says most.
 """
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ TAIL_BYTES = 256 * 1024
 _HITS = 8
 """Most places of a literal that are tried, from the last on."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_PUT_BACK = re.compile(rb"CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[^\n]*\n?")
+"""The last word of slurmstepd in the log of a run that was told to end, in the time of its node."""
 _WORDS = re.compile(rb"[a-z]{3,}")
 _LONGEST_WORD = 100
 """Longer ones are no words but encoded data."""
@@ -96,6 +99,18 @@ def classify(tail: bytes, facts: Facts, rules: Rules) -> Classification:
                         best, found = sign, Classification(rule.failure, rule.transient, _readable(line), said)
                     break
     return found
+
+
+def of_last_run(tail: bytes, began: float) -> bytes:
+    """Returns a log without the runs that were told to end before this one began, as an appended log has them."""
+    for put_back in reversed(list(_PUT_BACK.finditer(tail))):
+        try:
+            at = time.mktime(time.strptime(put_back[1].decode(), "%Y-%m-%dT%H:%M:%S"))
+        except (ValueError, OverflowError):
+            continue
+        if at < began:
+            return tail[put_back.end() :]
+    return tail
 
 
 def _lines(tail: bytes, lowered: bytes, pattern: Pattern, since: int) -> Iterator[tuple[int, str]]:

@@ -271,6 +271,21 @@ def test_the_command_says_what_and_whether_to_try_again(tmp_path: Path, capsys: 
     assert "no: it reached its time limit" in capsys.readouterr().out
 
 
+def test_an_appended_log_tells_nothing_of_the_run_before_that_was_put_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, stamp = tmp_path / "log", "2026-11-28T04:49:30"
+    log.write_text(f"slurmstepd: error: *** JOB 12 ON n2 CANCELLED AT {stamp} DUE TO JOB REQUEUE ***\nhello\n")
+    ended = time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
+
+    def found(start: float) -> str:
+        assert main(["classify", str(log), "--exit-code", "1:0", "--start", str(start), "--json"]) == 0
+        return str(json.loads(capsys.readouterr().out)["class"])
+
+    assert found(ended + 10) == NO_SIGNATURE
+    assert found(ended - 10) == "job_preempted"
+
+
 def test_a_site_s_rule_wins_against_an_equal_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, rules = tmp_path / "log", tmp_path / "site.toml"
     log.write_text("licence server gone: Connection refused\n")
