@@ -140,12 +140,14 @@ class Settings:
     profile: str
     job_submit_plugins: str
     lua: str
+    backup: bool = False
+    """A second controller, `ctl2`, that takes over."""
 
     @property
     def label(self) -> str:
         """The settings as one short text, kept in a label of every container."""
         lua = hashlib.sha256(self.lua.encode()).hexdigest()[:12] if self.lua else "-"
-        return f"{self.profile} {self.job_submit_plugins} {lua}"
+        return f"{self.profile} {self.job_submit_plugins} {lua}{' backup' if self.backup else ''}"
 
 
 def build(cluster: Cluster, profile: str) -> None:
@@ -160,12 +162,13 @@ def start(cluster: Cluster, settings: Settings) -> None:
     """Create and start the containers."""
     environment = {
         **os.environ,
-        "COMPOSE_PROFILES": settings.profile,
+        "COMPOSE_PROFILES": f"{settings.profile},backup" if settings.backup else settings.profile,
         "PROJECT": cluster.project,
         "IMAGE": cluster.image,
         "ACCOUNTING_IMAGE": cluster.accounting_image,
         "BERTH": "yes" if cluster.berth else "no",
         "PROFILE": settings.profile,
+        "BACKUP": "yes" if settings.backup else "no",
         "JOB_SUBMIT_PLUGINS": settings.job_submit_plugins,
         "JOB_SUBMIT_LUA": settings.lua,
         "SETTINGS": settings.label,
@@ -232,6 +235,11 @@ def node_states(controller: str) -> dict[str, int]:
     return {state: int(count) for state, count in pairs}
 
 
+def backup_stands_by(controller: str) -> bool:
+    """Whether both slurmctlds answer."""
+    return run("docker", "exec", controller, "scontrol", "ping").stdout.count(" is UP") == 2
+
+
 def berthd_answers(controller: str, gpus: int) -> bool:
     """Whether berthd knows all GPUs."""
     done = run("docker", "exec", controller, "berth", "status", "--json")
@@ -257,7 +265,11 @@ def missing(cluster: Cluster, profile: str) -> str:
     usable = states.get("idle", 0) + states.get("mixed", 0) + states.get("allocated", 0)
     if usable < nodes:
         return f"{usable} of {nodes} nodes are usable ({', '.join(sorted(states))})"
-    if cluster.berth and not berthd_answers(controller, nodes * GPUS_PER_NODE):
+    backup = f"{cluster.project}-ctl2"
+    controllers = [one for one in (controller, backup) if one in {container.name for container in cluster.containers()}]
+    if backup in controllers and not backup_stands_by(controller):
+        return "the backup's slurmctld does not answer"
+    if cluster.berth and not all(berthd_answers(one, nodes * GPUS_PER_NODE) for one in controllers):
         return "berthd does not answer for all GPUs"
     return ""
 
@@ -337,6 +349,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     add = commands.add_parser
     start_it = add("up", parents=[common, profile, limit], help="build, start, and wait until it takes jobs")
+    start_it.add_argument("--backup", action="store_true", help="a second controller, ctl2, that takes over")
     start_it.add_argument("--no-build", action="store_true", help="take the images as they are")
     start_it.add_argument("--job-submit-plugins", default="berth", metavar="LIST", help="such as lua,berth")
     start_it.add_argument("--lua", type=Path, metavar="FILE", help="a job_submit.lua for the plugin lua")
@@ -364,7 +377,7 @@ def perform(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "up":
             lua = arguments.lua.read_text() if arguments.lua else ""
-            settings = Settings(arguments.profile, arguments.job_submit_plugins, lua)
+            settings = Settings(arguments.profile, arguments.job_submit_plugins, lua, arguments.backup)
             up(cluster, settings, time_limit=arguments.time_limit, rebuild=not arguments.no_build)
         case "down":
             down(cluster)

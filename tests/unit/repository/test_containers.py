@@ -24,12 +24,13 @@ MACHINES = ROOT / "tests" / "fakes" / "nvml" / "machines"
 MACHINE_OF_NODE = {"n1": "dgx-1v", "n2": "hgx-h100", "n3": "a6000-pairs", "n4": "l40s"}
 
 
-def render(target: Path, *, berth: bool, profile: str) -> dict[str, str]:
+def render(target: Path, *, berth: bool, profile: str, backup: bool = False) -> dict[str, str]:
     environment = {
         **os.environ,
         "BERTH_CLUSTER_ETC": str(target),
         "BERTH": "yes" if berth else "no",
         "PROFILE": profile,
+        "BACKUP": "yes" if backup else "no",
     }
     subprocess.run([CONTAINERS / "config" / "render"], env=environment, check=True)
     return {path.name: path.read_text() for path in target.iterdir() if path.is_file()}
@@ -85,6 +86,15 @@ def test_every_profile_renders_completely(tmp_path: Path, profile: str, berth: b
     else:
         assert named[1] == "gpu:8"
         assert "Type=" not in files["gres.conf"]
+
+
+@pytest.mark.parametrize("berth", [True, False])
+def test_a_backup_controller_shares_the_state_and_hears_notices(tmp_path: Path, berth: bool) -> None:
+    files = render(tmp_path, berth=berth, profile="scale", backup=True)
+
+    assert re.findall("^SlurmctldHost=(.*)$", files["slurm.conf"], re.MULTILINE) == ["ctl", "ctl2"]
+    assert re.findall("^StateSaveLocation=(.*)$", files["slurm.conf"], re.MULTILINE) == ["/srv/state"]
+    assert not berth or 'hosts = "ctl,ctl2"' in files["berth.conf"]
 
 
 def test_build_context_holds_what_the_dockerfile_copies() -> None:
