@@ -91,8 +91,8 @@ test-hard: setup build/torch/.installed build/ansible/.installed ## the larger c
 	@BERTH_TORCH_PYTHON=$(CURDIR)/build/torch/bin/python $(PY) -m pytest tests/unit -m torch
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "(hard or any_slurm) and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py tests/slurm/test_best_set.py tests/slurm/test_like_plain.py -m "not hard")
 
-campaign: setup ## seeded faults on the real test cluster while jobs of every kind run, and invariants after each (SLURM=26.05 SEED=39 MINUTES=30)
-	@$(call with-engine,$(PY) -m tests.hard.faults --slurm $(SLURM) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)))
+campaign: setup ## seeded faults on the real test cluster while jobs of every kind run, and invariants after each (SLURM=26.05 SEED=39 MINUTES=30 PROFILE=scale BACKUP=yes)
+	@$(call with-engine,$(PY) -m tests.hard.faults --slurm $(SLURM) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(BACKUP),--backup))
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages

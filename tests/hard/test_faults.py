@@ -10,6 +10,7 @@ import pytest
 
 from tests.hard.faults.__main__ import Campaign
 from tests.hard.faults.kinds import Faults
+from tests.hard.faults.site import FaultySite
 from tests.slurm.harness import Slurm
 
 from .test_churn import slurm
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(1_800)]
 
 def test_no_invariant_breaks_while_all_around_berth_does(slurm: Slurm) -> None:
     print(f"BERTH_TEST_SEED={SEED}")
-    report = Campaign(slurm, SEED, SECONDS, accounting=False).run()
+    report = Campaign(FaultySite(slurm), SEED, SECONDS).run()
 
     assert report.wrong == []
     assert report.jobs > 0
@@ -30,7 +31,7 @@ def test_no_invariant_breaks_while_all_around_berth_does(slurm: Slurm) -> None:
 
 
 def test_a_seed_gives_the_same_faults_and_each_kind_comes_before_any_comes_again(slurm: Slurm) -> None:
-    one, same = (Faults(slurm, random.Random(7), accounting=True) for _ in range(2))
+    one, same = (Faults(FaultySite(slurm, backup=True), random.Random(7)) for _ in range(2))
     drawn = [one.draw() for _ in one.names]
 
     assert sorted(fault.name for fault in drawn) == sorted(one.names)

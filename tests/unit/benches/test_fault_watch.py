@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hard.faults.invariants import forgotten_in
+from tests.hard.faults.invariants import forgotten_in, in_order
 
 LOG = """\
 [t] slurmctld version 26.05.5 started on cluster berth(0)
@@ -63,3 +63,31 @@ def test_a_start_before_and_after_is_forgotten_though_the_job_was_put_back_earli
 
 def test_a_kill_right_after_a_job_was_put_back_takes_that_along() -> None:
     assert forgotten_in(log_of((0, START), (5, RUNS), (30, BACK), (32, OTHER), (90, START), (95, RUNS))) == {42}
+
+
+def test_the_number_of_a_forgotten_task_is_given_to_another_job() -> None:
+    task = "sched: Allocate JobId=40_3(42) NodeList=n29 #CPUs=1 Partition=gpu"
+    another = "_slurm_rpc_submit_batch_job: JobId=42 SLUID=sDTDM8G9CCAH00 InitPrio=1 usec=265"
+
+    assert forgotten_in(log_of((0, START), (5, task), (30, START), (60, another))) == {42}
+
+
+def test_a_job_that_is_not_among_those_recovered_was_forgotten() -> None:
+    task = "sched: Allocate JobId=40_7(42) NodeList=n35 #CPUs=1 Partition=gpu"
+    other = "Recovered JobId=40_6(41) Assoc=0"
+
+    assert forgotten_in(log_of((0, START), (5, task), (30, other), (30, START))) == {42}
+    assert (
+        forgotten_in(log_of((0, START), (5, task), (30, task.replace("sched: Allocate", "Recovered")), (30, START)))
+        == set()
+    )
+
+
+def test_the_logs_of_two_controllers_are_read_in_the_order_of_their_times() -> None:
+    primary = [*log_of((0, START), (5, RUNS)), "cluster: slurmctld ended with status 137", *log_of((90, START))]
+    backup = log_of((30, START), (35, RUNS))
+
+    merged = in_order([primary, backup])
+
+    assert [line.endswith(RUNS) for line in merged] == [False, True, False, False, True, False]
+    assert forgotten_in(merged) == {42}
