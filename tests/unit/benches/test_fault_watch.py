@@ -83,6 +83,32 @@ def test_a_job_that_is_not_among_those_recovered_was_forgotten() -> None:
     )
 
 
+def test_a_run_whose_end_was_told_alone_is_forgotten_where_it_starts_again() -> None:
+    end = "_job_complete: JobId=42 WEXITSTATUS 1"
+    recovered = "Recovered JobId=42 Assoc=0"
+
+    assert forgotten_in(log_of((0, START), (5, end), (30, recovered), (30, START), (31, RUNS))) == {42}
+
+
+def test_a_run_that_ends_under_another_slurmctld_is_one_run() -> None:
+    end = "_job_complete: JobId=42 WEXITSTATUS 0"
+    recovered = "Recovered JobId=42 Assoc=0"
+
+    assert forgotten_in(log_of((0, START), (5, RUNS), (30, recovered), (30, START), (31, end))) == set()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: find_job: could not find JobId=42 SLUID=s5N1M8G9Z0R300 by SLUID but could by job_id",
+        "prolog_complete: invalid JobId=42 SLUID=s5N1M8G9Z0S400",
+        "error: Orphan JobId=42 SLUID=s5N1M8G9Z0S400 StepId=42.batch reported on node n51",
+    ],
+)
+def test_a_run_that_slurmctld_does_not_know_was_forgotten(said: str) -> None:
+    assert forgotten_in(log_of((0, START), (5, said))) == {42}
+
+
 def test_the_logs_of_two_controllers_are_read_in_the_order_of_their_times() -> None:
     primary = [*log_of((0, START), (5, RUNS)), "cluster: slurmctld ended with status 137", *log_of((90, START))]
     backup = log_of((30, START), (35, RUNS))
