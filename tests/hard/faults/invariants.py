@@ -48,6 +48,8 @@ class JobSeen:
     nodes: str = ""
     limit: str = ""
     nice: int = 0
+    started: float = 0.0
+    """When Slurm chose nodes for its last run."""
 
 
 def records(site: FaultySite) -> list[JobSeen] | None:
@@ -72,7 +74,15 @@ def _record(line: str) -> JobSeen:
         int(word("JobId")), word("JobState"), word("Reason"), int(word("Restarts", "0")), int(word("ArrayJobId", "0")),
         told("Extra"), word("ReqNodeList"), segment.fields(told("AdminComment")) or {}, parts,
         word("ExitCode"), word("NodeList"), word("TimeLimit"), int(word("Nice", "0")),
+        _time(word("StartTime")),
     )  # fmt: skip
+
+
+def _time(text: str) -> float:
+    try:
+        return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        return 0.0
 
 
 @dataclass(slots=True)
@@ -149,7 +159,8 @@ class Watch:
             seen = runs.get((job.id, job.restarts), [])
             if job.state != "RUNNING" or not seen or "gpus" not in planned:
                 continue
-            if (opened := seen[0][2]) != planned["gpus"]:
+            # The first of two is one that slurmctld forgot.
+            if (opened := seen[-1][2]) != planned["gpus"]:
                 yield f"job {job.id} was planned on GPUs {planned['gpus']} of {planned['nodes']} and opens {opened!r}"
         starts = [(number, run, one[1]) for (number, run), seen in runs.items() for one in seen]
         yield from self.users.wrong(jobs, [one for one in starts if one[0] not in self.forgotten])

@@ -22,8 +22,8 @@ LATER = 20
 """Seconds from now at which a job may begin."""
 _SAVED_WITHIN = 15.0
 """Seconds after which slurmctld has saved a change; one that is killed before forgets it."""
-_UNDER_WAY = 3.0
-"""Seconds that Slurm may take to launch what it had chosen already."""
+_UNDER_WAY = 2.0
+"""Seconds between a user's word and what Slurm did meanwhile; times in its records are whole seconds."""
 WAITING = ("hold", "begin", "nice", "limit", "cancel")
 RUNNING = ("requeue", "cancel", "limit")
 _WORDS = {
@@ -119,9 +119,12 @@ class ChangingUsers:
 
     def wrong(self, jobs: Sequence[JobSeen], starts: Sequence[tuple[int, int, float]]) -> Iterator[str]:
         """`starts`: number, run and time of each start of a job."""
+        chosen = {record.id: record.started for record in jobs}
         for job, run, at in starts:
             for change in self._in_force(job, at):
-                if change.what in {"hold", "cancel"} and at > change.at + _UNDER_WAY:
+                # A launch that is under way goes on, for as long as a Prolog takes.
+                too_late = change.at + _UNDER_WAY < min(at, chosen.get(job, 0.0))
+                if change.what in {"hold", "cancel"} and too_late:
                     yield f"job {job} started run {run} {at - change.at:.0f} s after its user's {change.what}"
                 if change.what == "begin" and run == 0 and change.at + 1 < at < change.at + LATER - 1:
                     yield f"job {job} started {at - change.at:.0f} s after its user put it off for {LATER} s"
