@@ -326,7 +326,8 @@ class World:
             utilisation = busy if self.tells_utilisation else None
             sms = self.sm_active if self.tells_utilisation else None
             sample = DeviceSample(self.now, utilisation, sms, 1.0, held_back=False, memory=self.memory)
-            self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in self._uuids()}
+            read = [uuid for uuid in self._uuids() if uuid in self.devices.watched]
+            self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in read}
         self.keeper.turn(self.now)
         for _ in range(self.keeper.errands._waiting.qsize()):
             self.keeper.errands.run(0.0)

@@ -237,11 +237,16 @@ class Decider:
         beat: HostBeat | None = None,
         device: DeviceSample | None = None,
         guest: GuestState | None = None,
+        *,
+        watched: bool = True,
     ) -> Sequence[Action]:
-        """Returns what to do now; called for each new beat, and once a second with or without one."""
+        """Returns what to do now; called for each new beat, and once a second with or without one.
+
+        `watched`: the device is read, so that its silence means something.
+        """
         actions: list[Action] = []
         self._guest = guest
-        if now - self._ticked > _STOOD_STILL:
+        if not watched or now - self._ticked > _STOOD_STILL:
             self.machine.not_asked(now - self._ticked)
         self._ticked = now
         if device is not None:

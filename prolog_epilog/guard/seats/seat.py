@@ -246,7 +246,7 @@ class GuardedSeat:
     def _decide(self, now: float, beat: HostBeat | None, guest: GuestState | None) -> None:
         self._ticked = now
         sample, self._sample = self._sample, None
-        self._do(now, self.decider.tick(now, beat, sample, guest))
+        self._do(now, self.decider.tick(now, beat, sample, guest, watched=not self._is_empty or self.recovers))
 
     def _go_on(self, now: float) -> None:
         """Does what has to be repeated at each turn."""

@@ -252,7 +252,9 @@ class NodeSide:
         here = Here(config.NodeConfig(), slurm_module.Scontrol(""), self.say, conf="/etc/slurm/berth.conf")
         work = partial(aftermath.go_through, here)
         self.tasks.start(f"aftermath {machine.name}", process, work).on_end = self._ended
-        return process.pid
+        # The process between them, for which the Epilog waits, has ended by then.
+        machine.next_pid += 1
+        return machine.next_pid
 
     def programs(self, kinds: Sequence[str]) -> list[ModelProcess]:
         """The processes of Berth's programs whose names begin so."""
