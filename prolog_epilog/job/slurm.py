@@ -14,7 +14,7 @@ PREFIXES = ("/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm")
 _PLACES = tuple(f"{prefix}/bin/scontrol" for prefix in PREFIXES)
 _JOB_SECONDS = 1.0
 _CHANGE_SECONDS = 5.0
-_RUNS = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED"})
+_RUNS = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"})
 _IMITATES = "the job's texts imitate what scontrol prints; its GPUs are not known"
 _ON_ITS_WAY_BACK = frozenset({"COMPLETING", "PENDING", "REQUEUED"})
 _PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
@@ -70,7 +70,7 @@ class Scontrol:
         except NodeSlurmError as problem:
             return _UNKNOWN not in str(problem)
         states = _STATE.findall(text)
-        return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
+        return len(states) != 1 or states[0] in _RUNS | {"COMPLETING"}
 
     def state(self, job: int) -> str:
         """Returns a job's state in Slurm; empty if its texts imitate one, or if it is no single job."""

@@ -115,6 +115,14 @@ def test_what_is_asked_of_an_arrays_last_task_is_answered_of_no_other(array: Ask
     assert array.slurm.gpus(42, "n1") == (3,)
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"])
+def test_a_job_is_there_whatever_mark_slurm_shows_in_place_of_running(tmp_path: Path, state: str) -> None:
+    # The guard took a share back between Prolog and first step, as the job was just being resized or sent a signal.
+    asked = Asked(tmp_path, {"show job 42": record(42, "", state)})
+
+    assert asked.slurm.is_there(42)
+
+
 def test_a_task_that_is_over_is_not_there_whatever_the_others_do(tmp_path: Path) -> None:
     over = record(42, "42_3", "FAILED")
     asked = Asked(tmp_path, {"show job 42": over + "".join(OTHERS), "show job 42_3": over})
