@@ -232,6 +232,8 @@ class Reading:
     """True if the slurmctld of this host is the one in control."""
     federated: bool = False
     """True if the cluster is in a federation: other clusters may start its jobs, so Berth does not touch them."""
+    nodes_late: float = 1.0
+    """Seconds by which the state of its nodes may be older than its jobs: nodes are looked at less often."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Jobs that are missing because Berth cannot read their records, each with the reason."""
 

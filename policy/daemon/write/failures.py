@@ -59,8 +59,8 @@ MOST_OVER = 4_096
 """Ended jobs that may wait to be looked into; beyond that the oldest are given up."""
 
 _LOOK_AGAIN = 1.0
-_NODES_SHOWN = 1.5
-"""Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
+_NODES_SHOWN = 0.5
+"""Seconds, beyond those by which a reading's nodes may be late, until it shows of a node what it showed of its jobs."""
 _HOLDING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
@@ -268,7 +268,7 @@ class Failures:
     def _put_back(self, over: _Over, before: JobFacts, found: Outcome, reading: Reading, at: float) -> bool:
         """Look at one job that is back in the queue; whether that was all."""
         lost = lost_nodes(before, reading)
-        if reading.at - over.since < _NODES_SHOWN and not lost:
+        if reading.at - over.since < reading.nodes_late + _NODES_SHOWN and not lost:
             # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
             over.due, over.found = at + _LOOK_AGAIN, None
             return False

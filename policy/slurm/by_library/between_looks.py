@@ -26,9 +26,23 @@ class HeldPart(NamedTuple):
     mem: int
 
 
+_LEAVE_ALONE, _NODE_SECONDS = 50, 58e-6
+"""slurmctld is left alone for so many times as long as a look at all nodes takes it, and seconds for each node."""
+_LEAST_LATE, _MOST_LATE = 1.0, 10.0
+"""Seconds."""
+
 Held = Mapping[str, HeldPart]
 """By name of the node."""
 NOTHING: Held = {}
+
+
+def nodes_late(count: int) -> float:
+    """Returns how late so many nodes may be looked at, by the rule of berth-slurm's gateway_read.c.
+
+    >>> nodes_late(300), round(nodes_late(2_048), 3), nodes_late(10_000)
+    (1.0, 5.939, 10.0)
+    """
+    return min(_MOST_LATE, max(_LEAST_LATE, _LEAVE_ALONE * _NODE_SECONDS * count))
 
 
 def held(record: JobRecord) -> Held:

@@ -16,7 +16,7 @@ from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFa
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import OVER
-from policy.slurm.by_library.between_looks import NOTHING, Held, held, nodes_after
+from policy.slurm.by_library.between_looks import NOTHING, Held, held, nodes_after, nodes_late
 from policy.slurm.by_library.program import (
     Gone,
     JobRecord,
@@ -113,6 +113,7 @@ class LibslurmGateway:
             refused=self._refused,
             in_control=_is_here(ping.controller),
             federated=bool(ping.federation),
+            nodes_late=nodes_late(len(self._facts["node"])),
             unreadable=dict(self._unreadable),
             **text.of_config(config),
         )

@@ -341,6 +341,20 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
     assert len(history.trials(slurm.values)) == 1
 
 
+def test_where_many_nodes_are_looked_at_seldom_a_lost_one_is_waited_for() -> None:
+    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING", exit_code=0)
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.watch(look(job(segment=slurm.values), at=NOW - 1))
+    back = waiting(5, "n1", 1, segment=slurm.values)
+    for after in (0, 3, 7):
+        nodes = [node("n1", lost=after > 5), node("n2")]
+        there = replace(look(back, at=NOW + after, nodes=nodes), nodes_late=6.0)
+        failures.watch(there)
+        failures.step(there, NOW + after)
+
+    assert slurm.values["fail_text"] == "node n1 was lost"
+
+
 @pytest.mark.parametrize("seen_running", [True, False], ids=["was seen to run", "was not"])
 @pytest.mark.parametrize("still_ends_on", [(), ("n2",)])
 def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_still_ends(

@@ -1,5 +1,6 @@
 """Nodes that nobody looks at for a moment: what they have in use follows from the jobs."""
 
+import doctest
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from policy.formats.slurm_facts import NodeFacts
+from policy.slurm.by_library import between_looks
 from policy.slurm.by_library.libslurm import LibslurmGateway
 from tests.unit.policy.slurm.test_libslurm import StandIn
 
@@ -112,6 +114,17 @@ def test_a_look_at_the_nodes_replaces_what_was_worked_out(
     assert last["n2"] is first["n2"]
     assert use(last["n3"])[3:] == (7, 700)
     assert after == last
+
+
+def test_a_reading_tells_how_late_its_nodes_may_be(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
+    node = next(line for line in recorded.splitlines() if line.startswith('["node",0,'))
+    more = "\n".join(node.replace('["node",0,"n1"', f'["node",{number},"n{number}"') for number in range(5, 1_005))
+    stand_in.answers("read", recorded, more)
+
+    late = [gateway.read(ended=False).nodes_late for _ in range(2)]
+
+    assert late == [1.0, pytest.approx(1_004 * 58e-6 * 50)]
+    assert not doctest.testmod(between_looks).failed
 
 
 def test_of_jobs_that_come_and_go_alike_the_node_stays_the_same_object(
