@@ -36,6 +36,10 @@ def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
         if berth is not None and berth.is_shared:
             return tenancy.begin(job, berth, here)
         tenancy.clear(job, berth, here, held)
+    if here.has_file(job.id):
+        from prolog_epilog import tenancy  # noqa: PLC0415 - an earlier run of it shared, or should have
+
+        tenancy.forget(job, here)
     if not here.config.chain_prolog:
         return 0
     return run_chain(here.config.chain_prolog, job, indices_of(job, berth, here, held), here)

@@ -95,6 +95,14 @@ def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:
     return run_chain(here.config.chain_prolog, job, (), here)
 
 
+def forget(job: NodeJob, here: Here) -> None:
+    """Removes what stopped an earlier run of a job: this one shares nothing, and SPANK would stop it for the same."""
+    with suppress(NodeError, OSError):
+        file = share_file.read(here.paths, job.id)
+        if file is not None and file.degraded:
+            share_file.remove(here.paths, job.id)
+
+
 def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | None = None) -> None:
     """Frees a job's whole GPUs of guests, and of jobs whose Epilog was lost; touches no other job that Slurm has."""
     try:

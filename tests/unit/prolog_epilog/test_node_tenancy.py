@@ -98,6 +98,19 @@ def test_a_requeued_job_begins_anew(world: World) -> None:
     assert not share(world).degraded
 
 
+def test_a_run_that_shares_nothing_is_not_stopped_for_what_stopped_an_earlier_one(world: World) -> None:
+    # Slurm gave it a whole GPU after it was given back, and SPANK read why its last run had no share here.
+    begin(world, 8, 30)
+    begin(world, 7, 30, user=USER + 1)
+    world.run("epilog", berth(2, share=30, way="mps"), "2", job=7)
+    assert share(world).degraded
+
+    assert world.run("prolog", berth(3), "3", job=7).returncode == 0
+
+    assert not world.paths.job(7).exists()
+    assert not share(world, 8).degraded
+
+
 def has_share_file(world: World) -> bool:
     return world.paths.job(7).exists()
 
