@@ -118,10 +118,8 @@ def test_a_run_elsewhere_in_the_same_second_is_looked_into_too() -> None:
     failures = ended(slurm, first)
     assert failures.hear(first, NOW), "it need not say that again"
     slurm.state, slurm.nodes = "FAILED", ("n2",)
-
     assert not failures.hear(replace(first, node="n2"), NOW)
     failures.step(look(), NOW)
-
     assert failures.told["failed"] == "2"
 
 
@@ -130,7 +128,6 @@ def test_what_its_node_could_not_set_up_is_no_failure_of_the_job_also_by_a_late_
     word = replace(NCCL, degraded=True, start=slurm.ended - 900)
 
     failures = ended(slurm, word)
-
     assert (failures.told, slurm.done) == ({}, [])
     assert failures.hear(word, NOW), "it need not say that again"
 
@@ -143,7 +140,6 @@ def test_a_late_word_about_an_earlier_run_leaves_the_one_that_runs_alone() -> No
     failures.watch(look(at=NOW + 1))
     while failures.step(look(at=NOW + 1), NOW + 1 + WORD_WITHIN):
         pass
-
     assert failures.told["failed"] == "1"
 
 
@@ -152,7 +148,6 @@ def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
     slurm = Slurm(values={**PLACED, "k": k, "f.retry": "auto"})
     broken = NodeWord(5, "n1", "cuda_init_failed", transient=True, sign="its log says: no cuda-capable device")
     ended(slurm, broken)
-
     assert slurm.values["avoids"].startswith("n1@")
 
 
@@ -164,7 +159,6 @@ def test_the_class_of_a_failed_job_is_counted_and_nothing_is_done(capsys: pytest
     slurm = Slurm()
 
     failures = ended(slurm, IMPORT)
-
     assert slurm.done == []
     assert failures.told == {"failed": "1", "retried": "0", "failed.import_error": "1"}
     assert f"JobId=5 failed: import_error, {IMPORT.sign}" in capsys.readouterr().err
@@ -186,7 +180,6 @@ def test_what_slurm_knows_stands_above_the_log_and_the_log_above_the_exit_code(
     state: str, exit_code: int, signal: int, word: NodeWord | None, failure: str
 ) -> None:
     slurm = Slurm(state=state, exit_code=exit_code, signal=signal)
-
     assert class_told(ended(slurm, word)) == failure
 
 
@@ -195,7 +188,6 @@ def test_a_job_that_did_not_fail_is_left_alone(state: str) -> None:
     slurm = Slurm({**PLACED, "f.retry": "auto"}, state)
 
     ended(slurm, NCCL)
-
     assert slurm.done == []
 
 
@@ -204,7 +196,6 @@ def test_a_node_is_waited_for_no_longer_than_its_time() -> None:
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     failures.watch(look(job(), at=NOW - 1))
     failures.watch(look())
-
     assert failures.step(look(), NOW) == 5
     assert failures.step(look(), NOW + WORD_WITHIN - 1) == 0
     assert slurm.done == []
@@ -217,7 +208,6 @@ def test_retry_requeues_what_passes_by_itself_away_from_where_it_failed() -> Non
     slurm = Slurm({**PLACED, "f.retry": "auto"})
 
     failures = ended(slurm, NCCL)
-
     assert slurm.done == ["requeue 5", "delay 5"]
     assert {key: slurm.values[key] for key in PLACED} == PLACED
     assert slurm.values["fail"] == "mpi_runtime_failure"
@@ -246,7 +236,6 @@ def test_slurms_limits_and_the_users_hold(
     slurm = Slurm(**{"values": {**PLACED, "f.retry": "3"}, **changes})  # type: ignore[arg-type]
 
     ended(slurm, NCCL)
-
     assert slurm.done == []
     assert reason in capsys.readouterr().err
 
@@ -255,7 +244,6 @@ def test_a_class_that_does_not_pass_by_itself_is_never_tried_again(capsys: pytes
     slurm = Slurm({**PLACED, "f.retry": "9"})
 
     ended(slurm, IMPORT)
-
     assert slurm.done == []
     said = capsys.readouterr().err
     assert "JobId=5 is not tried again: a module or package is not installed" in said
@@ -268,7 +256,6 @@ def test_tries_are_counted_over_restarts_of_berthd_and_end(capsys: pytest.Captur
         # A job that got further each time, on other nodes: only the count ends it.
         slurm.state, slurm.ended, slurm.nodes = "FAILED", int(NOW) + 1_000 * run, (f"n{run + 1}",)
         ended(slurm, NCCL, at=NOW + 1_000 * run)
-
     assert slurm.done.count("requeue 5") == 2
     assert slurm.state == "FAILED"
     assert "3 tries in a row" in capsys.readouterr().err
@@ -290,7 +277,6 @@ def test_wherever_berthd_dies_the_job_is_tried_again_once(dies_at: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         speaks(slurm, NCCL)
     slurm.dies_at = ""
-
     assert speaks(slurm, NCCL)
     assert speaks(slurm, NCCL)
 
