@@ -270,6 +270,21 @@ def test_without_any_package_manager_debians_names_are_named(tools: Path) -> Non
     assert "install by hand what Debian calls clang fuzzer clang-format" in bootstrap(tools, "packages")
 
 
+@pytest.mark.parametrize("has_v2", [True, False], ids=["Ubuntu 24.04", "Debian"])
+def test_a_compose_that_does_not_run_is_replaced_by_the_one_that_this_release_has(tools: Path, has_v2: bool) -> None:
+    stand_in(tools / "id", "echo 0")
+    stand_in(tools / "docker-compose")
+    stand_in(tools / "apt-get", "exit 0")
+    known = f"make | docker.io{' | docker-compose-v2' if has_v2 else ''}"
+    stand_in(tools / "apt-cache", f'case $2 in {known}) ;; clang) echo "Depends: clang-18" ;; *) exit 1 ;; esac')
+    done = subprocess.run(
+        [CONTAINERS / "bootstrap", "packages"], env={"PATH": str(tools)}, capture_output=True, text=True, check=False
+    )
+
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("bootstrap: installing")]
+    assert ("docker-compose-v2" if has_v2 else "docker-compose") in line.split()
+
+
 def test_units_need_neither_docker_nor_the_linters(tools: Path) -> None:
     done = subprocess.run([CONTAINERS / "bootstrap", "base-packages"], env={"PATH": str(tools)}, check=False)
     assert done.returncode == 0
