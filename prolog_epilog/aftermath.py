@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 TAIL_BYTES = 256 * 1024
 """Bytes of the end of a log that are read."""
 
-_ALL_SECONDS = 50
-_READ_SECONDS = 5.0
+_ALL_SECONDS = 65
+_READ_SECONDS = 20.0
+"""The processes behind an Epilog have a low priority: on a busy node five were too few for one to open a log."""
 _CLASSIFY_SECONDS = 30.0
 _TELL_SECONDS = 300
 """Slurm's own MinJobAge in seconds: after that Slurm has forgotten a job that is over."""
