@@ -59,3 +59,33 @@ def test_a_guest_has_its_old_pin_until_a_pass_has_written_another() -> None:
         ("wait", 1300),
         ("sched", 1),
     ])  # fmt: skip
+
+
+def test_what_was_laid_for_a_job_that_could_not_share_goes_with_it() -> None:
+    # Its Prolog came again and could not set the share up, and its Epilog was killed before it removed the words.
+    play_whole([
+        ("site", 592, 0, 2, 0, 14, 142, 1, 0),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("on", "guard", 0),
+        ("on", "guard", 1),
+        ("submit", "host", 3, 200, "COMPLETED", 0),
+        ("submit", "host", 1, 200, "COMPLETED", 0),
+        ("submit", "host", 1, 200, "COMPLETED", 0),
+        ("sched", 0),
+        ("wait", 30),
+        ("on", "again", "prolog", 8),
+        ("on", "cut", "prolog", 3, 12),
+        ("fault-of-change", "double", 0),
+        ("pass", 50),
+        ("control", 1),
+        ("during-change", 2, "ends", 3),
+        ("during-change", 0, "on", "run", "epilog", 11, 1),
+        ("on", "cut", "epilog", 1, 6),
+        ("write", 50),
+        ("deliver", 1, "lose"),
+        ("release", 1),
+        ("deliver", 3, "keep"),
+        ("on", "run", "epilog", 8, 30),
+    ])  # fmt: skip

@@ -288,7 +288,8 @@ class Watch:
         with suppress(NodeError):
             file = share_file.read(self.paths, job)
         # The file of a job that could not share is still to be told of (share_file.remove_old).
-        if (file is not None and file.degraded) or not tenancy.is_over(job, self.slurm):
+        told_later = file is not None and file.degraded
+        if (told_later and not self.paths.word(job).exists()) or not tenancy.is_over(job, self.slurm):
             return
         # The job may have been started again while Slurm was asked.
         if share_file.jobs(self.paths).get(job) != written:
@@ -298,7 +299,8 @@ class Watch:
         start = 0 if file is None else file.start
         if not share_file.has_later(self.paths, job, start):
             word.remove(self.paths.word(job))
-        share_file.remove(self.paths, job, start)
+        if not told_later:
+            share_file.remove(self.paths, job, start)
 
     def end_clients(self, guest: Member) -> None:
         """Has MPS end a guest's clients."""

@@ -17,6 +17,7 @@ import pytest
 
 from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.tenants import share_file, state
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.mps import programs
 from tests.unit.node_world import ROOT, World, berth, is_alive
 from tests.waiting import until
@@ -139,6 +140,26 @@ def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, 
     assert not world.paths.job(7).exists()
     assert not world.paths.word(7).exists()
     assert freezer.leases(world.paths) == {}
+
+
+def test_of_a_job_that_could_not_share_the_guard_clears_the_words_and_leaves_the_file(world: World) -> None:
+    world.slurm_knows("seat:g2:1(IDX:2)")
+    world.run("prolog", berth(2, tier="opportunistic", way="mps"))
+    [left] = state.everything(world.paths)
+    state.store(world.paths, left.without(7))
+    # Its Prolog was run once more, and could not set the share up; its Epilog was killed.
+    share_file.write(world.paths, ShareRecord(7, os.geteuid(), why="MPS is gone"))
+    ago = time.time() - 90.0
+    os.utime(world.paths.job(7), (ago, ago))
+    world.scontrol("echo 'JobId=7 JobName=train'; echo '   JobState=FAILED'")
+    assert world.paths.word(7).exists()
+
+    watching = guard(world)
+    until("the words to be cleared", lambda: not world.paths.word(7).exists())
+    watching.terminate()
+    watching.communicate(timeout=30)
+
+    assert world.paths.job(7).exists()
 
 
 def test_the_guard_leaves_a_job_alone_that_slurm_knows(world: World) -> None:
