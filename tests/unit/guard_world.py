@@ -192,8 +192,9 @@ class Program:
         steps = int(self.done) - numbers[STEPS]
         if steps > 0 and speed > 0.0:
             before, self.ended = self.ended, now - (self.done - int(self.done)) * self.step / speed
-            numbers[STEPS] += steps
-            numbers[STEP_NS] += round((self.ended - before) * 1e9)
+            # As a counter of C goes round, from whatever somebody has written there.
+            numbers[STEPS] = (numbers[STEPS] + steps) % 2**64
+            numbers[STEP_NS] = (numbers[STEP_NS] + round((self.ended - before) * 1e9)) % 2**64
             numbers[AT] = round(self.ended * 1e9)
         if (self.obeys or self.lies) and not self.frozen:
             numbers[EPOCH] = self.order().epoch

@@ -357,10 +357,12 @@ def epilog(world: World) -> subprocess.CompletedProcess[str]:
     code = f"from prolog_epilog import aftermath, programs; aftermath._NOBODY = {os.geteuid()}; programs.epilog()"
     words = ["--config", str(world.folder / "berth.conf"), "--root", str(world.root), "--dev", str(world.dev)]
     library = str(munge.library().parent)
+    # Of a user that the node does not know nothing is read.
+    known = {**FAILED, "SLURM_JOB_UID": str(os.geteuid())}
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=ROOT,
-        env=world.slurmd("epilog", berth(0), "0", LD_LIBRARY_PATH=library, **FAILED),  # type: ignore[arg-type]
+        env=world.slurmd("epilog", berth(0), "0", LD_LIBRARY_PATH=library, **known),  # type: ignore[arg-type]
         capture_output=True,
         text=True,
         timeout=60,
