@@ -79,7 +79,8 @@ OTHERS = [record(43, "42_1", "RUNNING", SEATED, gres="seat:g1:1(IDX:1)"), record
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loaded machine may need a second to start a shell."""
-    monkeypatch.setattr("prolog_epilog.job.slurm._JOB_SECONDS", 60.0)
+    for limit in ("_JOB_SECONDS", "_CHANGE_SECONDS"):
+        monkeypatch.setattr(f"prolog_epilog.job.slurm.{limit}", 60.0)
 
 
 @pytest.fixture(params=["first", "last"])
