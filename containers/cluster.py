@@ -236,7 +236,7 @@ def node_states(controller: str) -> dict[str, int]:
 
 
 def backup_stands_by(controller: str) -> bool:
-    """Whether both slurmctlds answer."""
+    """Asks slurmctld whether its backup is up, too."""
     return run("docker", "exec", controller, "scontrol", "ping").stdout.count(" is UP") == 2
 
 

@@ -1,4 +1,4 @@
-"""What nodes have in use between two looks at them, from the jobs that started and ended meanwhile.
+"""Works out what nodes have in use between two looks at them, from the jobs that started and ended meanwhile.
 
 A look at all nodes takes slurmctld long, under its lock, so where there are many of them most looks are at jobs alone.
 A job's CPUs and memory are counted alike for each of its nodes; the next look at the nodes puts right what differs.
@@ -17,7 +17,7 @@ from policy.slurm.by_library.program import JobRecord
 
 
 class HeldPart(NamedTuple):
-    """What a job holds on one of its nodes."""
+    """Holds what a job has on one of its nodes."""
 
     gpus: int
     seats: int
@@ -26,9 +26,9 @@ class HeldPart(NamedTuple):
     mem: int
 
 
-_LEAVE_ALONE, _NODE_SECONDS = 50, 58e-6
-"""slurmctld is left alone for so many times as long as a look at all nodes takes it, and seconds for each node."""
-_LEAST_LATE, _MOST_LATE = 1.0, 10.0
+LEAVE_ALONE, NODE_US = 50, 58.0
+"""slurmctld is left alone for so many times as long as a look at all nodes takes it, and microseconds for each node."""
+LEAST_LATE, MOST_LATE = 1.0, 10.0
 """Seconds."""
 
 Held = Mapping[str, HeldPart]
@@ -42,7 +42,7 @@ def nodes_late(count: int) -> float:
     >>> nodes_late(300), round(nodes_late(2_048), 3), nodes_late(10_000)
     (1.0, 5.939, 10.0)
     """
-    return min(_MOST_LATE, max(_LEAST_LATE, _LEAVE_ALONE * _NODE_SECONDS * count))
+    return min(MOST_LATE, max(LEAST_LATE, LEAVE_ALONE * NODE_US * count / 1e6))
 
 
 def held(record: JobRecord) -> Held:

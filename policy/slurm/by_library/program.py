@@ -112,7 +112,7 @@ class Gone(msgspec.Struct, array_like=True, frozen=True, tag="gone"):
 
 
 class NodesLook(msgspec.Struct, array_like=True, frozen=True, tag="nodes"):
-    """Whether jobs have started or ended since the last look at the nodes, or a look at them comes now."""
+    """Says that jobs have started or ended since the last look at the nodes (1), or that a look follows (0)."""
 
     behind: int
 

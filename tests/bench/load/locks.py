@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-JOB_US, STATE_US, NODE_US, UPDATE_US, SINGLE_US = 7.7, 0.13, 58.0, 222.0, 91.0
-"""Microseconds for a job, its state or a node in a look at all of them, for an update, and for a look at one job."""
+from policy.slurm.by_library.between_looks import LEAVE_ALONE, MOST_LATE, NODE_US
+
+JOB_US, STATE_US, UPDATE_US, SINGLE_US = 7.7, 0.13, 222.0, 91.0
+"""Microseconds for a job or its state in a look at all of them, for an update, and for a look at one job."""
 
 STATES_FROM, WHOLE_EVERY_S, MOST_SINGLE, SINGLE_COSTS = 2_000, 5.0, 4_096, 12
-LEAVE_ALONE, LEAVE_ALONE_AT_MOST_S = 50, 10.0
 
 
 class SlurmLook(NamedTuple):
@@ -30,7 +31,7 @@ class SlurmLook(NamedTuple):
 
 def leave_alone_s(records: int, each_us: float = NODE_US) -> float:
     """Seconds from a look at so many records to the next."""
-    return min(LEAVE_ALONE_AT_MOST_S, LEAVE_ALONE * records * each_us / 1e6)
+    return min(MOST_LATE, LEAVE_ALONE * records * each_us / 1e6)
 
 
 def of_looks(looks: Iterable[SlurmLook]) -> float:

@@ -2,31 +2,20 @@
 
 import doctest
 import json
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import NodeFacts
 from policy.slurm.by_library import between_looks
 from policy.slurm.by_library.libslurm import LibslurmGateway
-from tests.unit.policy.slurm.test_libslurm import StandIn
+from tests.unit.policy.slurm.stand_in import StandIn
 
 DATA = Path(__file__).parents[2] / "data" / "slurm-26.05" / "berth-slurm-read"
 BEHIND, ABREAST = '["nodes",1]', '["nodes",0]'
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path) -> StandIn:
-    return StandIn(tmp_path)
-
-
-@pytest.fixture
-def gateway(stand_in: StandIn) -> Iterator[LibslurmGateway]:
-    gateway = LibslurmGateway(stand_in.path)
-    yield gateway
-    gateway.close()
 
 
 @pytest.fixture
@@ -175,7 +164,16 @@ def test_after_the_programs_end_nothing_worked_out_is_left(
     )
     first = looks(gateway)
     looks(gateway)
-    with pytest.raises(Exception, match="Unable to contact"):
+    with pytest.raises(SlurmError, match="Unable to contact"):
         looks(gateway)
 
     assert looks(gateway)["n3"] == first["n3"]
+
+
+def test_the_program_and_this_side_have_one_rule_of_how_late_nodes_may_be() -> None:
+    source = (Path(__file__).parents[4] / "slurm_plugins/berth_slurm/gateway_read.c").read_text()
+    defined = {name: int(value) for name, value in re.findall(r"#define (\w+) (\d+)$", source, re.MULTILINE)}
+
+    assert (defined["LEAVE_ALONE"], defined["NODE_US"]) == (between_looks.LEAVE_ALONE, between_looks.NODE_US)
+    assert defined["SELDOM_MS"] == 1_000 * between_looks.LEAST_LATE
+    assert defined["LEAVE_ALONE_AT_MOST_MS"] == 1_000 * between_looks.MOST_LATE

@@ -15,7 +15,7 @@ from policy.slurm import fields
 from policy.slurm.by_command.recorded import recorded_gateway
 from policy.slurm.by_library.libslurm import LibslurmGateway
 from policy.slurm.interface import Gateway, Pin
-from tests.unit.policy.slurm.test_libslurm import StandIn
+from tests.unit.policy.slurm.stand_in import StandIn
 from tests.unit.pyslurm_world import RUNNING, Job, World, held, node
 
 DATA = Path(__file__).parents[2] / "data"

@@ -9,7 +9,8 @@ import pytest
 from policy.formats.errors import SlurmError
 from policy.slurm.by_command.recorded import recorded_gateway
 from policy.slurm.by_library.libslurm import LibslurmGateway
-from tests.unit.policy.slurm.test_libslurm import DATA, VERSIONS, StandIn
+from tests.unit.policy.slurm.stand_in import StandIn
+from tests.unit.policy.slurm.test_libslurm import DATA, VERSIONS
 from tests.unit.pyslurm_world import RUNNING, Job, World, held, partition
 
 PRIORITY = 4
