@@ -102,7 +102,20 @@ class Book(BookRows):
         picture = self.cluster
         if not picture.sharers or claim.start > picture.at or claim.tier != EXCLUSIVE:
             return False
-        return any(picture.sharers[node].guest_mask & claim.mask for node in claim.nodes if node in picture.sharers)
+        return self.has_guests(claim.nodes, claim.mask)
+
+    def has_guests(self, nodes: Sequence[int], mask: int) -> bool:
+        """Tells whether guests sit on some GPUs of some nodes."""
+        sharers = self.cluster.sharers
+        return any(sharers[node].guest_mask & mask for node in nodes if node in sharers)
+
+    def takes_part(self, demand: Demand, nodes: Sequence[int], mask: int) -> bool:
+        """Tells whether a packed job may ask for its part of some free GPUs.
+
+        Slurm does not count guests as users of a GPU. So beside one the job asks for whole GPUs and their seats, and
+        Slurm starts it when the guest has gone.
+        """
+        return demand.share is not None and not self.has_guests(nodes, mask)
 
     def bar(self, nodes: Iterable[int]) -> None:
         """Notes that Slurm's main pass starts no later job on some nodes."""

@@ -72,6 +72,11 @@ class Own:
 Change = Move | Release | Park | Evict | Own
 
 
+def giving_up_first(changes: list[Change]) -> None:
+    """Puts packed jobs that are given back to Slurm before all others: another job may get their part of a GPU."""
+    changes.sort(key=lambda one: not (isinstance(one, Release) and one.job.share > 0))
+
+
 LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 """States of a job that was told to leave its nodes and has not left them yet."""
 

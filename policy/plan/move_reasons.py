@@ -76,4 +76,6 @@ def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part:
         return "its place is not free, and Slurm may preempt for it elsewhere"
     if entry.nodes and not repin and not book.cluster.up[list(entry.nodes)].all():
         return "a node of its place takes no jobs, and with repin = false it gets no other"
+    if entry.must_leave and not repin:
+        return "it was sent elsewhere, and with repin = false it gets no other place"
     return ""

@@ -24,7 +24,7 @@ from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
 from policy.plan.book import Book
-from policy.plan.changes import Change, Release
+from policy.plan.changes import Change, Release, giving_up_first
 from policy.plan.claims import Claim, renumbered
 from policy.plan.guests.choosing import Chooser
 from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
@@ -131,6 +131,7 @@ class Plan:
                         isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
         isolation.group(at, self._ride, everybody, guests, queue, changes)
         self._reread(isolation.clear(changes))
+        giving_up_first(changes)
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
 
@@ -220,6 +221,7 @@ class Plan:
         others = [entry for entry in guests if entry not in seated]
         isolation.group(at, self._ride, jobs, others, index.guests, changes, touched)
         self._reread(isolation.clear(changes))
+        giving_up_first(changes)
         self.queue, self._planned = queue, jobs
         return changes
 

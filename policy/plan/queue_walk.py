@@ -1,6 +1,7 @@
 """The queue walk: each waiting job in order claims its place, and gets another one if it has to."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -190,7 +191,9 @@ class Walk(SimpleClaims):
         Slurm counts percent only. It knows neither whose jobs may share a GPU nor the GPU's memory, so it would start
         the job.
         """
-        if demand.share is None or not entry.nodes or entry.packed == (start == 0.0):
+        if demand.share is None or not entry.nodes:
+            return
+        if entry.packed == (start == 0.0 and self._book.takes_part(demand, entry.nodes, entry.mask)):
             return
         view = self._book.cluster.now(demand.limit)
         why = f"where it was pinned before{company}"
@@ -220,7 +223,8 @@ class Walk(SimpleClaims):
                 return
             berth = self._now(demand, shape)
             if berth is not None:
-                self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
+                begins = self._after_guests(demand, berth)
+                self._changes.append(Move(entry.job, berth, begins, "a task of its array can start there now", task))
                 entry.given[task] = berth.nodes, berth.mask
                 self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.at))
             elif not (self.most_free and self._spreading.start_task(entry, demand, task)):
@@ -281,6 +285,8 @@ class Walk(SimpleClaims):
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
         """Adds a move to the changes; from here on the job counts as pinned there, before Slurm shows it."""
         demand = demand.on(len(move.berth.nodes))
+        if move.start == 0.0 and (begins := self._after_guests(demand, move.berth)):
+            move = replace(move, start=begins)
         entry.claimed = None
         entry.lay_on(demand.n)
         # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
@@ -292,6 +298,14 @@ class Walk(SimpleClaims):
             self._memories.setdefault(entry.job.id, PlannedBefore()).goes_to = entry.nodes
             self._settled.add(entry.job.id)
         entry.packed = demand.share is not None and move.start == 0.0
+
+    def _after_guests(self, demand: Demand, berth: Berth) -> float:
+        """Returns the start that is written for a free place: 0; now for a packed job whose GPUs guests have to leave.
+
+        With a start it asks for whole GPUs until the guests are gone.
+        """
+        waits = demand.share is not None and self._book.has_guests(berth.nodes, berth.mask)
+        return self._book.at if waits else 0.0
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         less = relaxed(entry, self._book.at)

@@ -37,6 +37,10 @@ OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
 """Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
 
 
+_SENT_AWAY = frozenset({"again", "degraded"})
+"""Keys of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
+
+
 @dataclass(slots=True)
 class Waiting:
     """One waiting job, or the tasks of an array that have not split off."""
@@ -147,7 +151,13 @@ class Waiting:
     def must_leave(self) -> bool:
         """Tells whether it must be retried elsewhere: Slurm would start it where it is pinned as soon as it may."""
         job = self.job
-        return not self.nodes and bool(job.required) and job.gpus is not None and "again" in (job.segment or {})
+        sent_away = not _SENT_AWAY.isdisjoint(job.segment or {})
+        return not self.nodes and bool(job.required) and job.gpus is not None and sent_away
+
+    @property
+    def has_left_seat(self) -> bool:
+        """Tells whether it has no place, and Slurm's record pins it to the seat from which it was sent away."""
+        return self.job.guest and self.parked is not None and bool(self.mask) and not (self.nodes or self.job.tasks)
 
     def may_start_at(self, at: float) -> bool:
         """Tells whether it waits only for room."""

@@ -140,6 +140,9 @@ class ModelJob:
     comment: str = ""
     features: str = ""
     requeue: bool = True
+    expedites: bool = False
+    """A run that fails brings it back at once (`--requeue=expedite`), if its node was at fault."""
+    epilog_failed: bool = False
     state: str = "PENDING"
     flag: str = ""
     """The mark that Slurm writes in place of the state."""
@@ -151,6 +154,7 @@ class ModelJob:
     ends_on: set[str] = field(default_factory=set)
     after: str = ""
     """The state after its Epilogs; PENDING with a state of its own where RequeueExit brings it back only then."""
+    comes_expedited: bool = False
     comes_held: bool = False
     """It comes back on hold (RequeueExitHold)."""
     over_at: float = 0.0
@@ -287,7 +291,10 @@ class ModelCluster:
     def order(self) -> list[ModelJob]:
         """Waiting jobs, first the one that Slurm tries first."""
         waiting = [job for job in self.jobs.values() if job.waits]
-        return sorted(waiting, key=lambda job: (-job.priority, job.submitted, job.array or job.id, job.task or 0))
+        return sorted(
+            waiting,
+            key=lambda job: (job.flag != EXPEDITING, -job.priority, job.submitted, job.array or job.id, job.task or 0),
+        )
 
     # Starts and ends
 
@@ -360,7 +367,7 @@ class ModelCluster:
         if job.tasks:
             job = self.split(job, job.tasks[0])
         job.state, job.reason, job.nodes = "RUNNING", "None", tuple(found)
-        job.flag = ""
+        job.flag, job.exit = "", (0, 0)
         job.start = int(self.now)
         job.end = job.start + job.work
         for name, portion in found.items():
@@ -390,13 +397,15 @@ class ModelCluster:
         if not job.ends_on:
             self._after(job)
 
-    def epilog_done(self, job_id: int, name: str) -> None:
-        """The Epilog of a job on a node is over; the node is free again."""
+    def epilog_done(self, job_id: int, name: str, *, failed: bool = False) -> None:
+        """The Epilog of a job on a node is over; the node is free again, or drained because it `failed`."""
         job, node = self.jobs.get(job_id), self.nodes.get(name)
         if node is not None:
             node.epilogs.discard(job_id)
+            node.flags |= {"DRAIN"} if failed else set()
         if job is None or name not in job.ends_on:
             return
+        job.epilog_failed = job.epilog_failed or failed
         job.ends_on.discard(name)
         if not job.ends_on:
             self._after(job)
@@ -404,8 +413,16 @@ class ModelCluster:
     def _after(self, job: ModelJob) -> None:
         if job.after == "PENDING":
             job.restarts += job.state != "PENDING"
+            is_node_at_fault, job.epilog_failed = job.epilog_failed, False
+            expedited, job.comes_expedited = job.comes_expedited or job.flag == EXPEDITING, False
             self._back(job)
-            if job.comes_held:
+            job.begin = 0 if expedited else job.begin
+            if expedited and is_node_at_fault:
+                job.flag, job.reason = EXPEDITING, "None"
+            elif expedited:
+                job.flag, job.priority, job.user_hold = "REQUEUE_HOLD", 0, True
+                job.reason = "job requeued in held state"
+            elif job.comes_held:
                 job.priority, job.flag, job.reason, job.user_hold = 0, "SPECIAL_EXIT", "JobHeldUser", True
                 job.comes_held = False
         else:
@@ -467,6 +484,7 @@ class ModelCluster:
             job.completed = True
 
 
+EXPEDITING = "EXPEDITING"
 _EXITS = {"FAILED": (1, 0), "NODE_FAIL": (0, 1), "CANCELLED": (0, 15)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Refusal
+from tests.world.cluster import EXPEDITING, ModelCluster, ModelJob, ModelNode, Refusal
 from tests.world.updates import NOT_AVAILABLE
 
 
@@ -126,6 +126,8 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
         if not job.ends_on:
             cluster.finish(job, "NODE_FAIL", again=job.requeue)
             job.completed = False
+            if job.expedites:
+                job.flag, job.epilog_failed = EXPEDITING, True
         cluster.epilog_done(job_id, node.name)
 
 
@@ -136,5 +138,7 @@ def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
     """
     cluster.finish(job, "FAILED" if code else "COMPLETED")
     job.exit = (code, 0)
-    if code in {77, 78} and job.requeue:
+    if code and job.expedites:
+        job.after, job.comes_expedited = "PENDING", True
+    elif code in {77, 78} and job.requeue:
         job.after, job.comes_held = "PENDING", code == 78

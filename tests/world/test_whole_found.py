@@ -89,3 +89,63 @@ def test_what_was_laid_for_a_job_that_could_not_share_goes_with_it() -> None:
         ("deliver", 3, "keep"),
         ("on", "run", "epilog", 8, 30),
     ])  # fmt: skip
+
+
+def test_a_share_does_not_start_where_a_guest_still_is() -> None:
+    # Slurm does not count the guest: it started the share, and its node stopped it.
+    play_whole([
+        ("site", 852, 1, 1, 0, 14, 237, 1, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "host", 10, 200, "COMPLETED", 0),
+        ("submit", "guest", 10, 5, "TIMEOUT", 0),
+        ("submit", "upgrade", 10, 20, "TIMEOUT", 1),
+        ("submit", "upgrade", 6, 60, "OUT_OF_MEMORY", 0),
+        ("submit", "share", 7, 1, "COMPLETED", 1),
+        ("submit", "guest", 10, 20, "TIMEOUT", 0),
+        ("sched", 0),
+        ("submit", "share", 9, 60, "COMPLETED", 0),
+        ("sched", 0),
+    ])  # fmt: skip
+
+
+def test_an_upgrade_that_was_sent_away_does_not_start_on_its_old_seat() -> None:
+    # It waited for a GPU of its own, and Slurm's record still had the pin to the seat.
+    play_whole([
+        ("site", 37, 1, 0, 0, 14, 255, 0, 0),
+        ("submit", "gang", 1, 60, "COMPLETED", 0),
+        ("start",),
+        ("sched", 0),
+        ("submit", "share", 5, 20, "COMPLETED", 0),
+        ("pass", 50),
+        ("hear",),
+        ("submit", "retry", 11, 200, "OUT_OF_MEMORY", 2),
+        ("submit", "upgrade", 10, 60, "NODE_FAIL", 0),
+    ])  # fmt: skip
+
+
+def test_nobody_gets_the_part_of_a_job_that_could_not_be_given_back() -> None:
+    # The place was written before the job there was given back, and that answer was lost.
+    play_whole([
+        ("site", 216, 0, 0, 0, 14, 175, 2, 0),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("node", "fewer-gpus", 4),
+        ("submit", "share-array", 8, 1, "NODE_FAIL", 1),
+        ("sched", 0),
+        ("submit", "whole", 9, 5, "TIMEOUT", 1),
+        ("wait", 30),
+        ("node", "mute", 11),
+        ("submit", "share", 6, 1, "TIMEOUT", 0),
+        ("pass", 1),
+        ("write", 50),
+        ("sched", 0),
+        ("fault-of-change", "lost", 2),
+        ("submit", "share-array", 3, 20, "COMPLETED", 0),
+        ("pass", 1),
+        ("write", 50),
+        ("sched", 0),
+        ("wait", 30),
+    ])  # fmt: skip

@@ -101,8 +101,9 @@ def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
     match key:
         case "StartTime":
             job.begin = _moment(cluster, value)
-            # After an update Slurm gives no reason.
-            job.reason = "None" if job.begin <= cluster.now else "BeginTime"
+            if not job.held:
+                # After an update Slurm gives no reason.
+                job.reason = "None" if job.begin <= cluster.now else "BeginTime"
         case "Requeue":
             job.requeue = value == "1"
         case "NumNodes":

@@ -389,7 +389,7 @@ class DeterministicWorld:
                 job.priority, job.flag, job.reason, job.user_hold = 0, "RESV_DEL_HOLD", "ReservationDeleted", True
             case "expedite" if runs and cluster.version >= "25.11":
                 cluster.finish(job, "PENDING", again=True)
-                job.flag = "EXPEDITING"
+                job.flag, job.epilog_failed = "EXPEDITING", True
                 job.begin, job.priority = int(cluster.now), 2_000_000
             case "suspend" if runs:
                 people.suspend(cluster, job)

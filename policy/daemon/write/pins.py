@@ -75,7 +75,7 @@ class Pins:
                     self._write_one(change, name, reading.at, hurry=hurry)
             except SlurmError as problem:
                 failed.append(change.job.id)
-                if isinstance(change, Move) and change.job.share:
+                if isinstance(change, Move | Release) and change.job.share:
                     self._kept_out.update(change.job.required)
                 log.error(f"JobId={name} keeps its place: {problem}", 607)
         return failed

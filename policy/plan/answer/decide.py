@@ -221,7 +221,7 @@ def _place(
     demand = wide.on(len(berth.nodes))
     begin = number(fields, "begin") or 0
     start = max(start, float(begin) if begin > now else 0.0)
-    packed = demand.share is not None and not (start or request.later or nothing_in_sight)
+    packed = not (start or request.later or nothing_in_sight) and book.takes_part(demand, berth.nodes, berth.mask)
     values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
     excluded = _excluded(fields, request, berth, book.fleet, settings)
     values |= {OTHERS: mark_of(excluded)} if excluded else {}

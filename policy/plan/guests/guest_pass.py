@@ -153,9 +153,15 @@ class Riding:
             self._park_again(entry)
 
     def offer(self, entry: Waiting) -> None:
-        """Lets a job that waits for GPUs of its own begin as a guest, if it may."""
-        if self._book.cluster.at >= entry.guest_from and self._wants_offer(entry):
-            self._seat(entry)
+        """Lets a job that waits for GPUs of its own begin as a guest, if it may.
+
+        One without a place that is still pinned to the seat from which it was sent away loses that pin: Slurm would
+        start it there again.
+        """
+        if self._book.cluster.at >= entry.guest_from and self._wants_offer(entry) and self._seat(entry):
+            return
+        if entry.has_left_seat:
+            self._park_again(entry)
 
     def _wants_offer(self, entry: Waiting) -> bool:
         job = entry.job

@@ -7,7 +7,7 @@ from random import Random
 from tests.world.script import Step
 
 KINDS = ("cpu", "whole", "gang", "typed", "typed", "share", "seat", "array", "array-typed", "held", "begin",
-         "no-requeue", "nodelist", "exclude", "licenses")  # fmt: skip
+         "no-requeue", "nodelist", "exclude", "licenses", "expedite")  # fmt: skip
 
 CHANGES = (
     *("StartTime=now", "StartTime=now", "StartTime=now+900", "AdminComment=words", "Extra=more", "Comment=text"),
@@ -75,4 +75,4 @@ def _step(draw: Random, name: str, kinds: tuple[str, ...]) -> Step:
         case "partition":
             return name, draw.choice(("UP", "UP", "DOWN", "DRAIN", "INACTIVE"))
         case _:
-            return name, draw.choice(("open", "open", "close")), 1 + some % 4
+            return name, draw.choice(("open", "open", "close", "fail")), 1 + some % 4

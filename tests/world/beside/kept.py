@@ -56,6 +56,23 @@ KEPT: dict[str, list[Step]] = {
         *_RUNS, ("submit", "held", 0), ("partition", "INACTIVE"), ("gateway", "annotate", 0), ("gateway", "pin", 1),
         ("update", "AdminComment=words", 0, "own"), ("people", "release", 1, "own"), ("partition", "UP"),
     ],
+    "a run of --requeue=expedite that fails comes back on hold": [
+        ("gate", "close", 1), ("submit", "expedite", 0), ("ends", 0, 1), ("gateway", "pin", 0), ("gate", "open", 1),
+        ("gateway", "release", 0), ("people", "release", 0, "own"),
+    ],
+    "and at the front where its Epilog failed as well": [
+        ("gate", "fail", 1), ("submit", "expedite", 0), ("ends", 0, 77), ("gateway", "annotate", 0),
+        ("gateway", "pin", 0), ("people", "hold", 0, "own"), ("people", "release", 0, "own"), ("gate", "open", 1),
+        ("node", "resume", 1), ("ends", 0, 0),
+    ],
+    "or where its node went down": [
+        ("submit", "expedite", 0), ("submit", "nodelist", 4), ("node", "down", 1), ("people", "requeue", 0, "own"),
+        ("gateway", "release", 0), ("node", "resume", 1),
+    ],
+    "an Epilog that fails drains the node": [
+        ("gate", "fail", 1), *_RUNS, ("submit", "nodelist", 0), ("ends", 0, 0), ("gate", "open", 1),
+        ("node", "resume", 1),
+    ],
     "a list of nodes is looked at before GPUs": [
         *_RUNS, ("update", "ReqNodeList=n2 TresPerNode=gres/gpu:g3:1 AdminComment=words Extra=more", 0, "own"),
     ],

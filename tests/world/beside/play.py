@@ -42,6 +42,7 @@ class BothSides:
         self.model.counts_models = True
         self.first = 0
         self.closed: set[str] = set()
+        self.failing: set[str] = set()
         self.settles = settles
         self.lingers = 2.5
         self.steps = self.commands = 0
@@ -161,7 +162,7 @@ class BothSides:
     def _pass_epilogs(self) -> None:
         for job in list(self.model.jobs.values()):
             for name in sorted(job.ends_on - self.closed):
-                self.model.epilog_done(job.id, name)
+                self.model.epilog_done(job.id, name, failed=name in self.failing)
 
     def on_model(self, *words: str) -> bytes:
         """A command on the model, as `run_command` does it."""
@@ -217,10 +218,14 @@ class BothSides:
             case "partition", str(state):
                 self._both("scontrol", "update", "PartitionName=gpu", f"State={state}")
             case "gate", str(state), int(number):
-                self.real.gate(f"n{number}", is_open=state == "open")
-                (self.closed.discard if state == "open" else self.closed.add)(f"n{number}")
+                self._gate(f"n{number}", state)
             case _:
                 raise AssertionError(f"no such step: {step}")
+
+    def _gate(self, node: str, state: str) -> None:
+        self.real.gate(node, state)
+        for names, what in ((self.closed, "close"), (self.failing, "fail")):
+            (names.add if state == what else names.discard)(node)
 
     def _pick(self, number: int) -> ModelJob | None:
         jobs = list(self.model.jobs.values())
@@ -237,6 +242,8 @@ class BothSides:
 
     def _submit(self, kind: str, size: int) -> None:
         user = submit.USERS[size % len(submit.USERS)]
+        if kind == "expedite" and self.model.version < "25.11":
+            kind = "whole"
         said = self.real.submit(submit.options(kind, size), user)
         self._now()
         if isinstance(said, str):

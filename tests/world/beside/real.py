@@ -23,13 +23,19 @@ svc berthd stop
 cd /etc/slurm
 : > plugstack.conf
 sed -i -e '/^JobSubmitPlugins=/d; /^CliFilterPlugins=/d; /^Prolog=/d; /^RequeueExit/d; /^Licenses=/d' \
-    -e 's/bf_interval=2/bf_interval=1/; s/^ReturnToService=.*/ReturnToService=0/' \
+    -e '/^SlurmctldParameters=/d; s/bf_interval=2/bf_interval=1/; s/^ReturnToService=.*/ReturnToService=0/' \
     -e 's,^Epilog=.*,Epilog=@/epilog,; s/^DefMemPerCPU=.*/DefMemPerCPU=100/' slurm.conf
-printf 'RequeueExit=77\nRequeueExitHold=78\nLicenses=berth_h100:12,berth_l40s:2\n' >> slurm.conf
+cat >> slurm.conf <<'END'
+RequeueExit=77
+RequeueExitHold=78
+Licenses=berth_h100:12,berth_l40s:2
+SlurmctldParameters=enable_expedited_requeue
+END
 install -d -m 1777 @ @/end
 cat > @/epilog <<'END'
 #!/bin/bash
 while [ -e @/closed.$SLURMD_NODENAME ]; do sleep 0.1; done
+[ ! -e @/fail.$SLURMD_NODENAME ]
 END
 cat > @/job <<'END'
 #!/bin/bash
@@ -45,7 +51,7 @@ scontrol reconfigure
 """.replace("@", FOLDER)
 
 CLEAN = r"""
-rm -f @/closed.* @/run.*
+rm -f @/closed.* @/fail.* @/run.*
 scontrol update PartitionName=gpu State=UP
 for id in $(squeue -h -a -o %A | sort -un); do scontrol update JobId=$id Requeue=0 2>/dev/null; done
 for i in $(seq 60); do
@@ -129,9 +135,12 @@ class RealSlurm:
         """Let a run end."""
         self.bash(f"echo {code} > {FOLDER}/end/{job}.{restarts}")
 
-    def gate(self, node: str, *, is_open: bool) -> None:
-        """Epilogs on a node end at once, or wait."""
-        self.bash(f"rm -f {FOLDER}/closed.{node}" if is_open else f"touch {FOLDER}/closed.{node}")
+    def gate(self, node: str, state: str) -> None:
+        """Epilogs on a node end at once (`open`), wait (`close`), or fail at once."""
+        marks = {"close": "closed", "fail": "fail"}
+        made = f"touch {FOLDER}/{marks[state]}.{node}; " if state in marks else ""
+        others = " ".join(f"{FOLDER}/{mark}.{node}" for of, mark in marks.items() if of != state)
+        self.bash(f"{made}rm -f {others}")
 
     def perform(self, words: list[str], more: dict[str, str] | None = None) -> Result:
         """Run one command as root."""

@@ -30,7 +30,7 @@ def options(kind: str, size: int) -> list[str]:
         "nodelist": ["-N1", "-w", node, f"--gres=gpu:{k}"],
         "exclude": ["-N1", "-x", node, f"--gres=gpu:{k}"],
         "licenses": ["-N1", f"--gpus={k}", f"-Lberth_h100:{k}"],
-        "expedite": ["-N1", f"--gpus={k}", "--requeue=expedite"],
+        "expedite": ["-N1", "-w", node, f"--gpus={k}", "--requeue=expedite"],
     }[kind]
 
 
@@ -52,6 +52,7 @@ def record(number: int, user: int, kind: str, size: int) -> ModelJob:
         "nodelist": lambda: _set(job, req_nodes=node, tres_per_node=f"gres/gpu:{k}"),
         "exclude": lambda: _set(job, exc_nodes=node, tres_per_node=f"gres/gpu:{k}"),
         "licenses": lambda: _set(job, licenses=f"berth_h100:{k}"),
+        "expedite": lambda: _set(job, req_nodes=node, expedites=True),
     }
     make.get(kind, lambda: None)()
     if not job.tres_per_node and kind != "cpu":

@@ -63,13 +63,14 @@ class NodeLaws:
         machine = world.side.machines[node]
         gpu = machine.gpus[int(words["gpu"])]
         recent = world.clock.passed - _REASON_LASTS
-        load = gpu.busy == 100 or gpu.slow_clock or world.troubled[node] > recent
+        fails = machine.nvml_fails or gpu.lost or world.troubled[node] > recent
+        load = gpu.busy == 100 or gpu.slow_clock
         others = [run for run in world.slurm.runs.values() if run.node == node and not run.sharing]
         owned = any(gpu.index in run.gpus for run in others) or any(
             run.node == node and gpu.index in run.gpus and run.ended_at > recent and not run.sharing
             for run in world.slurm.past
         )
-        if not (load or owned or fault > min(recent, spoke)):
+        if not (load or fails or owned or fault > min(recent, spoke)):
             world.slurm.problems.append(
                 f"the guard of {node} sends job {job.id} away from GPU {gpu.index} for no reason"
             )

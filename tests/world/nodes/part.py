@@ -9,7 +9,7 @@ from tests.world.clock import VirtualTime
 from tests.world.cluster import ModelCluster
 from tests.world.nodes import invariants
 from tests.world.nodes.invariants import NodeLaws
-from tests.world.nodes.machine import Machine
+from tests.world.nodes.machine import Machine, ModelProcess
 from tests.world.nodes.side import NodeSide
 from tests.world.nodes.slurm import NodeRun
 from tests.world.script import Step
@@ -200,7 +200,7 @@ class NodePart:
     # Faults
 
     def _harm(self, how: str, kind: str, number: int) -> None:
-        found = self.side.programs((kind,))
+        found = self._holders() if kind == "holder" else self.side.programs((kind,))
         if not found:
             return
         process = found[number % len(found)]
@@ -209,6 +209,21 @@ class NodePart:
             process.stalled = True
         else:
             process.end()
+
+    def _holders(self) -> list[ModelProcess]:
+        """The guards that hold a guest frozen: owners of guests' GPUs need all of these for some seconds."""
+        until = self.clock.passed + 15.0
+        while guests := [run for run in self.slurm.runs.values() if run.guest and run.phase == "runs"]:
+            held = [self.side.guards.get(name) for name, one in self.side.machines.items() if one.frozen_since]
+            if (found := [one for one in held if one is not None and not one.dead]) or self.clock.passed > until:
+                return found
+            for run in guests:
+                self.trouble(run.node)
+                for place in run.gpus:
+                    gpu = self.side.machines[run.node].gpus[place]
+                    gpu.busy, gpu.memory_used = 100, 0.97
+            self.wait(0.3)
+        return []
 
     def _again(self, what: str, number: int) -> None:
         """Slurm runs a program once more: an Epilog of a run that is over, or the Prolog of one that has begun."""

@@ -8,7 +8,7 @@ from tests.world.script import Step
 
 KINDS = ("share", "share", "share", "host", "guest", "guest", "whole")
 PEOPLE = ("cancel", "requeue", "requeue", "begin", "end", "end", "end")
-PROGRAMS = ("prolog", "epilog", "guard", "guard", "dead-man", "aftermath")
+PROGRAMS = ("prolog", "epilog", "guard", "holder", "holder", "dead-man", "aftermath")
 MPS = ("dies", "server-dies", "fault", "hangs", "refuses", "works", "works", "no-server", "slow", "missing")
 GPU = ("fails", "works", "works", "busy", "idle", "idle", "hot", "xid", "lost")
 DISK = ("full", "free", "free", "fails")
@@ -38,8 +38,18 @@ def drawn_nodes(seed: int, count: int) -> list[Step]:
     if draw.randrange(4):
         steps += [("guard", 0), ("guard", 1)]
     while len(steps) < count:
-        steps.append(node_step(draw, draw.choices(names, mood)[0], jobs))
+        steps += _next(node_step(draw, draw.choices(names, mood)[0], jobs), often=not draw.randrange(2))
     return steps
+
+
+def _next(step: Step, *, often: bool) -> list[Step]:
+    """A step, and what often comes after such a one: a node whose Epilog was killed is resumed, and a hang lasts."""
+    match step[:2]:
+        case ("cut", "epilog") if often:
+            return [step, ("node", "resume", 0), ("node", "resume", 1)]
+        case ("hang", _) if often:
+            return [step, ("wait", 20)]
+    return [step]
 
 
 def node_step(draw: Random, name: str, jobs: tuple[str, ...]) -> Step:  # noqa: PLR0912 - a table

@@ -226,6 +226,15 @@ def test_an_upgrade_that_was_sent_away_is_pinned_anew_though_its_former_gpu_is_f
     assert (move.way, move.start) == ("", 0.0)
 
 
+def test_an_upgrade_that_was_sent_away_and_has_no_place_loses_the_pin_to_its_old_seat() -> None:
+    # Slurm would start it there as soon as it may.
+    sent_away = {**UPGRADE, "parked": "0", "evicted": "1", "avoids": f"n1@{int(NOW) + 600}"}
+    back = seated(10, "n1", 0, segment=sent_away, reason="BeginTime")
+    [park] = plan([node("n1")], [back])
+    assert isinstance(park, Park)
+    assert plan([node("n1")], [parked(10, segment=sent_away)]) == []
+
+
 def test_who_is_to_be_upgraded_waits_for_its_own_and_sits_meanwhile() -> None:
     waits = waiting(5, "n1", 0b1, segment=UPGRADE)
     jobs = [running(1, "n1", 0b1111_1110, 9_000), host(2, "n1", 0b1), waits]

@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.plan.answer.segment_values import moved
-from policy.plan.changes import Change, Move
+from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import why
@@ -161,6 +161,22 @@ def test_who_moves_aside_is_written_before_who_comes() -> None:
     assert [(move.job.id, move.berth.gpus) for move in changes] == [(5, (1,)), (6, (0,))]
 
 
+def given_back() -> tuple[list[NodeFacts], list[JobFacts], list[Change]]:
+    """Job 6 takes the place of job 5, which is not pinned ahead: its site lets Slurm preempt."""
+    nodes = [node("n1", used=0xFE)]
+    jobs = [
+        running(9, "n1", 0xFE, 9_000),
+        packed_waiting(5, "n1", 0, 50, priority=1, user=7),
+        packed_waiting(6, "n1", 0, 50, priority=9, **WHOLE),
+    ]
+    return nodes, jobs, replan(nodes, jobs, Plan(BerthPolicy(), Settings(pin_ahead=False)))
+
+
+def test_who_is_given_back_is_told_before_another_gets_its_place() -> None:
+    changes = given_back()[2]
+    assert [(type(one), one.job.id) for one in changes] == [(Release, 5), (Move, 6)]
+
+
 def test_an_ended_packed_job_gives_its_part_to_the_first_that_it_helps() -> None:
     nodes = [node("n1", used=0xFE, shared=(90,))]
     jobs = [
@@ -202,6 +218,19 @@ def test_why_a_packed_job_waits_speaks_of_its_part() -> None:
     assert (reason.kind, "30 %" in reason.text) == ("capacity", True)
 
 
+def test_one_that_could_not_have_its_share_leaves_before_it_may_start_again() -> None:
+    # Slurm would start it with the pin that it has then.
+    sent_away = {"degraded": "1", "avoids": f"n1@{int(NOW) + 600}"}
+    job = packed_waiting(5, "n1", 0, 30, segment=sent_away, reason="BeginTime", begin=int(NOW) + 100)
+    nodes = [node("n1"), node("n2")]
+    [move] = moves(replan(nodes, [job]))
+    assert move.berth.names == ("n2",)
+
+    [back] = replan(nodes, [job], Plan(BerthPolicy(), Settings(repin=False)))
+    assert isinstance(back, Release)
+    assert "with repin = false it gets no other place" in back.reason
+
+
 def test_a_node_that_failed_a_job_is_avoided_for_a_time() -> None:
     plan = Plan(BerthPolicy(), Settings())
     job = packed_waiting(5, "n1", 0, 30, segment={"avoids": f"n1@{int(NOW) + 60}"})
@@ -231,6 +260,11 @@ class Gateway:
             raise SlurmError(f"job {job_id} is running")
         self.pins.append((job_id, pin))
 
+    def release(self, job_id: int, _: str, **__: object) -> bool:
+        if job_id in self.started:
+            raise SlurmError(f"job {job_id} is running")
+        return True
+
 
 def write(changes: list[Change], look: Reading, *started: int) -> tuple[list[tuple[int, Pin]], list[int]]:
     gateway = Gateway(frozenset(started))
@@ -251,6 +285,11 @@ def test_nobody_is_put_beside_a_job_that_started_when_it_should_not() -> None:
     written, failed = write(changes, reading(nodes, jobs))
     assert [(job_id, pin.share, pin.seats) for job_id, pin in written] == [(5, 0, True), (6, 50, False)]
     assert failed == []
+
+
+def test_nor_beside_one_that_could_not_be_given_back() -> None:
+    nodes, jobs, changes = given_back()
+    assert write(changes, reading(nodes, jobs), 5) == ([], [5, 6])
 
 
 # Whatever comes, in whatever order: a small Slurm that starts what it may by its own rules, which are percent only.
