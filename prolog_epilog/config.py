@@ -22,7 +22,7 @@ _KINDS = {str: "a text in quotes", int: "a whole number", float: "a number", boo
 _PATHS = ("inject_from", "jobs_for_dcgm", "jobs_for_jobstats", "mps_control", "scontrol", "log")
 _IN_LISTS = ("inject_from",)
 """Keys whose values become elements of lists of paths."""
-_LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1}
+_LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1, "scontrol_timeout": 1}
 
 
 class NodeConfig(NamedTuple):
@@ -58,6 +58,8 @@ class NodeConfig(NamedTuple):
     """The site's own signs of failures: absolute paths (docs/failures.md)."""
     scontrol: str = ""
     """The path of Slurm's command scontrol; empty: where packages put it."""
+    scontrol_timeout: float = 1.0
+    """Seconds for Slurm to tell of a job."""
 
 
 def find(environment: Mapping[str, str]) -> str:

@@ -54,7 +54,7 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFindi
         yield NodeFinding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
     except NodeConfigError as problem:
         yield NodeFinding("berth.conf", ok=False, text=str(problem))
-    slurm = Scontrol(settings.scontrol, slurm_conf)
+    slurm = Scontrol(settings.scontrol, slurm_conf, settings.scontrol_timeout)
     shares = not config.plain(path)
     if not shares:
         text = "advise: no job shares a GPU, so a node needs berth-epilog for classes of failures, and nothing else"
@@ -115,7 +115,7 @@ def longest(settings: NodeConfig) -> int:
     It may have to wait for the Prolog or Epilog of another job on the same GPU, which takes as long.
     """
     chained = settings.chain_timeout if settings.chain_prolog or settings.chain_epilog else 0
-    one = settings.mps_start_timeout + settings.mps_stop_timeout + chained
+    one = settings.mps_start_timeout + settings.mps_stop_timeout + settings.scontrol_timeout + chained
     return round(2 * one) + _MARGIN
 
 
@@ -126,7 +126,8 @@ def _limit(name: str, limit: int, least: int) -> NodeFinding:
         return NodeFinding(name, ok=True, text=f"{limit} s")
     advice = (
         f"{limit} s is less than MPS and the site's scripts may take: Slurm would kill the Prolog and drain the node; "
-        f"set more than {least}, or lower mps_start_timeout, mps_stop_timeout or chain_timeout in [node] of berth.conf"
+        f"set more than {least}, or lower mps_start_timeout, mps_stop_timeout, scontrol_timeout or chain_timeout in "
+        "[node] of berth.conf"
     )
     return NodeFinding(name, ok=False, text=advice)
 

@@ -117,7 +117,7 @@ def _settings(path: str) -> tuple[config.NodeConfig, str]:
 
 
 def _here(settings: config.NodeConfig, trouble: str, report: _Report, options: dict[str, str]) -> Here:
-    slurm = Scontrol(settings.scontrol, os.environ.get("SLURM_CONF", ""))
+    slurm = Scontrol(settings.scontrol, os.environ.get("SLURM_CONF", ""), settings.scontrol_timeout)
     return Here(settings, slurm, report.say, options.get("root", ROOT), options.get("dev", DEV), trouble)
 
 

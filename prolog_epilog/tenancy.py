@@ -17,7 +17,7 @@ from prolog_epilog.here import Here, drain, indices_of, run_chain
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
-from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres, Scontrol
 from prolog_epilog.messages import numbered
@@ -239,6 +239,8 @@ def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     # The guard decides what an owner leaves to its guest, so MPS lets both have all.
     share = file.share or (100 if file.tier else 0)
     tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier, start=file.start)
+    if file.way == "mps" and file.tier == GUARANTEED and time_slices.has_guest(here.paths, file.uuids):
+        file = replace(file, way="time")
     if file.way == "mps":
         _keep_apart(here.paths, file)
     if file.way == "time":

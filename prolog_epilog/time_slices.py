@@ -7,7 +7,7 @@ has its own books: a job on several GPUs may have a guest, or a neighbour, on on
 from collections.abc import Sequence
 
 from prolog_epilog.errors import CannotShare
-from prolog_epilog.job.extra import GUARANTEED
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.mps.lifecycle import UNSET, Attached
 from prolog_epilog.mps.limits import Level
 from prolog_epilog.node import files, processes
@@ -53,6 +53,14 @@ def _books(paths: Paths, uuid: str, boot: str) -> SetState:
     if found.method != METHOD or found.uuids != (uuid,):
         raise CannotShare(f"GPU {uuid} is shared in another way now; berthd places the job elsewhere")
     return found
+
+
+def has_guest(paths: Paths, uuids: Sequence[str]) -> bool:
+    """Tells whether a guest shares one of these GPUs by time."""
+    boot = processes.boot_id(paths.boot_id)
+    found = [one for uuid in uuids if (one := state.load(paths, uuid)) is not None]
+    in_turn = [one for one in found if one.method == METHOD and one.boot == boot]
+    return any(tenant.tier == OPPORTUNISTIC for one in in_turn for tenant in one.tenants)
 
 
 def detach(paths: Paths, job: int, start: int = 0) -> bool:

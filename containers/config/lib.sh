@@ -1,6 +1,6 @@
 # Shared by the scripts of the test cluster's containers.
 # shellcheck shell=bash disable=SC2034 # the scripts use these
-CONFIG=$(dirname "${BASH_SOURCE[0]}")
+CONFIG=${BASH_SOURCE[0]%/*}
 ETC=${BERTH_CLUSTER_ETC:-/etc/slurm}
 STATE=/run/cluster
 LOGS=/var/log/cluster

@@ -17,6 +17,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from prolog_epilog import config
 from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
@@ -59,7 +60,7 @@ def main() -> int:
     except NodeConfigError as problem:
         sys.stderr.write(f"berth-guard: error: {tagged(numbered(problem), GUARD)}\n")
         return _WRONG
-    slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""))
+    slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""), node.scontrol_timeout)
     watch = Watch(paths, node, slurm, audit.Judge(node.violation), processes.boot_id(paths.boot_id))
     try:
         return _once(watch) if words.once else _guard(watch, settings, notices)
@@ -111,11 +112,22 @@ def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int
         os.close(lock)
 
 
+class Stop:
+    """Tells the guard's threads to end. Takes no lock: the main thread may hold it when the signal interrupts it."""
+
+    def __init__(self) -> None:
+        self.heard = False
+
+    def hear(self, _number: int, _frame: FrameType | None) -> None:
+        """Handles the signal."""
+        self.heard = True
+
+
 def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_man: deadman.DeadMan) -> int:
     """Runs the guard until SIGTERM or SIGINT."""
-    stop = threading.Event()
+    stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+        signal.signal(number, stop.hear)
     # Blocked in all threads, the signal stays pending for the thread that started the program; ignored, it would be
     # lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -137,17 +149,18 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     try:
         return _turn(watch, keeper, dead_man, slow, stop)
     finally:
-        stop.set()
+        stop.heard = True
         keeper.release()
         senses.stop()
         slow.join(2.0)
 
 
-def _turn(
-    watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threading.Thread, stop: threading.Event
-) -> int:
+def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threading.Thread, stop: Stop) -> int:
     mishaps, due = _mishaps(watch), time.monotonic()
-    while not stop.wait(max(0.0, due - time.monotonic())):
+    while True:
+        time.sleep(max(0.0, due - time.monotonic()))
+        if stop.heard:
+            return 0
         now = time.monotonic()
         due = max(due + PERIOD, now)
         mishaps.attempt("a turn of the guard", partial(keeper.turn, now))
@@ -155,15 +168,14 @@ def _turn(
             watch.say("the guard's dead-man has died: all are thawed, and the guard begins anew")
             return 1
         # Told to stop, it may end before this thread sees that.
-        if not slow.is_alive() and not stop.is_set():
+        if not slow.is_alive() and not stop.heard:
             watch.say("the guard's slow thread has ended: nobody would be evicted, and the guard begins anew")
             return 1
-    return 0
 
 
-def _slow(watch: Watch, levels: EnforcedLevels, errands: Errands, stop: threading.Event) -> None:
+def _slow(watch: Watch, levels: EnforcedLevels, errands: Errands, stop: Stop) -> None:
     mishaps, due = _mishaps(watch), time.monotonic()
-    while not stop.is_set():
+    while not stop.heard:
         mishaps.attempt("an errand", partial(_run_errand, errands, due - time.monotonic()))
         now = time.monotonic()
         if now >= due:

@@ -51,8 +51,9 @@ class HeldGres(NamedTuple):
 class Scontrol:
     """Slurm's command scontrol, by its absolute path."""
 
-    def __init__(self, path: str = "", conf: str = "") -> None:
+    def __init__(self, path: str = "", conf: str = "", seconds: float = _JOB_SECONDS) -> None:
         self._path = path
+        self._seconds = seconds
         self._environment = {**children.CLEAN, "SLURM_CONF": conf} if conf else children.CLEAN
 
     def gpus(self, job: int, node: str) -> tuple[int, ...]:
@@ -61,12 +62,12 @@ class Scontrol:
 
     def held(self, job: int, node: str) -> HeldGres:
         """Returns the GPUs that Slurm gave a job on a node."""
-        return held(self._show(_JOB_SECONDS, job, "-d")[1], node)
+        return held(self._show(self._seconds, job, "-d")[1], node)
 
     def is_there(self, job: int) -> bool:
         """Tells whether Slurm still has a job on some node; True if it does not say."""
         try:
-            _, text = self._show(_JOB_SECONDS, job)
+            _, text = self._show(self._seconds, job)
         except NodeSlurmError as problem:
             return _UNKNOWN not in str(problem)
         states = _STATE.findall(text)
@@ -74,7 +75,7 @@ class Scontrol:
 
     def state(self, job: int) -> str:
         """Returns a job's state in Slurm; empty if its texts imitate one, or if it is no single job."""
-        states: list[str] = _STATE.findall(self._show(_JOB_SECONDS, job)[1])
+        states: list[str] = _STATE.findall(self._show(self._seconds, job)[1])
         return states[0] if len(states) == 1 else ""
 
     def is_sent_away(self, job: int) -> bool:

@@ -3,6 +3,7 @@
 Slurm does the same to the Prolog itself, so a program in a group of its own must be killed when Slurm's SIGTERM comes.
 """
 
+import fcntl
 import os
 import signal
 import time
@@ -16,6 +17,8 @@ CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 """The environment of root's helper programs: nothing of the job's."""
 
 _REAP_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
+"""Seconds after which the program is looked at whether or not a signal came: a thread of the driver's may take it."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 
 
@@ -29,7 +32,7 @@ class ProgramEnd(NamedTuple):
 
 def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False) -> ProgramEnd:
     """Runs one program to its end; with `capture` its standard output and error are kept, else they are ours."""
-    output = os.memfd_create("output") if capture else None
+    output = _file() if capture else None
     waited = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         code = _wait(_start(command, environment, output), command[0], seconds)
@@ -38,6 +41,13 @@ def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, 
         signal.pthread_sigmask(signal.SIG_SETMASK, waited)
         if output is not None:
             os.close(output)
+
+
+def _file() -> int:
+    """Returns a file in memory; whoever writes appends, since such a file has no lock on its position."""
+    file = os.memfd_create("output")
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+    return file
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], output: int | None) -> int:
@@ -62,10 +72,11 @@ def _wait(group: int, name: str, seconds: float) -> int:
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-            caught = signal.sigtimedwait(_SIGNALS, max(0.0, due - time.monotonic()))
-            if caught is None:
+            left = due - time.monotonic()
+            if left <= 0.0:
                 raise TookTooLong(f"{name} did not end within {seconds:.3g} s; find out what it waits for")
-            if caught.si_signo == signal.SIGTERM:
+            caught = signal.sigtimedwait(_SIGNALS, min(left, _LOOK_SECONDS))
+            if caught is not None and caught.si_signo == signal.SIGTERM:
                 raise Interrupted(f"{name} was ended because Slurm ends the Prolog or Epilog; see PrologEpilogTimeout")
     finally:
         _kill(group)

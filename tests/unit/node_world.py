@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prolog_epilog.errors import ExtraError
 from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth, read
+from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state
 from tests.fakes import nvml
@@ -52,6 +53,8 @@ class World:
         (self.folder / "records").mkdir()
         answer = f"[ -e {self.folder}/records/$3 ] || exit 1\nexec /bin/cat {self.folder}/records/$3"
         self.settings["scontrol"] = str(self.script("scontrol", f'echo "$@" >>{self.folder}/asked\n{answer}'))
+        # A loaded machine may need a second to start a shell.
+        self.settings["scontrol_timeout"] = 30.0
 
     def with_gpus(self) -> None:
         """A simulated driver with eight GPUs, and a simulated MPS."""
@@ -64,7 +67,7 @@ class World:
     def mps_wishes(self, wishes: Mapping[str, object]) -> None:
         """How the simulated MPS behaves from now on."""
         content = {"machine": str(self.folder / "machine"), "devices": "", **wishes}
-        (self.folder / "fake-mps.json").write_text(json.dumps(content))
+        files.write(self.folder / "fake-mps.json", json.dumps(content), 0o644)
 
     def happens(self, statement: str) -> None:
         """Something changes on the simulated machine."""

@@ -87,9 +87,9 @@ def test_a_good_slurm_conf_passes() -> None:
         ({"LaunchParameters": "(null)"}, "LaunchParameters", "add use_interactive_step"),
         ({"KillWait": "30 sec"}, "KillWait", "30 s; set 60 or more"),
         ({"PrologEpilogTimeout": "30"}, "PrologEpilogTimeout", "30 s is less than"),
-        ({"PrologEpilogTimeout": "175"}, "PrologEpilogTimeout", "set more than 175"),
+        ({"PrologEpilogTimeout": "177"}, "PrologEpilogTimeout", "set more than 177"),
         ({"PrologTimeout": "100"}, "PrologTimeout", "would kill the Prolog and drain the node"),
-        ({"EpilogTimeout": "100"}, "EpilogTimeout", "set more than 175"),
+        ({"EpilogTimeout": "100"}, "EpilogTimeout", "set more than 177"),
     ],
 )
 def test_each_fault_of_slurm_conf_has_its_cure(change: dict[str, str], name: str, says: str) -> None:
@@ -101,9 +101,9 @@ def test_each_fault_of_slurm_conf_has_its_cure(change: dict[str, str], name: str
 
 def test_a_limit_that_lets_our_own_ones_end_first_passes() -> None:
     chained = NodeConfig(chain_prolog=("/x",), chain_timeout=100)
-    assert failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "176"}, NodeConfig())) == {}
+    assert failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "178"}, NodeConfig())) == {}
     assert failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "0 sec"}, NodeConfig())) == {}
-    assert list(failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "375"}, chained))) == ["PrologEpilogTimeout"]
+    assert list(failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "377"}, chained))) == ["PrologEpilogTimeout"]
 
 
 def test_the_notice_is_called_by_berth_epilog_or_has_a_line_of_its_own(tmp_path: Path) -> None:

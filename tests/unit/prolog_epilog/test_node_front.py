@@ -143,7 +143,7 @@ CALLS = [
 ]
 STATES = [("none", False), ("none", True), ("file", False), ("link", False)]
 """The job's share file, and whether any GPU of the node is shared."""
-ASKS = {"os.killpg", "os.posix_spawn", "open"}
+ASKS = {"fcntl.fcntl", "os.killpg", "os.posix_spawn", "open"}
 """What it takes the program to ask scontrol."""
 
 

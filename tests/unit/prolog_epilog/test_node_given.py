@@ -129,7 +129,7 @@ def test_neither_does_one_whose_extra_says_that_its_gpus_are_whole(world: World,
 def test_neither_do_shards_without_a_berth_that_can_be_read(world: World, extra: str) -> None:
     slurm_gave(world, "shard:g0:5(5/100)")
 
-    world.run("prolog", extra, "0", SLURM_JOB_PARTITION="gpu")
+    world.run("prolog", extra, "0", user=1_000, SLURM_JOB_PARTITION="gpu")
 
     assert "requeuehold Incomplete 7\n" in world.asked
     assert "5 % of GPU 0" in why(world)

@@ -21,7 +21,7 @@ def scontrol(folder: Path, state: str, comment: str, name: str = "job") -> Scont
     program = folder / "scontrol"
     program.write_text(f'#!/bin/sh\n[ "$*" = "show job 42" ] && cat {folder}/record\n')
     program.chmod(0o755)
-    return Scontrol(str(program))
+    return Scontrol(str(program), seconds=60.0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ class Asked:
             f'cat "{folder}/answers/$*" 2>/dev/null || {{ echo "slurm_load_jobs error: Invalid job id"; exit 1; }}\n'
         )
         program.chmod(0o755)
-        self.slurm = Scontrol(str(program))
+        self.slurm = Scontrol(str(program), seconds=60.0)
 
     @property
     def words(self) -> list[str]:
@@ -79,8 +79,7 @@ OTHERS = [record(43, "42_1", "RUNNING", SEATED, gres="seat:g1:1(IDX:1)"), record
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loaded machine may need a second to start a shell."""
-    for limit in ("_JOB_SECONDS", "_CHANGE_SECONDS"):
-        monkeypatch.setattr(f"prolog_epilog.job.slurm.{limit}", 60.0)
+    monkeypatch.setattr("prolog_epilog.job.slurm._CHANGE_SECONDS", 60.0)
 
 
 @pytest.fixture(params=["first", "last"])

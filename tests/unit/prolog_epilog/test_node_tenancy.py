@@ -15,7 +15,8 @@ import pytest
 
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.share_file import ShareRecord
-from tests.fakes.mps.world import USER, needs_root
+from tests.fakes.mps.world import USER
+from tests.rights import needs_root
 from tests.unit.node_world import NODE, World, berth, is_alive
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,7 @@ def test_two_jobs_come_and_go(world: World) -> None:
     assert first.environment["CUDA_MPS_PIPE_DIRECTORY"].startswith(str(world.root / "mps"))
     assert first.environment["CUDA_VISIBLE_DEVICES"] == first.uuids[0]
     # Who runs as nobody else cannot keep a user from MPS's server.
-    assert first.level == ("server-ceiling" if os.geteuid() == 0 else "open-ceiling")
+    assert first.level == ("server-ceiling" if os.geteuid() != USER else "open-ceiling")
     assert first.level_text
     assert "CUDA_MPS_LOG_DIRECTORY" in first.unset
 
@@ -193,6 +194,20 @@ def test_more_than_a_whole_gpu_is_refused(world: World) -> None:
     begin(world, 8, 60)
 
     assert "120 %" in share(world, 8).why
+
+
+def test_a_host_that_bears_mps_goes_in_turn_with_a_guest_that_is_there_already(world: World) -> None:
+    guest = berth(2, tier="opportunistic", way="time")
+    assert world.run("prolog", guest, "", job=8).returncode == 0
+
+    done = world.run("prolog", berth(2, tier="guaranteed", way="mps"), "2", job=7)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (share(world).degraded, share(world).way, share(world).tier) == (False, "time", "guaranteed")
+    assert sorted(world.books()) == [7, 8]
+    for job, extra, gpus in ((7, berth(2, tier="guaranteed", way="mps"), "2"), (8, guest, "")):
+        assert world.run("epilog", extra, gpus, job=job).returncode == 0
+    assert world.books() == {}
 
 
 def test_by_time_any_two_users_share(world: World) -> None:

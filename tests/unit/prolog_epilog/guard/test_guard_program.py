@@ -35,7 +35,7 @@ from tests.unit.node_world import ROOT, World, berth
 pytestmark = pytest.mark.slow
 
 GUEST = 1_000_000 + os.getpid()
-BUSY = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass"
+DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(0.001)"
 """A guest that ignores everything: it has no gate and does not end when it is asked to."""
 
 
@@ -64,7 +64,7 @@ class Node(World):
         self.slurm_knows("seat:g2:1(IDX:2)", job=GUEST)
         done = self.run("prolog", berth(2, tier="opportunistic", way="time"), job=GUEST, user=0)
         assert (done.returncode, done.stderr) == (0, "")
-        process = subprocess.Popen([sys.executable, "-c", BUSY])
+        process = subprocess.Popen([sys.executable, "-c", DEAF])
         self.processes.append(process)
         (folder / "step_0" / "cgroup.procs").write_text(str(process.pid))
         self.happens(f"process 2 {process.pid} type=compute memory=500 real=1")

@@ -21,6 +21,7 @@ from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload
+from tests.waiting import until
 
 UNIT = Path(__file__).resolve().parents[4] / "prolog_epilog/berth-guard.service"
 GUEST = Member(42, 1000, ("GPU-0",), {}, "mps")
@@ -37,14 +38,14 @@ class Watch:
 class Part:
     """Of the guard: fails as often as it is told, and ends the test when it has been called often enough."""
 
-    def __init__(self, stop: threading.Event, fails: int, calls: int = 3) -> None:
+    def __init__(self, stop: program.Stop, fails: int, calls: int = 3) -> None:
         self.stop, self.fails, self.calls = stop, fails, calls
         self.done = 0
 
     def __call__(self, *_: object) -> None:
         self.done += 1
         if self.done >= self.calls:
-            self.stop.set()
+            self.stop.heard = True
         if self.done <= self.fails:
             raise RuntimeError("nobody reckoned with this")
 
@@ -69,7 +70,7 @@ def turn(keeper: Part, watch: Watch, *, slow_lives: bool = True) -> int:
 
 
 def test_a_turn_that_fails_is_told_once_and_followed_by_the_next() -> None:
-    keeper, watch = Part(threading.Event(), fails=2), Watch()
+    keeper, watch = Part(program.Stop(), fails=2), Watch()
 
     assert turn(keeper, watch) == 0
     assert keeper.done == 3
@@ -79,7 +80,7 @@ def test_a_turn_that_fails_is_told_once_and_followed_by_the_next() -> None:
 
 
 def test_without_its_slow_thread_the_guard_begins_anew() -> None:
-    keeper, watch = Part(threading.Event(), fails=0, calls=100), Watch()
+    keeper, watch = Part(program.Stop(), fails=0, calls=100), Watch()
 
     assert turn(keeper, watch, slow_lives=False) == 1
     assert "begins anew" in watch.said[0]
@@ -87,7 +88,7 @@ def test_without_its_slow_thread_the_guard_begins_anew() -> None:
 
 def test_a_slow_thread_that_ends_because_the_guard_ends_is_nothing_to_tell() -> None:
     """The signal that ends the guard may come in the middle of a turn, and the slow thread may be the first to go."""
-    keeper, watch = Part(threading.Event(), fails=0, calls=1), Watch()
+    keeper, watch = Part(program.Stop(), fails=0, calls=1), Watch()
 
     assert turn(keeper, watch, slow_lives=False) == 0
     assert watch.said == []
@@ -124,8 +125,8 @@ def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
 @pytest.mark.parametrize("broken", ["step", "look", "errands"])
 def test_the_slow_thread_goes_on_whatever_fails_in_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setattr(watches, "PERIOD", 0.01)
-    stop, watch = threading.Event(), Watch()
-    parts = {name: Part(threading.Event(), fails=2 if name == broken else 0) for name in ("step", "look", "errands")}
+    stop, watch = program.Stop(), Watch()
+    parts = {name: Part(program.Stop(), fails=2 if name == broken else 0) for name in ("step", "look", "errands")}
     parts[broken].stop = stop
     monkeypatch.setattr(watches, "step", parts["step"])
     parts["errands"].run = partial(slowly, parts["errands"])  # type: ignore[attr-defined]
@@ -144,12 +145,12 @@ def slowly(part: Part, _seconds: float) -> None:
 def test_the_senses_go_on_when_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     senses = Senses(said.append)
-    looks = Part(threading.Event(), fails=1, calls=2)
+    looks = Part(program.Stop(), fails=1, calls=2)
     monkeypatch.setattr(senses, "_look", looks)
     monkeypatch.setattr("prolog_epilog.guard.measure.senses.PERIOD", 0.05)
     senses.start()
 
-    assert looks.stop.wait(10)
+    until("the looks to go on", lambda: looks.stop.heard, every=0.01)
     senses.stop()
     assert "nobody reckoned with this" in said[0]
 

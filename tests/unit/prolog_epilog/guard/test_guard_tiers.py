@@ -14,7 +14,7 @@ from prolog_epilog.injob import word
 from prolog_epilog.job.extra import NodeBerth, asks_share, read
 from prolog_epilog.tenants import arrivals, quarantine, share_file
 from prolog_epilog.tenants.share_file import ShareRecord
-from tests.fakes.mps.world import needs_root
+from tests.rights import needs_root
 from tests.unit.node_world import World, berth
 
 pytestmark = pytest.mark.slow

@@ -42,10 +42,23 @@ def world() -> Iterator[World]:
             os.kill(pid, signal.SIGKILL)
 
 
-def guard(world: World, *words: str) -> subprocess.Popen[str]:
-    code = "from prolog_epilog.guard.program import main; raise SystemExit(main())"
+RUNS = "from prolog_epilog.guard.program import main; raise SystemExit(main())"
+
+
+def guard(world: World, *words: str, code: str = RUNS) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "--config", str(world.configure()), "--root", str(world.root), *words],
+        [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-c",
+            code,
+            "--config",
+            str(world.configure()),
+            "--root",
+            str(world.root),
+            *words,
+        ],
         cwd=ROOT,
         env={**os.environ, **world.environment},
         stderr=subprocess.PIPE,
@@ -53,6 +66,16 @@ def guard(world: World, *words: str) -> subprocess.Popen[str]:
     )
     STARTED.append(process)
     return process
+
+
+def ended(watching: subprocess.Popen[str]) -> str:
+    """Has the guard end; returns what it said since it was last read. One that hangs says where."""
+    watching.terminate()
+    try:
+        return watching.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        watching.send_signal(signal.SIGABRT)
+        raise AssertionError(f"the guard did not end: {watching.communicate(timeout=60)[1]}") from None
 
 
 def looked_again(world: World, watching: subprocess.Popen[str], gpu: int = 2) -> list[str]:
@@ -86,9 +109,7 @@ def test_the_guard_sees_a_stranger_and_names_him_once(world: World) -> None:
             watching = guard(world)
             assert watching.stderr is not None
             said = [watching.stderr.readline().rstrip(), *looked_again(world, watching, gpu=3)]
-            watching.terminate()
-
-            said += watching.communicate(timeout=30)[1].splitlines()
+            said += ended(watching).splitlines()
             assert watching.returncode == 0
             assert [line for line in said if f"is used by process {stranger.pid} of no job; watching" in line] == said[
                 :1
@@ -99,14 +120,30 @@ def test_the_guard_sees_a_stranger_and_names_him_once(world: World) -> None:
             stranger.kill()
 
 
+def test_it_ends_wherever_in_its_wait_the_signal_finds_it(world: World) -> None:
+    code = (
+        "import os, signal, threading, time\n"
+        "from prolog_epilog.guard.program import main\n"
+        "def interrupted(wait):\n"
+        "    def waits(*words):\n"
+        "        if words[-1] is not None and threading.current_thread() is threading.main_thread():\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        return wait(*words)\n"
+        "    return waits\n"
+        "threading.Condition.wait = interrupted(threading.Condition.wait)\n"
+        "time.sleep = interrupted(time.sleep)\n"
+        "raise SystemExit(main())"
+    )
+    assert guard(world, code=code).wait(60) == 0
+
+
 def test_the_guard_takes_back_the_share_of_a_job_whose_epilog_never_came(world: World) -> None:
     world.run("prolog", berth(2, share=30, way="mps"), "2")
     world.scontrol("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
 
     watching = guard(world)
     until("the share to be taken back", lambda: not world.books())
-    watching.terminate()
-    said = watching.communicate(timeout=30)[1]
+    said = ended(watching)
 
     assert "job 7 is over, but its Epilog never came: its share is taken back" in said
     assert world.books() == {}
@@ -130,8 +167,7 @@ def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, 
 
     watching = guard(world)
     until("all to be cleared", lambda: not (list(state.everything(world.paths)) or world.paths.job(7).exists()))
-    watching.terminate()
-    said = watching.communicate(timeout=30)[1]
+    said = ended(watching)
 
     assert list(state.everything(world.paths)) == []
     assert world.daemons() == []
@@ -156,8 +192,7 @@ def test_of_a_job_that_could_not_share_the_guard_clears_the_words_and_leaves_the
 
     watching = guard(world)
     until("the words to be cleared", lambda: not world.paths.word(7).exists())
-    watching.terminate()
-    watching.communicate(timeout=30)
+    ended(watching)
 
     assert world.paths.job(7).exists()
 
@@ -169,9 +204,8 @@ def test_the_guard_leaves_a_job_alone_that_slurm_knows(world: World) -> None:
     watching = guard(world)
     until("the guard to ask", lambda: world.asked.endswith("\nshow job 7\n"))
     assert looked_again(world, watching) == []
-    watching.terminate()
 
-    assert watching.communicate(timeout=30)[1] == ""
+    assert ended(watching) == ""
     assert world.books() == {7: 30}
     assert world.asked.endswith("\nshow job 7\n")
 
@@ -262,8 +296,7 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
     # A guard that starts later finds the fault in the logs, and leaves it in peace.
     later = guard(world)
     assert looked_again(world, later) == []
-    later.terminate()
-    assert later.communicate(timeout=30)[1] == ""
+    assert ended(later) == ""
     again = app(world, 8, "hold=0")
     assert '"mps": true' in again.communicate(timeout=20)[0]
     for job in (JOB, 8):

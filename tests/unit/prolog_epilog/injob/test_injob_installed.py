@@ -19,8 +19,8 @@ from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage, read_beats
 from prolog_epilog.tenants import share_file
-from tests.fakes.mps.world import needs_root
 from tests.fakes.place import make
+from tests.rights import needs_root
 from tests.unit.node_world import ROOT, World, berth
 
 GUEST = {"tier": "opportunistic", "way": "time"}

@@ -71,9 +71,9 @@ def test_made_again_a_word_keeps_its_order(made: Path) -> None:
 
 
 def test_an_order_that_nobody_renews_ends_with_its_lease(made: Path) -> None:
-    OrderPage(made).give(0, lease_s=0.05)
     job = Job((made,))
     began = time.monotonic()
+    OrderPage(made).give(0, lease_s=0.05)
 
     job.gate()
 

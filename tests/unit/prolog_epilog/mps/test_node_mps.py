@@ -17,7 +17,8 @@ from prolog_epilog.mps import detach, sweep, tenants
 from prolog_epilog.mps.trouble import server_status
 from prolog_epilog.node import devices, processes
 from prolog_epilog.tenants import state
-from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node, needs_root
+from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node
+from tests.rights import needs_root
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from prolog_epilog.mps import detach, tenants
 from prolog_epilog.mps.trouble import culprits, reset_after_fault, server_status, terminate_clients
 from prolog_epilog.node import devices
 from prolog_epilog.tenants import state
-from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node, needs_root
+from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
+from tests.rights import needs_root
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def test_a_slow_server_is_awaited_and_one_that_is_too_slow_is_refused(node: Node
     node.wish(slow_start=1.5)
     assert node.app("hold=60", given=node.attach(1, 30).environment).says()["mps"]
     detach(node.paths, node.config, 1)
-    node.config = node.config._replace(mps_start_timeout=1, mps_stop_timeout=1)
+    node.config = node.config._replace(mps_start_timeout=3, mps_stop_timeout=1)
     node.wish(slow_start=20)
     with pytest.raises(ControlError, match="INITIALIZING"):
         node.attach(2, 30)

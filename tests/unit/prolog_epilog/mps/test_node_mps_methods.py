@@ -19,7 +19,8 @@ from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminat
 from prolog_epilog.mps.walls import raise_wall
 from prolog_epilog.tenants import state
 from tests.fakes.mps.programs import TRANSCRIPTS
-from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node, needs_root
+from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node
+from tests.rights import needs_root
 
 pytestmark = pytest.mark.slow
 
