@@ -38,8 +38,10 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml prolog_epilog/front/ber
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap base-packages
 	@echo "setup: Python environment in $(VENV)"
 	@test -x $(PY) || python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $<
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# On all cores, which pip does not do; a file that no Python reads (a template) is no failure.
+	@$(PY) -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 TOOK = BUILD / "tests-took.json"
 VERSIONS = ("24.11", "26.05")
+#: Linear algebra would start a thread for each core in each process that tests start, all of which want the same cores.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 CPUS = len(os.sched_getaffinity(0))
 PLUGIN = "plugin"
 NOT_ALL = 3
@@ -57,11 +60,14 @@ class Part:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=os.environ | self.environment,
+                env=os.environ | ONE_THREAD | self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        # A session may be scheduled as a group, and then its `nice` counts within it only.
+        with suppress(OSError):
+            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(self.nice))
 
     def stop(self) -> None:
         """Let it take down what it has started, such as a cluster."""
@@ -106,8 +112,8 @@ def parts(*, clusters: bool, fuzzing: bool, headers: bool) -> list[Part]:
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     plugin = [Part(PLUGIN, ["tests/unit", "-m", "headers and not hard"], nice=5)] if headers else []
     versions = VERSIONS if clusters else ()
-    # Three clusters of each version: their tests wait more than they work.
-    words = ["tests/slurm", "tests/hostile", "-m", "not hard", "-n", "3", "--dist", "loadfile"]
+    # Two clusters of each version: four keep two processors busy, and each of them costs some of their time.
+    words = ["tests/slurm", "tests/hostile", "-m", "not hard", "-n", "2", "--dist", "loadfile"]
     on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v, "BERTH_TEST_DEAL": "1"}) for v in versions]
     return [units, *fuzz, *plugin, *on_slurm]
 

@@ -11,32 +11,32 @@ from policy.cli.output import installed, number_of, say
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
 
-# Each is imported only when the parser is built; none may import numpy (a test checks this).
-_COMMANDS = (
-    "policy.cli.nodes",
-    "policy.cli.queue",
-    "policy.cli.top",
-    "policy.cli.why",
-    "policy.cli.efficiency",
-    "policy.cli.plan",
-    "policy.cli.status",
-    "policy.cli.release",
-    "policy.cli.doctor",
-    "policy.cli.migrate",
-    "policy.cli.job_gpus",
-    "policy.cli.topo",
-    "policy.simulate.command",
-    "policy.cli.profile",
-    "policy.cli.scores",
-    "policy.cli.calibrate",
-    "policy.cli.classify",
-    "policy.cli.report",
-    "policy.cli.collect",
-    "policy.cli.observe",
-    "policy.cli.vc",
-    "policy.cli.ready",
-    "policy.web.command",
-)
+# Each module is imported only where its command may be the one; none may import numpy (a test checks this).
+_COMMANDS = {
+    "nodes": "policy.cli.nodes",
+    "queue": "policy.cli.queue",
+    "top": "policy.cli.top",
+    "why": "policy.cli.why",
+    "efficiency": "policy.cli.efficiency",
+    "plan": "policy.cli.plan",
+    "status": "policy.cli.status",
+    "release": "policy.cli.release",
+    "doctor": "policy.cli.doctor",
+    "migrate": "policy.cli.migrate",
+    "job-gpus": "policy.cli.job_gpus",
+    "topo": "policy.cli.topo",
+    "simulate": "policy.simulate.command",
+    "profile": "policy.cli.profile",
+    "scores": "policy.cli.scores",
+    "calibrate": "policy.cli.calibrate",
+    "classify": "policy.cli.classify",
+    "report": "policy.cli.report",
+    "collect": "policy.cli.collect",
+    "observe": "policy.cli.observe",
+    "vc": "policy.cli.vc",
+    "ready": "policy.cli.ready",
+    "web": "policy.web.command",
+}
 
 _OURS = frozenset({"policy", "topology", "prolog_epilog"})
 
@@ -54,15 +54,16 @@ class MissingPackageError(BerthError):
         super().__init__(f"this command needs {name}: install slurm-berth[daemon], or the package berth-controller")
 
 
-def build_parser() -> CommandParser:
-    """Returns the parser of the whole command line."""
+def build_parser(command: str = "") -> CommandParser:
+    """Returns the parser of the whole command line, or of one command alone: the others need not be imported for it."""
     parser = CommandParser(
         prog="berth", description="Shows, explains and plans the GPUs of Slurm jobs. Begin with nodes, queue and why."
     )
-    parser.add_argument("--version", action="version", version=f"berth {installed()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in _COMMANDS:
-        importlib.import_module(name).register(commands)
+    if command not in _COMMANDS:
+        parser.add_argument("--version", action="version", version=f"berth {installed()}")
+    for module in [_COMMANDS[command]] if command in _COMMANDS else _COMMANDS.values():
+        importlib.import_module(module).register(commands)
     _describe(commands)
     return parser
 
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        options = build_parser().parse_args(arguments)
+        options = build_parser(*arguments[:1]).parse_args(arguments)
         code: int = options.run(options)
     finally:
         # Help ends with SystemExit, and its reader may have gone too.

@@ -19,7 +19,7 @@ from prolog_epilog.mps import detach, sweep, trouble
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
 from prolog_epilog.mps.losses import culprits
-from prolog_epilog.node import processes
+from prolog_epilog.node import files, processes
 from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
 from tests.fakes.mps.programs import TRANSCRIPTS
@@ -37,11 +37,9 @@ from tests.real.control_program import (
     transcript,
 )
 from tests.real.packages import DEBIANS, DRIVERS, UBUNTUS, unpacked
+from tests.rights import needs_root
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of several users"),
-    pytest.mark.slow,
-]
+pytestmark = [needs_root, pytest.mark.slow]
 
 
 newer = pytest.mark.parametrize("driver", UBUNTUS, indirect=True)
@@ -373,5 +371,5 @@ def test_what_a_killed_daemon_leaves_is_swept_up(node: Node) -> None:
 
 
 def wish(node: Node, **wishes: object) -> None:
-    """What the stub servers of this node do from now on."""
-    (node.root / "stub-server.json").write_text(json.dumps(wishes | {"told": str(node.root / "told")}))
+    """What the stub servers of this node do from now on; a server that reads meanwhile reads the old or the new."""
+    files.write(node.root / "stub-server.json", json.dumps(wishes | {"told": str(node.root / "told")}), 0o644)

@@ -16,6 +16,7 @@ from .deal import has_its_turn
 from .harness import Slurm
 from .nodes import said_last
 from .target import Container, from_environment
+from .trace import wrong_in
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = os.environ.get("BERTH_TEST_SLURM", "")
@@ -56,6 +57,11 @@ def cluster(*words: str) -> None:
     subprocess.run([sys.executable, ROOT / "containers" / "cluster.py", *words], check=True)
 
 
+def against_protocol(slurm: Slurm) -> list[str]:
+    """What its slurmctld logged that Berth's protocol forbids."""
+    return wrong_in(slurm.controller_log(), int(slurm.target.run(["id", "-u", "slurm"]).out))
+
+
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
     """For each version four nodes of different machines, Berth in charge of the partition `gpu`; all up at once.
@@ -72,7 +78,10 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
             print()
             for version in VERSIONS:
                 cluster("up", "--slurm", version)
-        yield {v: Slurm(v, Container(f"{PREFIX}{v.replace('.', '')}-ctl")) for v in VERSIONS}
+        made = {v: Slurm(v, Container(f"{PREFIX}{v.replace('.', '')}-ctl")) for v in VERSIONS}
+        yield made
+        # Whatever else each test looked at.
+        assert {v: found for v, one in made.items() if (found := against_protocol(one))} == {}
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
             with capture.global_and_fixture_disabled():

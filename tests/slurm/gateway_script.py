@@ -4,6 +4,7 @@ gateway_script.py fits                 the gateways that can be used here
 gateway_script.py read                 two readings of each, and what changed between them
 gateway_script.py act '{"NAME": {..}}' one change of each kind by each gateway, to jobs of its own
 gateway_script.py rest '{"NAME": {..}}' a place for what is left of arrays, by each gateway
+gateway_script.py behind '{"NAME": {..}}' a place for what was left of an array before one of its tasks started
 gateway_script.py guests '{"NAME": ..}' what is done to guests by each gateway, to jobs of its own
 """
 
@@ -11,6 +12,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +126,23 @@ def rest(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     return said
 
 
+def behind(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
+    """A task starts after the last reading, on the node of the place that is then written."""
+    reading = gateway.read(ended=False)
+    job = next(job for job in reading.jobs if job.array == jobs["array"] and job.tasks)
+    subprocess.run(["scontrol", "release", f"{jobs['array']}_1"], check=True)
+    for _ in range(600):
+        asked = ["squeue", "-h", "-o", "%T", "-j", f"{jobs['array']}_1"]
+        if "RUNNING" in subprocess.run(asked, capture_output=True, text=True, check=True).stdout:
+            break
+        time.sleep(0.1)
+    else:
+        raise SystemExit(f"task {jobs['array']}_1 did not start")
+    values = {"state": "placed", "id": "00", "n": "1", "k": "2", "asked": "", "why": "late"}
+    place = Pin(("n3",), (0, 5), seats=True, values=values)
+    return {"target": target(job), "refused": refused(lambda: gateway.pin(target(job), place, hurry=True))}
+
+
 def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     """Each is warned, put back or parked; the test looks at what Slurm and the jobs themselves say of it."""
     gateway.read(ended=False)
@@ -140,11 +159,16 @@ def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     }
 
 
-DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {"act": act, "rest": rest, "guests": guests}
+DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {
+    "act": act,
+    "rest": rest,
+    "behind": behind,
+    "guests": guests,
+}
 
 
 def main() -> None:
-    """Do one of the four and print it."""
+    """Do what is asked for and print it."""
     gateways = available()
     if sys.argv[1] == "fits":
         answer: dict[str, Any] = dict.fromkeys(gateways)

@@ -9,6 +9,7 @@ input, and writes a line for each command that has ended; many may run at once.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -79,6 +80,9 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
     inherited = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}  # Python's own
     # Files, not pipes: what a command leaves running does not hold its answer back.
     out, err = (os.memfd_create(name) for name in ("out", "err"))
+    for file in (out, err):
+        # Such a file has no lock on its position: without this, two that write at once write over each other.
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
     try:
         process = subprocess.Popen(
             request["argv"],

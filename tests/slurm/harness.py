@@ -22,8 +22,10 @@ __all__ = ["PROBE", "Seen", "Slurm", "everywhere", "job_id", "seen", "until"]
 # Prints which GPU device files open: an allowed one answers ENXIO (there is no hardware), a denied one EPERM.
 PROBE = """
 open=""
+said=$(for k in 0 1 2 3 4 5 6 7; do echo "<$k>"; : < /dev/nvidia$k; done 2>&1)
 for k in 0 1 2 3 4 5 6 7; do
-    case "$( ( : < /dev/nvidia$k ) 2>&1 )" in
+    one=${said#*<$k>}
+    case "${one%%<*}" in
         *"No such device or address"*) open="$open,$k" ;;
         *"not permitted"*) ;;
         *) open="$open,error-$k" ;;

@@ -74,7 +74,8 @@ class Node:
 
     def wish(self, **wishes: Any) -> None:
         """What the simulated MPS shall do wrong from now on; nothing without words."""
-        self.target.run(["tee", "/etc/berth-fake/mps.json"], user="root", stdin=json.dumps(wishes))
+        script = "cat > /etc/berth-fake/mps.new && mv /etc/berth-fake/mps.new /etc/berth-fake/mps.json"
+        self.target.run(["sh", "-c", script], user="root", stdin=json.dumps(wishes))
 
 
 def nodes_of(slurm: Slurm) -> dict[str, Node]:

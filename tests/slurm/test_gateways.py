@@ -363,6 +363,26 @@ def test_all_gateways_pin_what_is_left_of_an_array_and_no_task_that_runs(still: 
         still.target.bash(f"scancel {one['waits']} {one['runs']}", user="root")
 
 
+def test_a_place_that_comes_as_a_task_starts_is_written_into_no_task_that_runs(still: Slurm, scene: Scene) -> None:
+    batch = "sbatch --parsable -p plain -t 30 -o /dev/null --mem=10 -n1 -w n3 --extra=own -H --array=1-3"
+    jobs = {
+        name: {"array": int(still.target.bash(f"{batch} --gres=gpu:g{gpu}:1 --wrap 'exec sleep 900'").out)}
+        for name, gpu in zip(scene.readings, (7, 6, 4), strict=False)
+    }
+
+    said = ask(still, "behind", json.dumps(jobs))
+
+    assert said["libslurm"]["refused"] == ""
+    for name, one in jobs.items():
+        assert said[name]["target"] == f"{one['array']}_[1-3]", name
+        runs, waits = _task(still, one["array"], 1), _task(still, one["array"], 2)
+        assert (runs["JobState"], runs["Extra"], runs.get("AdminComment", "")) == ("RUNNING", "own", ""), name
+        # scontrol comes to the task that runs before the others: their place is the next pass's.
+        placed = "" if said[name]["refused"] else "[berth/1 nodes=n3 gpus=0,5]"
+        assert waits["Extra"] == f"own{placed}", name
+        still.target.bash(f"scancel {one['array']}", user="root")
+
+
 def _records(slurm: Slurm, jobs: dict[str, int], task: int) -> list[dict[str, Any]]:
     """What Slurm itself says of the jobs that were written to."""
     found = []

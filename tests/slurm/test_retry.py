@@ -169,6 +169,17 @@ def lost(slurm: Slurm, name: str) -> Iterator[None]:
         slurm.passes(1)
         for state in ("DRAIN", "DOWN"):
             slurm.target.run(["scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test"], user="root")
+        # On a loaded machine it may end it a moment later all the same.
+        slurm.target.bash(
+            f"""
+            for i in $(seq 20); do
+                scontrol show node {name} | grep -q State=DOWN ||
+                    scontrol update NodeName={name} State=DOWN Reason=test
+                sleep 0.1
+            done
+            """,
+            user="root",
+        )
         yield
     finally:
         slurm.target.run(["scancel", "--user=alice"], user="root")

@@ -28,6 +28,8 @@ class Fleets:
         self._fleet: Fleet | None = None
         self._new_files = self._new_scores = False
         self._nodes: list[NodeFacts] = []
+        self._told: frozenset[str] = frozenset()
+        """Why nodes get no jobs, as the log has it by now."""
         self._key: object = None
 
     def of(
@@ -65,8 +67,11 @@ class Fleets:
             self._fleet.tables.warm()
             self._key, self._new_files = key, False
             self._new_scores = True
-            for reason in self._fleet.not_ready.values():
-                log.error(f"{reason}; Berth places no job there", 639)
+            reasons = self._fleet.not_ready.values()
+            for reason in reasons:
+                if reason not in self._told:
+                    log.error(f"{reason}; Berth places no job there", 639)
+            self._told = frozenset(reasons)
         if self._new_scores:
             self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
             self._new_scores = False

@@ -4,8 +4,10 @@ All that a job needs of its pre-flight Slurm does by itself. What is here helps:
 time keeps its job no longer, one whose job has gone is ended, and what one failed of is told of its job too.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from policy.daemon.hear.accounts import Accounts
 from policy.formats import preflight_mark, segment
@@ -18,6 +20,9 @@ from policy.slurm.interface import Gateway
 
 REMEMBERED = 3_600.0
 """Seconds for which it is known which job depended on a pre-flight that is over."""
+
+_ALONE = 5.0
+"""Seconds for which a pre-flight may fly without a job that was seen to wait for it; then it is looked for."""
 
 _WAITING = frozenset({"PENDING", "ARRAY"})
 _GOES_ON = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"})
@@ -42,6 +47,8 @@ class Preflights:
         self._run = run
         self._jobs: dict[int, tuple[int, float]] = {}
         """By pre-flight: the job that depends on it, and when that was last seen."""
+        self._alone: dict[int, float] = {}
+        """Pre-flights that fly and whose job no reading has shown: since when; infinite once it was looked for."""
         self._flying: dict[int, JobFacts] = {}
         self._could_begin: dict[int, float] = {}
         self._ended: set[int] = set()
@@ -64,6 +71,7 @@ class Preflights:
         self._over += len(self._flying.keys() - flying.keys())
         self._flying = flying
         self._remember(marked, reading.at)
+        self._look_for_jobs(reading.at)
         self._could_begin = {
             number: self._could_begin.get(number, reading.at)
             for number, job in flying.items()
@@ -93,6 +101,18 @@ class Preflights:
         for job in marked:
             if (number := preflight_mark.first(job.segment)) is not None and job.state in _WAITING:
                 self._jobs[number] = job.id, at
+
+    def _look_for_jobs(self, at: float) -> None:
+        """Find the job of a pre-flight that nobody was seen to wait for: it was over before a reading showed it."""
+        self._alone = {number: self._alone.get(number, at) for number in self._flying.keys() - self._jobs.keys()}
+        due = {number for number, since in self._alone.items() if at - since >= _ALONE}
+        if not due:
+            return
+        self._alone |= dict.fromkeys(due, math.inf)
+        with suppress(SlurmError):
+            for job in self._gateway.read(ended=True).jobs:
+                if (number := preflight_mark.first(job.segment)) in due and number is not None:
+                    self._jobs[number] = job.id, at
 
     def _give_up(self, number: int, job_id: int) -> None:
         """A job waits no longer for a pre-flight that does not begin."""

@@ -192,6 +192,13 @@ class LibslurmGateway:
         self._program.close()
 
     def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
+        """Change one record: the tasks of an array that have not split off by their number, which is the array's.
+
+        By a list of tasks Slurm would change one that has just started too. It refuses such a change before it writes
+        anything, but only to the first record that it comes to: for the next ones it has lost what GPUs were asked for.
+        """
+        if isinstance(job_id, str) and "[" in job_id:
+            job_id = job_id.partition("_")[0]
         words = " ".join(f"{key}={escape(value)}" for key, value in values.items())
         try:
             self._program.ask(f"update {job_id} {words}")

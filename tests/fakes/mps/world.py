@@ -27,11 +27,11 @@ from prolog_epilog.node.paths import Paths
 from tests.fakes import nvml
 from tests.fakes.mps import programs
 from tests.fakes.mps.node import SETTINGS
+from tests.rights import sees_others
 
 GPUS = ("GPU-0a000000-0000-0000-0000-000000000000", "GPU-0b000000-0000-0000-0000-000000000000")
 #: Whose jobs these are: as root another user than root, else the only one that we can be.
-USER = 1000 if os.geteuid() == 0 else os.geteuid()
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of several users")
+USER = 1000 if sees_others() else os.geteuid()
 
 _MACHINE = """\
 gpu 0-1 name="NVIDIA H100" sm=9.0 memory=80000 cores=16896

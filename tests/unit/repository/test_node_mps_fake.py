@@ -19,8 +19,9 @@ from tests.fakes.mps.daemon import Daemon
 from tests.fakes.mps.node import Machine
 from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
-from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node, needs_root
+from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node
 from tests.real.control_program import UUIDS, with_names, without_names
+from tests.rights import needs_root
 
 FIRST = GPUS[1]
 OTHER = USER + 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policy.cli.main import build_parser
+from policy.cli.main import _COMMANDS, build_parser
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -36,3 +36,15 @@ def test_a_list_of_commands_is_the_first_line_of_each(capsys: pytest.CaptureFixt
         build_parser().parse_args(["migrate", "undo", "--help"])
 
     assert "Restore the files as they were before the last step, byte for byte." in capsys.readouterr().out
+
+
+def test_each_command_is_known_by_its_name() -> None:
+    for command in _COMMANDS:
+        assert [parser.prog for parser in parsers(build_parser(command))][:2] == ["berth", f"berth {command}"]
+
+
+def test_a_command_alone_takes_and_says_what_it_does_among_all() -> None:
+    whole = {parser.prog: parser.format_help() for parser in parsers(build_parser())}
+    alone = {parser.prog: parser.format_help() for command in _COMMANDS for parser in parsers(build_parser(command))}
+
+    assert {**alone, "berth": whole["berth"]} == whole

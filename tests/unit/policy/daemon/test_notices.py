@@ -180,10 +180,11 @@ def test_what_munged_takes_is_part_of_an_epilogs_wait() -> None:
 def test_a_credential_may_come_in_pieces(notices: Notices) -> None:
     whole = credential(TEXT) + b"\n"
     with client(notices) as peer:
-        for part in (whole[:3], whole[3:40], whole[40:]):
+        for part in (whole[:3], whole[3:40]):
             peer.sendall(part)
-            found = serve(notices, 0.1)
-        assert [notice.job for notice in found] == [18]
+            assert serve(notices, 0.1) == []
+        peer.sendall(whole[40:])
+        assert [notice.job for notice in take(notices)] == [18]
 
 
 def test_root_and_berths_own_user_are_believed_and_nobody_else(
@@ -352,7 +353,7 @@ def test_munged_that_hangs_holds_up_nobody_but_the_notices() -> None:
     go_on = threading.Event()
 
     def decode(line: bytes) -> Credential:
-        go_on.wait(10)
+        go_on.wait(60)
         return real.decode(line)
 
     with hub(decode) as notices, ExitStack() as peers:
@@ -363,7 +364,7 @@ def test_munged_that_hangs_holds_up_nobody_but_the_notices() -> None:
         assert notices._work.qsize() <= module._MOST_OPEN
         assert len(notices._open) <= module._MOST_OPEN
         go_on.set()
-        found = take(notices, 256, 2.0)
+        found = take(notices, 200)
     assert len(found) >= 200
     assert {notice.node for notice in found} == {"n1"}
 
@@ -425,8 +426,7 @@ def test_a_connection_ends_after_its_time_answered_or_not(notices: Notices, monk
     serve(notices, 0.2)
     assert heard(silent) == heard(waiting) == b""
     notice.answer()
-    serve(notices, 0.1)
-    assert notices._open == {}
+    until("all connections to be closed", lambda: not (serve(notices, 0.02) or notices._open), every=0)
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_no_trouble(notices: Notices) -> None:
@@ -434,8 +434,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_no_trouble(notices: Notices
     (notice,) = take(notices)
     notice.answer()
     notice.answer()
-    serve(notices, 0.1)
-    assert notices._open == {}
+    until("all connections to be closed", lambda: not (serve(notices, 0.02) or notices._open), every=0)
 
 
 def test_a_daemon_without_libmunge_goes_on_without_notices(

@@ -35,6 +35,13 @@ class Slurm:
         self.depends = depends
         self.values: dict[str, str] = {**PLACED, "preflight": str(FIRST)}
         self.done: list[str] = []
+        self.ended: list[JobFacts] = []
+        self.looks = 0
+
+    def read(self, *, ended: bool) -> Reading:
+        assert ended
+        self.looks += 1
+        return look(flying(), *self.ended)
 
     def run(self, *words: str) -> bytes:
         if words[:3] == ("scontrol", "show", "job"):
@@ -96,6 +103,29 @@ def test_one_that_waits_as_its_job_would_keeps_it_no_longer_than_that(reason: st
     known.step(look(flying(), real(), at=NOW + 20 * WAIT))
 
     assert slurm.done == []
+
+
+def test_a_preflight_whose_job_was_cancelled_before_a_reading_showed_it_is_ended() -> None:
+    slurm = Slurm("CANCELLED")
+    slurm.ended = [real(state="CANCELLED")]
+    known = flights(slurm)
+    for at in (0, 4):
+        known.step(look(flying(), at=NOW + at))
+    assert (slurm.done, slurm.looks) == ([], 0), "its job may be about to be submitted"
+
+    for at in (6, 9, 12):
+        known.step(look(flying(), at=NOW + at))
+
+    assert (slurm.done, slurm.looks) == ([f"scancel {FIRST}"], 1)
+
+
+def test_a_preflight_without_any_job_is_left_to_its_limit_and_looked_for_once() -> None:
+    slurm = Slurm()
+    known = flights(slurm)
+    for at in range(0, 60, 6):
+        known.step(look(flying(), at=NOW + at))
+
+    assert (slurm.done, slurm.looks) == ([], 1)
 
 
 def test_a_preflight_whose_job_is_gone_is_ended_once() -> None:

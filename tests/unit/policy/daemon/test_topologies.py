@@ -11,10 +11,11 @@ import pytest
 from policy.cli.main import main
 from policy.cluster.fleet import build_fleet
 from policy.daemon.known import topologies
+from policy.daemon.known.fleets import Fleets
 from policy.daemon.known.topologies import Topologies
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.site.config import fabric_file, load
-from tests.unit.policy_world import machine
+from tests.unit.policy_world import machine, reading
 from tests.unit.policy_world import node as slurm_node
 from topology import compiled, files
 from topology.fabric import NOBODY
@@ -165,6 +166,24 @@ def test_the_fleet_has_the_fabric_in_slurms_order(slurm: Path) -> None:
     assert fleet.fabric.leaf.tolist() == [1, NOBODY, 0]
     assert fleet.fabric.level([0, 2]) == "pod"
     assert fleet.fabric.level([0, 1]) == "any"
+
+
+def test_a_node_without_a_file_is_told_once_while_other_files_come_in(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleets = Fleets(load(slurm / "berth.conf"))
+    nodes = [slurm_node(name) for name in ("n1", "n5", "n6")]
+
+    def told() -> list[str]:
+        fleets.of(reading(nodes))
+        lines = capsys.readouterr().err.splitlines()
+        return [name for name in ("n1", "n5", "n6") for line in lines if "[BERTH-639]" in line and name in line]
+
+    assert told() == ["n5", "n6"]
+    files.dump(machine("n5", "h100"), slurm / "nodes" / "n5.json")
+    assert told() == []
+    (slurm / "nodes" / "n5.json").unlink()
+    assert told() == ["n5"]
 
 
 def test_compile_says_what_is_wrong_and_goes_on(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

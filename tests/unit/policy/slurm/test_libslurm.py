@@ -12,6 +12,7 @@ from policy.formats.errors import ConfigError, SlurmError
 from policy.formats.slurm_facts import JobFacts, Memory, Reading
 from policy.slurm.by_library.libslurm import LibslurmGateway
 from policy.slurm.by_library.program import JobRecord, Program
+from policy.slurm.changes import target
 from policy.slurm.gateways import open_gateway, program_path
 from policy.slurm.interface import Pin
 from tests.bench.load.slurm import PaperJob
@@ -260,6 +261,18 @@ def test_a_task_is_pinned_by_its_name_with_the_texts_of_its_array(
     [update] = [line for line in stand_in.asked if line.startswith("update")]
     assert update.startswith(f"update {array[25]}_3 ")
     assert "extra=mine%5Bberth/1" in update
+
+
+def test_the_tasks_of_an_array_that_have_not_split_off_are_pinned_by_number(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    stand_in.answers("read", recorded)
+    rest = next(job for job in gateway.read(ended=False).jobs if job.tasks)
+
+    gateway.pin(target(rest), PLACE)
+
+    [update] = [line for line in stand_in.asked if line.startswith("update")]
+    assert update.startswith(f"update {rest.array} ")
 
 
 def test_a_job_that_runs_or_is_gone_is_not_pinned(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
