@@ -54,6 +54,8 @@ class Book(BookRows):
         """Returns True when no more places may be looked at, because the time for an answer is over."""
         self.places: FreePlaces | None = None
         """Places that were found before, where only claims change the book."""
+        self.given_up: dict[int, int] = {}
+        """GPUs, by node, of which packed jobs are to give up their parts, and of which Slurm has not been told yet."""
         self._leaves = keep_together.Leaves()
 
     def claim_later(self, claim: Claim, had: Repeat | None) -> Repeat | None:
@@ -113,9 +115,11 @@ class Book(BookRows):
         """Tells whether a packed job may ask for its part of some free GPUs.
 
         Slurm does not count guests as users of a GPU. So beside one the job asks for whole GPUs and their seats, and
-        Slurm starts it when the guest has gone.
+        Slurm starts it when the guest has gone. It does the same where a packed job still may start that is to give up
+        its part.
         """
-        return demand.share is not None and not self.has_guests(nodes, mask)
+        given_up = self.given_up and any(self.given_up.get(node, 0) & mask for node in nodes)
+        return demand.share is not None and not given_up and not self.has_guests(nodes, mask)
 
     def bar(self, nodes: Iterable[int]) -> None:
         """Notes that Slurm's main pass starts no later job on some nodes."""

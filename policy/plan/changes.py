@@ -1,6 +1,6 @@
 """The changes that a plan makes to jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from policy.formats.slurm_facts import JobFacts
@@ -75,6 +75,23 @@ Change = Move | Release | Park | Evict | Own
 def giving_up_first(changes: list[Change]) -> None:
     """Puts packed jobs that are given back to Slurm before all others: another job may get their part of a GPU."""
     changes.sort(key=lambda one: not (isinstance(one, Release) and one.job.share > 0))
+
+
+def parts_given_up(changes: Iterable[Change]) -> dict[str, int]:
+    """Returns the GPUs, by node, of which packed jobs give up their parts: until that is written, Slurm may start them.
+
+    A task with a place of its own leaves the others of its array where they are.
+    """
+    found: dict[str, int] = {}
+    for one in changes:
+        if (
+            one.job.share
+            and one.job.gpus
+            and (isinstance(one, Release) or (isinstance(one, Move) and one.task is None))
+        ):
+            for name in one.job.required:
+                found[name] = found.get(name, 0) | one.job.gpus
+    return found
 
 
 LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})

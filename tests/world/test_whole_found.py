@@ -149,3 +149,38 @@ def test_nobody_gets_the_part_of_a_job_that_could_not_be_given_back() -> None:
         ("sched", 0),
         ("wait", 30),
     ])  # fmt: skip
+
+
+def test_nobody_joins_a_job_that_is_to_give_up_its_part_until_that_is_written() -> None:
+    # The plan had it leave the GPU, so the next share was given its place there, and Slurm started both.
+    play_whole([
+        ("site", 300, 0, 2, 3, 14, 86, 0, 0),
+        ("submit", "whole", 4, 200, "COMPLETED", 1),
+        ("sched", 1),
+        ("start",),
+        ("submit", "share", 8, 20, "OUT_OF_MEMORY", 0),
+        ("submit", "share", 3, 20, "OUT_OF_MEMORY", 0),
+        ("submit", "share-array", 5, 20, "COMPLETED", 0),
+        ("wait", 10),
+        ("fault-of-change", "refuse", 1),
+        ("on", "client", "crash", 10),
+        ("wait", 3),
+        ("sched", 0),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "share-array", 11, 1, "NODE_FAIL", 0),
+        ("sched", 0),
+        ("sched", 1),
+        ("during", 4, "submit", "whole", 4, 20, "TIMEOUT", 0),
+        ("wait", 1300),
+        ("pass", 1),
+        ("hear",),
+        ("during", 0, "submit", "whole", 10, 5, "FAILED", 0),
+        ("config-read",),
+        ("submit", "share", 7, 200, "OUT_OF_MEMORY", 0),
+        ("wait", 1),
+        ("wait", 1),
+        ("submit", "share-array", 7, 1, "NODE_FAIL", 0),
+        ("sched", 0),
+        ("wait", 30),
+    ])  # fmt: skip

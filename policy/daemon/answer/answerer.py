@@ -149,6 +149,8 @@ class Answerer:
                 snapshot.cluster.neighbours.adopt(self._book.cluster.neighbours)
         book = Book(snapshot.cluster)
         book.places = FreePlaces()
+        index = book.fleet.index
+        book.given_up = {index[name]: mask for name, mask in snapshot.given_up.items() if name in index}
         self._next = (book, iter(self._held.places()))
         self.catch_up()
         return any(held.given < snapshot.cluster.at for held in self._held.places())
@@ -330,7 +332,7 @@ class Answerer:
         return replace(decision, fields={**decision.fields, "site_factor": points})
 
     def _hold(self, nonce: str, uid: str, claim: Claim | None, now: float) -> None:
-        if claim is None or not self._held.keeps(uid, now):
+        if claim is None or not self._held.keeps(uid, now, packed=claim.share is not None):
             return
         if self._book is not None:
             self._hurry = self._hurry or self._book.displaces(claim)

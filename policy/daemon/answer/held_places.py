@@ -3,6 +3,7 @@
 A job that Slurm refuses after the hook never shows up, and nobody tells berthd. Its place is kept until a reading that
 is late enough lacks the job. A user of whom several jobs never show up has no places kept for a while: they are still
 given, and Slurm starts whichever job comes first. So no user can keep places from others by jobs that Slurm refuses.
+Of packed jobs Slurm would start each that has room, beside whomever; so a few of their places are kept in any case.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ MOST_MISSING = 2
 
 NOT_KEPT_FOR = 300.0
 """Seconds for which a missing job counts."""
+
+FEW_SHARES = 8
+"""Places of such a user that are kept all the same, for packed jobs: Slurm would start two that must not meet."""
 
 MOST, MOST_OF_A_USER = 8_192, 1_024
 """Places kept at a time: each is claimed again in each new picture."""
@@ -64,12 +68,12 @@ class HeldPlaces:
         """Returns the places, the oldest first."""
         return list(self._held.values())
 
-    def keeps(self, uid: str, now: float) -> bool:
+    def keeps(self, uid: str, now: float, *, packed: bool = False) -> bool:
         """Tells whether a place of this user would be kept."""
-        missing = self._missing.get(uid)
+        missing, most = self._missing.get(uid), MOST_OF_A_USER
         if missing and sum(when > now - NOT_KEPT_FOR for when in missing.values()) >= MOST_MISSING:
-            return False
-        return len(self._held) < MOST and self._of_user.get(uid, 0) < MOST_OF_A_USER
+            most = FEW_SHARES if packed else 0
+        return len(self._held) < MOST and self._of_user.get(uid, 0) < most
 
     def keep(self, nonce: str, uid: str, claim: Claim, now: float) -> None:
         """Keeps a place."""

@@ -59,6 +59,8 @@ class Snapshot:
     """GPU jobs that ended since the last picture, where the site orders jobs by size."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """Jobs that failed since berthd's start, by class, for `berth status`."""
+    given_up: Mapping[str, int] = field(default_factory=dict)
+    """GPUs, by node, of which packed jobs give up their parts by changes that are not written yet."""
     gone: AbstractSet[str] = frozenset()
     """On its way only: nonces that the last snapshot had in `seen`, which then has the new ones alone."""
 

@@ -6,7 +6,7 @@ It may take its time, and it may die: the answerer goes on with the last picture
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ from policy.formats.errors import FormatError, SlurmError, UnreadableError
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.history.size_order import EndedJob, Runs
 from policy.placement.registry import create
-from policy.plan.changes import Change, Evict, Move, Release
+from policy.plan.changes import Change, Evict, Move, Release, parts_given_up
 from policy.plan.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
@@ -157,7 +157,7 @@ class Planner:
             return
         if changes is not None:
             # A plan that is not whole leaves the answerer with its last picture, or with none.
-            self._hand_over(reading)
+            self._hand_over(reading, changes)
         self._moved.clear()
         self._sent_away.clear()
         if self._overviews is not None:
@@ -488,7 +488,8 @@ class Planner:
         if not self._blind:
             self._sender.sign()
 
-    def _hand_over(self, reading: Reading) -> None:
+    def _hand_over(self, reading: Reading, changes: Iterable[Change] = ()) -> None:
+        """Gives the answerer the book, and what its `changes`, and those that were put off before, still have to do."""
         book = self._plan.book
         assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         leave = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
@@ -508,6 +509,7 @@ class Planner:
                 ended=tuple(self._ended),
                 took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
                 failures=self._told(),
+                given_up=self._apart(parts_given_up, (*self._to_write.values(), *changes)) or {},
             )
         )
         self._ended.clear()

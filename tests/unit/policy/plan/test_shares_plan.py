@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.plan.answer.segment_values import moved
-from policy.plan.changes import Change, Move, Release
+from policy.plan.changes import Change, Move, Release, parts_given_up
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import why
@@ -175,6 +175,16 @@ def given_back() -> tuple[list[NodeFacts], list[JobFacts], list[Change]]:
 def test_who_is_given_back_is_told_before_another_gets_its_place() -> None:
     changes = given_back()[2]
     assert [(type(one), one.job.id) for one in changes] == [(Release, 5), (Move, 6)]
+    assert parts_given_up(changes) == {"n1": 1}
+
+
+def test_who_moves_gives_its_part_up_and_who_asks_for_whole_gpus_has_none() -> None:
+    assert parts_given_up(replan([node("n1", used=0xFE), node("n2")], [
+        running(9, "n1", 0xFE, 9_000),
+        packed(7, "n1", 0, 60),
+        packed_waiting(5, "n1", 0, 50, priority=1),
+        packed_waiting(6, "n1", 0, 50, **WHOLE),
+    ])) == {"n1": 1}  # fmt: skip
 
 
 def test_an_ended_packed_job_gives_its_part_to_the_first_that_it_helps() -> None:
