@@ -22,6 +22,7 @@ from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres, Scontrol
 from prolog_epilog.messages import numbered
 from prolog_epilog.mps import lifecycle, losses
+from prolog_epilog.mps.lifecycle import Attached
 from prolog_epilog.mps.losses import Loss, LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer
 from prolog_epilog.node.devices import NodeGpu
@@ -29,7 +30,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.share_file import ShareRecord
-from prolog_epilog.tenants.state import Tenant
 
 _UNFINISHED = "the Prolog did not come to its end on this node; berthd moves the job"
 _POLL_SECONDS = 0.02
@@ -236,17 +236,7 @@ def _named(here: Here, indices: Sequence[int]) -> tuple[NodeGpu, ...]:
 def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
-    # The guard decides what an owner leaves to its guest, so MPS lets both have all.
-    share = file.share or (100 if file.tier else 0)
-    tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier, start=file.start)
-    if file.way == "mps" and file.tier == GUARANTEED and time_slices.has_guest(here.paths, file.uuids):
-        file = replace(file, way="time")
-    if file.way == "mps":
-        _keep_apart(here.paths, file)
-    if file.way == "time":
-        got = time_slices.attach(here.paths, gpus, tenant)
-    else:
-        got = lifecycle.attach(here.paths, here.config, gpus, tenant)
+    file, got = _as_owner(here, file, gpus) if file.tier == GUARANTEED else (file, _share(here, file, gpus))
     for note in got.notes:
         here.say(note)
     if file.tier:
@@ -265,6 +255,37 @@ def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     # If that fails, the file still says that the job has to be stopped, and the Epilog takes the share back.
     _write(here, done)
     return 0
+
+
+def _share(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> Attached:
+    """Gives a job its share in its way."""
+    tenant = time_slices.tenant_of(file)
+    if file.way == "time":
+        return time_slices.attach(here.paths, gpus, tenant)
+    if file.tier == OPPORTUNISTIC and (owners := time_slices.owners_in_turn(here.paths, file.uuids)):
+        raise CannotShare(
+            f"job {owners[-1].job} shares this GPU in turn, and not by MPS; berthd places the job elsewhere"
+        )
+    _keep_apart(here.paths, file)
+    return lifecycle.attach(here.paths, here.config, gpus, tenant)
+
+
+def _as_owner(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[ShareRecord, Attached]:
+    """Gives an owner its GPUs; guests whose way it does not share have to go, as for a job that takes none.
+
+    Returns its share file with the way in which it shares them now.
+    """
+    if file.way == "mps" and not time_slices.has_guest(here.paths, file.uuids):
+        try:
+            return file, _share(here, file, gpus)
+        except CannotShare:
+            if not time_slices.under_mps(here.paths, file.uuids):
+                raise
+    file = replace(file, way="time")
+    if go := time_slices.under_mps(here.paths, file.uuids):
+        arrivals.meet(here.paths, Arrival(file.job, go, planned=True), here.say)
+        lifecycle.open_to_owner(here.paths, here.config, go)
+    return file, _share(here, file, [gpu for gpu in gpus if gpu.uuid not in go])
 
 
 def _keep_apart(paths: Paths, file: ShareRecord) -> None:

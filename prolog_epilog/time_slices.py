@@ -13,7 +13,8 @@ from prolog_epilog.mps.limits import Level
 from prolog_epilog.node import files, processes
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
-from prolog_epilog.tenants import state
+from prolog_epilog.tenants import share_file, state
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import SetState, Tenant
 
 METHOD = "time"
@@ -29,13 +30,20 @@ _TIERED = Level(
 _LOCK_SECONDS = 30.0
 
 
+def tenant_of(file: ShareRecord) -> Tenant:
+    """Returns the entry of a job in the books."""
+    # The guard decides what an owner leaves to its guest, so MPS lets both have all.
+    share = file.share or (100 if file.tier else 0)
+    return Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier, start=file.start)
+
+
 def attach(paths: Paths, gpus: Sequence[NodeGpu], tenant: Tenant) -> Attached:
     """Writes the job into the books of its GPUs."""
     uuids = tuple(sorted(gpu.uuid for gpu in gpus))
     files.prepare(paths)
     with state.held(paths, uuids, _LOCK_SECONDS):
         boot = processes.boot_id(paths.boot_id)
-        books = [_books(paths, uuid, boot) for uuid in uuids]
+        books = [_books(paths, uuid, boot, with_owner=tenant.tier == OPPORTUNISTIC) for uuid in uuids]
         for one in books:
             state.store(paths, one.with_tenant(tenant))
     level = _TIERED if tenant.tier else _PACKED
@@ -46,10 +54,14 @@ def attach(paths: Paths, gpus: Sequence[NodeGpu], tenant: Tenant) -> Attached:
     return Attached({"CUDA_VISIBLE_DEVICES": ",".join(uuids)}, ("CUDA_MPS_PIPE_DIRECTORY", *UNSET), level)
 
 
-def _books(paths: Paths, uuid: str, boot: str) -> SetState:
+def _books(paths: Paths, uuid: str, boot: str, *, with_owner: bool) -> SetState:
     found = state.load(paths, uuid)
     if found is None or found.boot != boot:
-        return SetState(boot, (uuid,), modes=(), method=METHOD, multi_user=True)
+        # An owner that found a guest under MPS here is in no books: the next guest writes it into them.
+        owners = owners_in_turn(paths, (uuid,)) if with_owner else ()
+        return SetState(
+            boot, (uuid,), modes=(), method=METHOD, multi_user=True, tenants=tuple(map(tenant_of, owners[-1:]))
+        )
     if found.method != METHOD or found.uuids != (uuid,):
         raise CannotShare(f"GPU {uuid} is shared in another way now; berthd places the job elsewhere")
     return found
@@ -61,6 +73,27 @@ def has_guest(paths: Paths, uuids: Sequence[str]) -> bool:
     found = [one for uuid in uuids if (one := state.load(paths, uuid)) is not None]
     in_turn = [one for one in found if one.method == METHOD and one.boot == boot]
     return any(tenant.tier == OPPORTUNISTIC for one in in_turn for tenant in one.tenants)
+
+
+def owners_in_turn(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
+    """Returns the owners that share these GPUs in turn only, in the books or not, the latest last."""
+    found = [file for file in share_file.sharing(paths, uuids, GUARANTEED) if file.way == METHOD]
+    return sorted(found, key=lambda file: file.start)
+
+
+def under_mps(paths: Paths, uuids: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of these GPUs on which guests alone share under MPS: their owners have gone."""
+    boot = processes.boot_id(paths.boot_id)
+    found = [(uuid, state.load(paths, uuid)) for uuid in uuids]
+    return tuple(
+        uuid
+        for uuid, one in found
+        if one is not None
+        and one.boot == boot
+        and one.method != METHOD
+        and one.tenants
+        and all(tenant.tier == OPPORTUNISTIC for tenant in one.tenants)
+    )
 
 
 def detach(paths: Paths, job: int, start: int = 0) -> bool:

@@ -56,14 +56,8 @@ class Arrival:
 
 
 def guests_on(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
-    """Returns the share files of the guests on these GPUs; skips files that cannot be read."""
-    found = []
-    for job in share_file.jobs(paths):
-        with suppress(NodeError):
-            file = share_file.read(paths, job)
-            if file is not None and file.tier == OPPORTUNISTIC and not file.degraded and {*file.uuids} & {*uuids}:
-                found.append(file)
-    return found
+    """Returns the share files of the guests on these GPUs."""
+    return share_file.sharing(paths, uuids, OPPORTUNISTIC)
 
 
 def shut(guest: ShareRecord, uuids: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -180,6 +180,17 @@ def jobs(paths: Paths) -> dict[int, float]:
     with suppress(FileNotFoundError):
         return {int(one.name): one.lstat().st_mtime for one in paths.jobs.iterdir() if one.name.isdecimal()}
     return {}
+
+
+def sharing(paths: Paths, uuids: Iterable[str], tier: str) -> list[ShareRecord]:
+    """Returns the good share files of the jobs of a tier on these GPUs; skips files that cannot be read."""
+    found, wanted = [], set(uuids)
+    for job in jobs(paths):
+        with suppress(NodeError):
+            file = read(paths, job)
+            if file is not None and file.tier == tier and not file.degraded and wanted & {*file.uuids}:
+                found.append(file)
+    return found
 
 
 def remove_old(paths: Paths) -> None:

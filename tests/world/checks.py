@@ -263,17 +263,23 @@ def nothing_of_ours(cluster: ModelCluster) -> None:
 
 def all_started(world: DeterministicWorld) -> None:
     """With all faults over, whoever can start has started."""
-    cluster = world.cluster
+    if late := not_started(world.cluster):
+        raise ViolationError(late)
+
+
+def not_started(cluster: ModelCluster) -> str:
+    """Tells who could have started and has not; empty where there is nobody."""
     for job in cluster.jobs.values():
         if job.holds and job.state == "RUNNING" and job.end > cluster.now:
             continue
         if not job.waits or job.touched or _may_wait(job) or _takes_turns(cluster, job) or not _fits(cluster, job):
             continue
-        raise ViolationError(
+        return (
             f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"
             f" begin {job.begin - cluster.now:+.0f} s) has not started:"
             f" {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
         )
+    return ""
 
 
 def _fits(cluster: ModelCluster, job: ModelJob) -> bool:

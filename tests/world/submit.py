@@ -10,6 +10,15 @@ from tests.world.cluster import ModelJob
 USERS = (1_001, 1_002, 1_003)
 KINDS = ("whole", "whole", "gang", "share", "share", "host", "guest", "upgrade", "array", "cpu", "nodelist", "alloc",
          "retry", "begin", "held", "share-array", "movable")  # fmt: skip
+TIERS = {
+    "host": "guaranteed",
+    "host-mps": "guaranteed,mps",
+    "guest": "opportunistic",
+    "guest-mps": "opportunistic,mps",
+    "upgrade": "opportunistic,upgrade",
+    "upgrade-mps": "opportunistic,upgrade,mps",
+}
+"""Kinds of hosts and guests: what their users ask for with --gpu-tier."""
 FATES = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 
 
@@ -37,10 +46,10 @@ def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> 
         job.kind, job.k, job.share = "share", 1, (20, 30, 50, 70, 100)[size % 5]
         fields |= {"tres_per_job": "gres/gpu:1", "flag.gpu_share": str(job.share)}
         job.tres_per_job = "gres/gpu:1"
-    elif kind in {"host", "guest", "upgrade"}:
-        tier = {"host": "guaranteed", "guest": "opportunistic", "upgrade": "opportunistic,upgrade"}[kind]
-        job.kind, job.k = ("host", k) if kind == "host" else ("guest", 1)
-        fields |= {"tres_per_job": f"gres/gpu:{job.k}", "flag.gpu_tier": tier}
+    elif kind in TIERS:
+        # Under MPS only hosts with one GPU have a guest.
+        job.kind, job.k = ("host", 1 if kind == "host-mps" and size % 3 else k) if "host" in kind else ("guest", 1)
+        fields |= {"tres_per_job": f"gres/gpu:{job.k}", "flag.gpu_tier": TIERS[kind]}
         job.tres_per_job = fields["tres_per_job"]
     else:
         fields |= {"tres_per_job": f"gres/gpu:{k}"}

@@ -44,6 +44,9 @@ EPILOG_WAITS = 10.0
 _CALM = (*[1] * 15, *[10] * 20, *[30] * 20, *[60] * 25)
 """Seconds between passes once all faults are over: 38 minutes."""
 
+_LONGER = 60
+"""Times that the last of these come again while somebody runs, or has just ended, for whom another may wait."""
+
 
 class SentNotice(NamedTuple):
     """A message of a node on its way to berthd."""
@@ -491,6 +494,12 @@ class DeterministicWorld:
             self._calm_second(seconds)
             if not any(job.waits or job.holds for job in self.cluster.jobs.values()):
                 break
+        for _ in range(_LONGER):
+            lately = self.cluster.now - 2 * _CALM[-1]
+            goes_on = any(job.holds or job.end > lately for job in self.cluster.jobs.values())
+            if not (goes_on and checks.not_started(self.cluster)):
+                break
+            self._calm_second(_CALM[-1])
         checks.all_started(self)
         self._forget_all()
 

@@ -210,6 +210,44 @@ def test_a_host_that_bears_mps_goes_in_turn_with_a_guest_that_is_there_already(w
     assert world.books() == {}
 
 
+HOSTS = {
+    "in turn": (berth(2, tier="guaranteed", way="time"), "2"),
+    "by MPS, of another user": (berth(2, tier="guaranteed", way="mps"), "2"),
+    "on two GPUs": (berth(2, 3, tier="guaranteed", way="time"), "2,3"),
+}
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_a_guest_under_mps_whose_host_has_gone_makes_way_for_one_that_cannot_join_it(
+    world: World, host: tuple[str, str]
+) -> None:
+    extra, gpus = host
+    under_mps, in_turn = (berth(2, tier="opportunistic", way=way) for way in ("mps", "time"))
+    assert world.run("prolog", under_mps, "", job=8).returncode == 0
+    assert len(world.daemons()) > 0
+
+    done = world.run("prolog", extra, gpus, job=7, user=USER + 1)
+
+    assert done.returncode == 0
+    assert "job 8 sits as a guest on a GPU of job 7, and berth-guard does not run" in done.stderr
+    assert (share(world).why, share(world).way, share(world).tier) == ("", "time", "guaranteed")
+    assert modes(world)[-1] == "compute-mode=0"
+
+    # The next guest goes in turn with it, and none by MPS.
+    world.run("epilog", under_mps, "", job=8)
+    assert world.daemons() == []
+    assert world.run("prolog", under_mps, "", job=9).returncode == 0
+    assert "job 7 shares this GPU in turn" in share(world, 9).why
+    world.run("epilog", under_mps, "", job=9)
+    assert world.run("prolog", in_turn, "", job=10).returncode == 0
+    assert share(world, 10).why == ""
+    assert sorted(world.books()) == [7, 10]
+
+    for job, mine, given in ((7, extra, gpus), (10, in_turn, "")):
+        assert world.run("epilog", mine, given, job=job).returncode == 0
+    assert world.books() == {}
+
+
 def test_by_time_any_two_users_share(world: World) -> None:
     for job, user in ((7, USER), (8, USER + 1)):
         done = world.run("prolog", berth(2, share=50, way="time"), "2", job=job, user=user)

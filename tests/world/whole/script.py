@@ -8,7 +8,7 @@ from random import Random
 from tests.world import script
 from tests.world.nodes import script as of_nodes
 from tests.world.script import Step
-from tests.world.submit import KINDS
+from tests.world.submit import KINDS, TIERS
 
 _OTHERS = frozenset({"epilog", "epilog-ends", "degrade", "guard", "word"})
 """Steps of the cluster that the real programs of the nodes take here."""
@@ -31,6 +31,8 @@ class WholeMood:
     """Faults that come in half of these scripts in any case."""
     hosts: int = 0
     """Hosts that run at first, so that guests find no GPU that nobody uses."""
+    host: str = "host"
+    """The kind of these."""
 
 
 _MOODS = (
@@ -38,6 +40,7 @@ _MOODS = (
     WholeMood((("host", "guest", "guest", "whole"), KINDS[:9], KINDS[6:])),
     WholeMood((("guest", "guest", "host"), ("guest", "guest", "host", "whole")), frozenset({"hang", "gpu"}), 3),
     WholeMood((("share",), ("share", "share", "share-array")), frozenset({"kill", "cut"})),
+    WholeMood((("host-mps", "guest-mps", "host"), (*TIERS, "share", "whole")), frozenset({"mps"}), 3, "host-mps"),
 )
 
 
@@ -59,7 +62,7 @@ def drawn_whole(seed: int, count: int) -> list[Step]:
     if draw.randrange(4):
         steps += [("on", "guard", number) for number in range(3)]
     if mood.hosts:
-        steps += [("submit", "host", size, 200, "COMPLETED", 0) for size in (3, 1, 1)[: mood.hosts]]
+        steps += [("submit", mood.host, size, 200, "COMPLETED", 0) for size in (3, 1, 1)[: mood.hosts]]
         steps += [*_STARTS, ("wait", 30), ("pass", 1), ("hear",)]
     while len(steps) < count:
         steps += _next(draw, *draw.choices(steps_of, weights)[0], few)

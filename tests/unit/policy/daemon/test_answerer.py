@@ -15,7 +15,7 @@ import pytest
 
 from policy.cli import ask
 from policy.daemon.answer.answerer import SLICE, Answerer
-from policy.daemon.answer.held_places import FEW_SHARES, MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
+from policy.daemon.answer.held_places import MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER
 from policy.daemon.answer.untaken import LEFT_FOR
 from policy.daemon.known.profiles import load_fit
@@ -27,7 +27,6 @@ from policy.plan.answer.known_requests import Understanding
 from policy.plan.claims import Claim
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config
-from tests.unit import share_world
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
 from topology.files import dump
 
@@ -35,9 +34,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
 RECORDING = Path(__file__).parents[2] / "data" / "slurm-24.11"
-
-
-SHARE = {"tres_per_job": "gres/gpu:1", "gpus": "1", "flag.gpu-share": "10"}
 
 
 def answerer(nodes: int = 1, at: float = NOW) -> Answerer:
@@ -49,11 +45,6 @@ def answerer(nodes: int = 1, at: float = NOW) -> Answerer:
 def snapshot(nodes: int = 1, at: float = NOW, seen: frozenset[str] = frozenset()) -> Snapshot:
     look = reading([node(f"n{i}") for i in range(1, nodes + 1)], at=at)
     return Snapshot(book(look).cluster, seen, "24.11.5", "recorded", "")
-
-
-def sharing(at: float = NOW, **changes: object) -> Snapshot:
-    """A node whose GPUs can be shared."""
-    return replace(snapshot(at=at), cluster=share_world.book([share_world.node("n1")]).cluster, **changes)  # type: ignore[arg-type]
 
 
 def put(made: Answerer, now: float = NOW, /, **fields: str) -> wire.Message:
@@ -117,30 +108,6 @@ def test_who_has_places_refused_by_slurm_again_and_again_keeps_them_from_nobody(
         assert put(made, late, nonce=nonce * 16, tres_per_job="gres/gpu:8").fields["gpus"] == "0,1,2,3,4,5,6,7"
     assert put(made, late, nonce="d" * 16, uid="1001").fields["gpus"] == "0,1,2,3"
     assert put(made, late, nonce="e" * 16, uid="1002").fields["gpus"] == "4,5,6,7"
-
-
-def test_but_of_packed_jobs_a_few_for_slurm_would_start_two_that_must_not_meet() -> None:
-    made = answerer()
-    late = lost(made, NOW, MOST_MISSING)
-    made.take(sharing(), late)
-
-    assert put(made, late, nonce="a" * 16, **SHARE).fields["gpus"] == "0"
-    assert put(made, late, nonce="b" * 16, uid="1001", **SHARE).fields["gpus"] == "1"
-    for number in range(2 * FEW_SHARES):
-        put(made, late, nonce=f"c{number:015x}", **SHARE)
-    assert len(made._held) == FEW_SHARES + 1
-
-
-@pytest.mark.parametrize(("given_up", "share"), [({}, "10"), ({"n1": 1, "n9": 1}, None), ({"n1": 2}, "10")])
-def test_where_a_job_has_still_to_give_up_its_part_the_next_asks_for_the_whole_gpu(
-    given_up: dict[str, int], share: str | None
-) -> None:
-    made = answerer()
-    made.take(sharing(given_up=given_up), NOW)
-
-    reply = put(made, **SHARE).fields
-    values = segment.fields(f"[berth/1 {reply['segment']}]") or {}
-    assert (reply["gpus"], reply.get("share"), values.get("whole")) == ("0", share, None if share else "1")
 
 
 def test_a_user_of_whom_one_job_was_refused_has_places_kept() -> None:
