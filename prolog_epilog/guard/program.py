@@ -94,7 +94,9 @@ def _once(watch: Watch) -> int:
     actions = watch.look()
     for action in actions:
         watch.say(action.excess.text)
-    return 1 if actions else 0
+    if watch.lost is not None:
+        watch.say(numbered(watch.lost))
+    return 1 if actions or watch.lost is not None else 0
 
 
 def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int:

@@ -184,3 +184,34 @@ def test_nobody_joins_a_job_that_is_to_give_up_its_part_until_that_is_written() 
         ("sched", 0),
         ("wait", 30),
     ])  # fmt: skip
+
+
+def test_a_gpu_that_is_lost_costs_no_guest_of_another_its_seat() -> None:
+    # The driver was opened for all GPUs or for none, and a GPU without metrics keeps no guest.
+    play_whole([
+        ("site", 695, 1, 0, 0, 14, 226, 2, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("on", "guard", 2),
+        ("submit", "host", 3, 200, "COMPLETED", 0),
+        ("submit", "host", 1, 200, "COMPLETED", 0),
+        ("submit", "host", 1, 200, "COMPLETED", 0),
+        ("pass", 1),
+        ("submit", "host", 5, 5, "TIMEOUT", 0),
+        ("sched", 1),
+        ("wait", 1),
+        ("on", "cut", "prolog", 8, 258),
+        ("wait", 1),
+        ("pass", 2),
+        ("on", "gpu", "lost", 2),
+        ("pass", 2),
+        ("wait", 1300),
+        ("wait", 1300),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "guest", 10, 60, "COMPLETED", 0),
+        ("sched", 1),
+        ("config-read",),
+        ("wait", 10),
+    ])  # fmt: skip

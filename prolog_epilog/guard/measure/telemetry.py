@@ -99,7 +99,7 @@ class _Gpu:
 
 
 class Telemetry:
-    """NVML, held open for these GPUs until `close`."""
+    """NVML, held open for these GPUs until `close`. One that is lost costs the others nothing."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
         try:
@@ -109,39 +109,39 @@ class Telemetry:
         nvml = self._nvml
         try:
             nvml.nvmlInit()
-            self._gpus = {uuid: _Gpu(nvml, uuid) for uuid in uuids}
-            self._events = self._listen()
         except nvml.NVMLError as error:
-            with suppress(nvml.NVMLError):
-                nvml.nvmlShutdown()
             raise DriverError(f"the NVIDIA driver fails ({error}); look at nvidia-smi") from None
+        self.uuids = frozenset(uuids)
+        self._gpus: dict[str, _Gpu] = {}
+        self._events: Any = None
+        with suppress(nvml.NVMLError):
+            self._events = nvml.nvmlEventSetCreate()
+        for uuid in uuids:
+            with suppress(nvml.NVMLError):
+                self._open(uuid)
 
-    @property
-    def uuids(self) -> frozenset[str]:
-        """Returns the GPUs that are watched."""
-        return frozenset(self._gpus)
-
-    def _listen(self) -> Any:
-        nvml = self._nvml
-        try:
-            events = nvml.nvmlEventSetCreate()
-            for gpu in self._gpus.values():
-                nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-            return None
-        return events
+    def _open(self, uuid: str) -> _Gpu:
+        """Returns an open GPU, whose Xids are heard from now on where it has them; NVMLError where it is lost."""
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            nvml, gpu = self._nvml, _Gpu(self._nvml, uuid)
+            if self._events is not None:
+                with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                    nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+            self._gpus[uuid] = gpu
+        return gpu
 
     def sample(self, uuid: str) -> DeviceSample | None:
         """Returns a reading of this GPU; None if the driver gives none: the device is then no longer trusted."""
         try:
-            return self._gpus[uuid].sample()
+            return self._open(uuid).sample()
         except self._nvml.NVMLError:
             return None
 
     def memory_bytes(self, uuid: str) -> int:
         """Returns all memory of this GPU; 0 if the driver does not say."""
         try:
-            return self._gpus[uuid].memory_bytes()
+            return self._open(uuid).memory_bytes()
         except self._nvml.NVMLError:
             return 0
 
@@ -152,7 +152,7 @@ class Telemetry:
             # An older pynvml or driver may lack one of them.
             with suppress(nvml.NVMLError, AttributeError):
                 call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
-                found |= {int(one.pid) for one in call(self._gpus[uuid].handle)}
+                found |= {int(one.pid) for one in call(self._open(uuid).handle)}
         return frozenset(found)
 
     def xid(self, seconds: float) -> tuple[str, int] | None:

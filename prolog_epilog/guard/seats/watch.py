@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prolog_epilog import monitoring, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import Interrupted, NodeError, NodeSlurmError
+from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure.logs import Logs
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import trim
@@ -26,7 +26,7 @@ from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.mps import lifecycle, losses, trouble
 from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer, logfile, processes
-from prolog_epilog.node.devices import Driver
+from prolog_epilog.node.devices import Driver, GpuProcess
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, audit, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
@@ -66,6 +66,8 @@ class Watch:
     """The jobs that berthd was told had brought MPS down, and when."""
     on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
     """Is called with the node, the GPU and the job that brought MPS down."""
+    lost: HardwareFault | None = None
+    """What the last look found of a GPU that has fallen off the bus."""
     guesses: Counter[int] = field(default_factory=Counter)
     """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
     logs: Logs = field(default_factory=Logs)
@@ -78,8 +80,8 @@ class Watch:
             return []
         if self.driver is None:
             self.driver = self.stack.enter_context(devices.driver())
-        seen, self.jobs = self.jobs, {}
-        excesses = audit.look(books, self.driver.processes, self._job_of, self._ours)
+        seen, self.jobs, self.lost = self.jobs, {}, None
+        excesses = audit.look(books, self._processes, self._job_of, self._ours)
         # A process that ended just now is kept: it may be the cause of a fault. A process that is ending is in no job
         # any more.
         now = {pid: job for pid, job in self.jobs.items() if job is not None or pid not in seen}
@@ -89,9 +91,20 @@ class Watch:
         return self.judge.answers(excesses)
 
     def audit(self) -> None:
-        """Looks once, and answers."""
+        """Looks once, and answers. Then a GPU that is lost is reported."""
         for action in self.look():
             self.act(action)
+        if self.lost is not None:
+            raise self.lost
+
+    def _processes(self, uuid: str) -> Sequence[GpuProcess]:
+        """Returns the processes on a GPU; nothing where it is lost, so that it costs the audit of no other."""
+        assert self.driver is not None, "a look has opened it"  # noqa: S101 - narrows the type
+        try:
+            return self.driver.processes(uuid)
+        except HardwareFault as fault:
+            self.lost = fault
+            return ()
 
     def attempt(self, part: Callable[[], None]) -> bool:
         """Runs a part of a look; tells whether it went well. The driver is opened anew after one that did not."""

@@ -51,6 +51,35 @@ def test_a_hopper_tells_its_busy_sms(tmp_path: Path) -> None:
     assert watched
 
 
+LOST = """
+from pathlib import Path
+from prolog_epilog.guard.measure.telemetry import Telemetry
+live = Path({live!r})
+nvml.nvmlInit()
+uuids = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number)) for number in (0, 1)]
+with live.open("a") as file:
+    print("gpu 0 lost=1", file=file)
+telemetry = Telemetry(uuids)
+answer = [[telemetry.sample(uuid) is not None for uuid in uuids], telemetry.uuids == set(uuids),
+          [sorted(telemetry.users(uuid)) for uuid in uuids], [telemetry.memory_bytes(uuid) > 0 for uuid in uuids]]
+with live.open("a") as file:
+    print("gpu 0 lost=0", "xid 0 79", sep=chr(10), file=file)
+answer += [[telemetry.sample(uuid) is not None for uuid in uuids], telemetry.xid(1.0) == (uuids[0], 79)]
+telemetry.close()
+"""
+
+
+def test_a_gpu_that_is_lost_costs_the_others_no_metrics(tmp_path: Path) -> None:
+    machine = tmp_path / "machine"
+    machine.write_text((nvml.MACHINES / "hgx-h100").read_text())
+
+    seen, watched, users, memory, again, hears = nvml.run(machine, LOST.format(live=f"{machine}.live"))
+
+    assert (seen, watched, users, memory) == ([False, True], True, [[], []], [False, True])
+    assert again == [True, True]
+    assert hears
+
+
 def test_who_draws_uses_the_gpu_as_well(tmp_path: Path) -> None:
     happens = "process 1 4711 type=compute memory=10\nprocess 1 4713 type=graphics memory=10\n"
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,18 @@ def test_the_guard_sees_a_stranger_and_names_him_once(world: World) -> None:
             assert "requeue" not in world.asked
         finally:
             stranger.kill()
+
+
+@pytest.mark.parametrize(("lost", "other"), [(2, 3), (3, 2)])
+def test_a_gpu_that_is_lost_costs_the_audit_of_no_other(world: World, lost: int, other: int) -> None:
+    world.run("prolog", berth(2, share=30, way="mps"), "2")
+    world.run("prolog", berth(3, share=30, way="mps"), "3", job=8)
+    world.happens(f"gpu {lost} lost=1")
+    watching = guard(world)
+    said = looked_again(world, watching, gpu=other)
+    assert watching.stderr is not None
+    assert any("has fallen off the bus" in line for line in chain(said, watching.stderr))
+    ended(watching)
 
 
 def test_it_ends_wherever_in_its_wait_the_signal_finds_it(world: World) -> None:
