@@ -33,6 +33,8 @@ class NodeLaws:
     def __init__(self, world: NodePart) -> None:
         self._world = world
         self.held_alone_since: dict[tuple[str, int], float] = {}
+        self.guests_under_mps: set[tuple[str, str]] = set()
+        """Nodes and GPUs on which a guest has been under MPS."""
         self.faults_of_gpus: dict[str, float] = {}
         self._spoke_of: dict[str, float] = {}
         self._warned: set[int] = set()
@@ -65,7 +67,13 @@ class NodeLaws:
         recent = world.clock.passed - _REASON_LASTS
         fails = machine.nvml_fails or gpu.lost or world.troubled[node] > recent
         load = gpu.busy == 100 or gpu.slow_clock
-        others = [run for run in world.slurm.runs.values() if run.node == node and not run.sharing]
+        mine = world.slurm.runs.get((job.id, node))
+        under_mps = mine is not None and not _in_turn(machine, mine)
+        others = [
+            run
+            for run in world.slurm.runs.values()
+            if run.node == node and (not run.sharing or (under_mps and not run.guest and _in_turn(machine, run)))
+        ]
         owned = any(gpu.index in run.gpus for run in others) or any(
             run.node == node and gpu.index in run.gpus and run.ended_at > recent and not run.sharing
             for run in world.slurm.past
@@ -86,6 +94,11 @@ def look(world: NodePart) -> None:
     for machine in side.machines.values():
         books = read_books(machine)
         _shares(machine, books)
+        world.laws.guests_under_mps |= {
+            (machine.name, uuid)
+            for uuid, tenants in books.items()
+            if any(one["method"] != "time" and one["tier"] == "opportunistic" for one in tenants.values())
+        }
         if not world.excuse(machine.name) and not _works_on(world, machine):
             _mps_as_told(world, machine, books)
         _frozen(world, machine)
@@ -205,11 +218,23 @@ def _runs_well(world: NodePart, run: NodeRun) -> None:
         return
     books = read_books(machine)
     for gpu in gpus:
-        if run.job.id not in books.get(gpu.uuid, {}):
+        if run.job.id not in books.get(gpu.uuid, {}) and not stays_out(world, run, gpu.uuid):
             raise ViolationError(f"job {run.job.id} runs, and is not in the books of GPU {gpu.index} of {run.node}")
     text = _text(machine.folder / f"run/berth/jobs/{run.job.id}")
     if f"\nstart={run.start}\n" not in text:
         raise ViolationError(f"job {run.job.id} runs, and its share file on {run.node} is gone or another run's")
+
+
+def stays_out(world: NodePart, run: NodeRun, uuid: str) -> bool:
+    """Tells whether a run is an owner in turn that is in no books: a guest under MPS was there, and none came since."""
+    machine = world.side.machines[run.node]
+    if run.guest or (run.node, uuid) not in world.laws.guests_under_mps or not _in_turn(machine, run):
+        return False
+    return all(one["method"] != "time" for one in read_books(machine).get(uuid, {}).values())
+
+
+def _in_turn(machine: Machine, run: NodeRun) -> bool:
+    return "\nway=time\n" in _text(machine.folder / f"run/berth/jobs/{run.job.id}")
 
 
 def not_whole(world: NodePart, run: NodeRun) -> str:

@@ -9,7 +9,7 @@ from policy.formats import segment
 from tests.world import checks
 from tests.world.checks import ViolationError
 from tests.world.cluster import ModelJob
-from tests.world.nodes.invariants import read_books
+from tests.world.nodes.invariants import read_books, stays_out
 from tests.world.nodes.slurm import NodeRun
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class WholeLaws:
         booked = {
             gpu.index: books[gpu.uuid][run.job.id] for gpu in machine.gpus if run.job.id in books.get(gpu.uuid, {})
         }
-        if ",".join(map(str, booked)) != values.get("gpus"):
+        out = {place for place in run.gpus if stays_out(nodes, run, machine.gpus[place].uuid)}
+        if ",".join(map(str, sorted(booked.keys() | out))) != values.get("gpus"):
             raise ViolationError(
                 f"job {run.job.id} is pinned to GPUs {values.get('gpus')}, and {run.node} has it on {sorted(booked)}"
             )
