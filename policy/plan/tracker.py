@@ -32,6 +32,9 @@ SOON = 5.0
 LEARN_EVERY = 60.0
 """Seconds between two updates of what usual jobs ask for, while GPUs are shared."""
 
+IN_TURN = "guard"
+"""What a node says holds a host and its guest who take turns (`held` in the segment)."""
+
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 
@@ -350,7 +353,7 @@ class Picture:
                 asked = segment.get("gpu_mem", "")
                 gpu_mem = int(asked) if asked.isdigit() else None
                 gpus = mask.bit_count() * len(job.nodes)
-                hosts.append(Host(mask, gpus, job.user, _bears_mps(segment), gpu_mem, who_is(job)))
+                hosts.append(Host(mask, gpus, job.user, _bears_mps(segment, node.name), gpu_mem, who_is(job)))
         sharers = Sharers(tuple(hosts), tuple(guests))
         if hosts or guests:
             self._sharers[place] = sharers
@@ -407,8 +410,9 @@ def _free_gpus(node: "NodeFacts", guests: int) -> int:
     return ((1 << node.gpus) - 1) & ~node.gpus_used & ~(node.seats_used & ~guests)
 
 
-def _bears_mps(segment: "Mapping[str, str]") -> bool:
-    return segment.get("way") == "mps"
+def _bears_mps(segment: "Mapping[str, str]", node: str) -> bool:
+    """Tells whether guests join a host by MPS; its node says otherwise if a guest was there before it."""
+    return segment.get("way") == "mps" and f"{node}:{IN_TURN}" not in segment.get("held", "").split(",")
 
 
 def gpus_held(job: "JobFacts", node: str) -> int | None:

@@ -30,6 +30,8 @@ class WholeLaws:
         """By guest: the node from which it was sent away last, and until when it keeps away from there."""
         self._leaving = frozenset[int]()
         """Guests that left before their guards spoke, as their GPUs are others': they may have another one there."""
+        self._clock_was_set = False
+        """Since the last pass: Slurm's delay after a requeue may be over at once."""
         self._shown: set[int] = set()
         self._planned: set[int] = set()
         """Those of them that a pass without trouble has seen waiting, and for whom all was written since."""
@@ -54,8 +56,9 @@ class WholeLaws:
             world.nodes.slurm.problems.append(f"job {job.id} was sent away from {node} and starts there again")
 
     def clock_set(self) -> None:
-        """Nobody can tell how long a guest has kept away."""
+        """Nobody can tell how long a guest has kept away, and one may start again before berthd looks."""
         self._sent_away.clear()
+        self._clock_was_set = True
 
     def waiting(self) -> set[int]:
         """The guests that were sent away and wait."""
@@ -64,6 +67,7 @@ class WholeLaws:
 
     def passed(self, waiting: set[int]) -> None:
         """A pass without trouble has seen these waiting."""
+        self._clock_was_set = False
         self._shown |= waiting
 
     def troubled(self) -> None:
@@ -88,7 +92,7 @@ class WholeLaws:
         world.met[f"guests told to {word.word}"] += 1
         if job is None or word.patience is not None:
             return
-        if job.state == "RUNNING" and not job.ends_on:
+        if job.state == "RUNNING" and not (job.ends_on or (self._clock_was_set and job.restarts)):
             world.nodes.slurm.problems.append(
                 f"berthd says that guest {job.id} was sent away from {word.node}, and it runs"
             )

@@ -108,6 +108,13 @@ def test_a_host_under_mps_takes_nobody_who_cannot_join_it(mask: int, guest_mps: 
     assert seat_of(nodes, [*jobs, in_turn], user=user, segment=segment).berth.names == ("n2",)
 
 
+@pytest.mark.parametrize(("held", "way"), [("n1:guard", "time"), ("n2:guard,n1:open-ceiling", "mps")])
+def test_beside_a_host_that_goes_in_turn_on_its_node_a_guest_does_too(held: str, way: str) -> None:
+    """It bears MPS, and met a guest that takes turns."""
+    jobs = [host(1, "n1", 0b1, user=7, segment={"way": "mps", "held": held}), running(2, "n1", 0b1111_1110, 9_000)]
+    assert seat_of([node("n1", used=FULL)], jobs, user=7, segment={"mps": "1"}).way == way
+
+
 def test_waiting_guests_get_seats_in_order_and_never_the_same_one() -> None:
     jobs = [host(1, "n1", 0b11), running(2, "n1", 0b1111_1100, 9_000)]
     jobs += [parked(10 + rank, priority=9 - rank) for rank in range(3)]
