@@ -236,7 +236,12 @@ def _named(here: Here, indices: Sequence[int]) -> tuple[NodeGpu, ...]:
 def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
-    file, got = _as_owner(here, file, gpus) if file.tier == GUARANTEED else (file, _share(here, file, gpus))
+    if file.tier == GUARANTEED:
+        file, got = _as_owner(here, file, gpus)
+    elif file.tier == OPPORTUNISTIC:
+        file, got = _as_guest(here, file, gpus)
+    else:
+        got = _share(here, file, gpus)
     for note in got.notes:
         here.say(note)
     if file.tier:
@@ -257,17 +262,23 @@ def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     return 0
 
 
-def _share(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> Attached:
+def _share(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], *, joins: bool = False) -> Attached:
     """Gives a job its share in its way."""
     tenant = time_slices.tenant_of(file)
     if file.way == "time":
         return time_slices.attach(here.paths, gpus, tenant)
-    if file.tier == OPPORTUNISTIC and (owners := time_slices.owners_in_turn(here.paths, file.uuids)):
-        raise CannotShare(
-            f"job {owners[-1].job} shares this GPU in turn, and not by MPS; berthd places the job elsewhere"
-        )
     _keep_apart(here.paths, file)
-    return lifecycle.attach(here.paths, here.config, gpus, tenant)
+    return lifecycle.attach(here.paths, here.config, gpus, tenant, joins=joins)
+
+
+def _as_guest(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[ShareRecord, Attached]:
+    """Gives a guest its seat: by MPS only where its host is in MPS's books, else in turn.
+
+    MPS that a guest starts would close the GPU to an owner that comes at the same moment.
+    """
+    if file.way == "mps" and not time_slices.host_under_mps(here.paths, file.uuids):
+        file = replace(file, way="time")
+    return file, _share(here, file, gpus, joins=True)
 
 
 def _as_owner(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[ShareRecord, Attached]:

@@ -81,6 +81,19 @@ def owners_in_turn(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
     return sorted(found, key=lambda file: file.start)
 
 
+def host_under_mps(paths: Paths, uuids: Sequence[str]) -> bool:
+    """Tells whether an owner shares all these GPUs under MPS."""
+    boot = processes.boot_id(paths.boot_id)
+    found = [state.load(paths, uuid) for uuid in uuids]
+    return all(
+        one is not None
+        and one.boot == boot
+        and one.method != METHOD
+        and any(tenant.tier == GUARANTEED for tenant in one.tenants)
+        for one in found
+    )
+
+
 def under_mps(paths: Paths, uuids: Sequence[str]) -> tuple[str, ...]:
     """Returns those of these GPUs on which guests alone share under MPS: their owners have gone."""
     boot = processes.boot_id(paths.boot_id)

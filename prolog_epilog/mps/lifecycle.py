@@ -96,8 +96,13 @@ def tenants(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
     return found.tenants if found else ()
 
 
-def attach(paths: Paths, config: MpsConfig, gpus: Sequence[NodeGpu], tenant: Tenant) -> Attached:
-    """Gives a job its share of these GPUs; CannotShare gives the reason if not, and leaves everything as it was."""
+def attach(
+    paths: Paths, config: MpsConfig, gpus: Sequence[NodeGpu], tenant: Tenant, *, joins: bool = False
+) -> Attached:
+    """Gives a job its share of these GPUs; CannotShare gives the reason if not, and leaves everything as it was.
+
+    With `joins` it only joins others there, and starts no MPS.
+    """
     order = tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.position))
     uuids = tuple(sorted(order))
     _check(tenant, uuids)
@@ -111,6 +116,8 @@ def attach(paths: Paths, config: MpsConfig, gpus: Sequence[NodeGpu], tenant: Ten
                 raise CannotShare(f"GPU {uuid} is shared in another way or with other GPUs; berthd moves the job")
             if state:
                 return _seen_in(order, _join(paths, config, state, tenant))
+        if joins:
+            raise CannotShare(f"nobody shares GPU {uuids[0]} under MPS; berthd places the job elsewhere")
         return _seen_in(order, _first(paths, config, uuids, tenant))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples import SEED
 from tests.world.checks import ViolationError
-from tests.world.kinds import KINDS, WHOLE, WorldKind
+from tests.world.kinds import KINDS, WorldKind
 from tests.world.nodes.script import drawn_nodes
 from tests.world.nodes.world import NodeWorld
 from tests.world.script import drawn
@@ -20,8 +20,6 @@ from tests.world.world import DeterministicWorld
 #: Of a processor: with other work beside it, as many seeds are played.
 SECONDS = 10.0
 HARD_SECONDS = 450.0
-#: Fresh seeds of the whole are played by hand only: some still find what nobody has judged (docs/world-results.md).
-STEADY = tuple(one for one in KINDS if one is not WHOLE)
 
 
 def run(first: int, seconds: float, kind: WorldKind) -> int:
@@ -42,14 +40,14 @@ def run(first: int, seconds: float, kind: WorldKind) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", STEADY, ids=lambda one: one.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.name)
 def test_fresh_seeds_find_nothing(kind: WorldKind) -> None:
     assert run(SEED, SECONDS, kind) > 0
 
 
 @pytest.mark.hard
 @pytest.mark.timeout(HARD_SECONDS * 4)
-@pytest.mark.parametrize("kind", STEADY, ids=lambda one: one.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.name)
 def test_fresh_seeds_find_nothing_within_some_minutes(kind: WorldKind) -> None:
     assert run(SEED, HARD_SECONDS, kind) > 0
 

@@ -223,8 +223,10 @@ def test_a_guest_under_mps_whose_host_has_gone_makes_way_for_one_that_cannot_joi
 ) -> None:
     extra, gpus = host
     under_mps, in_turn = (berth(2, tier="opportunistic", way=way) for way in ("mps", "time"))
+    assert world.run("prolog", *HOSTS["by MPS, of another user"], job=6).returncode == 0
     assert world.run("prolog", under_mps, "", job=8).returncode == 0
-    assert len(world.daemons()) > 0
+    assert world.run("epilog", *HOSTS["by MPS, of another user"], job=6).returncode == 0
+    assert (list(world.books()), len(world.daemons())) == ([8], 2)
 
     done = world.run("prolog", extra, gpus, job=7, user=USER + 1)
 
@@ -233,19 +235,24 @@ def test_a_guest_under_mps_whose_host_has_gone_makes_way_for_one_that_cannot_joi
     assert (share(world).why, share(world).way, share(world).tier) == ("", "time", "guaranteed")
     assert modes(world)[-1] == "compute-mode=0"
 
-    # The next guest goes in turn with it, and none by MPS.
+    # The next guests go in turn with it, also one that would go by MPS.
     world.run("epilog", under_mps, "", job=8)
     assert world.daemons() == []
-    assert world.run("prolog", under_mps, "", job=9).returncode == 0
-    assert "job 7 shares this GPU in turn" in share(world, 9).why
-    world.run("epilog", under_mps, "", job=9)
-    assert world.run("prolog", in_turn, "", job=10).returncode == 0
-    assert share(world, 10).why == ""
-    assert sorted(world.books()) == [7, 10]
-
-    for job, mine, given in ((7, extra, gpus), (10, in_turn, "")):
-        assert world.run("epilog", mine, given, job=job).returncode == 0
+    for job, guest in ((9, under_mps), (10, in_turn)):
+        assert world.run("prolog", guest, "", job=job).returncode == 0
+        assert (share(world, job).why, share(world, job).way) == ("", "time")
+        assert sorted(world.books()) == [7, job]
+        assert world.run("epilog", guest, "", job=job).returncode == 0
+    assert world.run("epilog", extra, gpus, job=7).returncode == 0
     assert world.books() == {}
+
+
+def test_a_guest_whose_host_has_gone_starts_no_mps(world: World) -> None:
+    """It would close the GPU to an owner that comes at the same moment."""
+    assert world.run("prolog", berth(2, tier="opportunistic", way="mps"), "", job=8).returncode == 0
+
+    assert (share(world, 8).why, share(world, 8).way) == ("", "time")
+    assert (modes(world), world.daemons()) == ([], [])
 
 
 def test_by_time_any_two_users_share(world: World) -> None:

@@ -72,7 +72,7 @@ class NodeLaws:
         others = [
             run
             for run in world.slurm.runs.values()
-            if run.node == node and (not run.sharing or (under_mps and not run.guest and _in_turn(machine, run)))
+            if run.node == node and (not run.sharing or (under_mps and not run.guest and _comes_in_turn(machine, run)))
         ]
         owned = any(gpu.index in run.gpus for run in others) or any(
             run.node == node and gpu.index in run.gpus and run.ended_at > recent and not run.sharing
@@ -231,6 +231,10 @@ def stays_out(world: NodePart, run: NodeRun, uuid: str) -> bool:
     if run.guest or (run.node, uuid) not in world.laws.guests_under_mps or not _in_turn(machine, run):
         return False
     return all(one["method"] != "time" for one in read_books(machine).get(uuid, {}).values())
+
+
+def _comes_in_turn(machine: Machine, run: NodeRun) -> bool:
+    return run.prolog is not None or _in_turn(machine, run)  # its Prolog writes the way at its end
 
 
 def _in_turn(machine: Machine, run: NodeRun) -> bool:
