@@ -11,6 +11,7 @@ import fcntl
 import re
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -91,7 +92,18 @@ def _unpack(name: str, folder: Path) -> Path | str:
 
 def _fetch(work: Path, lines: list[str], packages: tuple[str, ...]) -> str:
     """Downloads the packages into `work`/debs; returns why not, empty if all went well."""
-    (work / "sources.list").write_text("".join(f"{line}\n" for line in lines))
+    with tempfile.TemporaryDirectory(prefix="berth-keys-") as keys:
+        (work / "sources.list").write_text("".join(f"{_with_its_key_in(Path(keys), line)}\n" for line in lines))
+        return _fetch_from(work, packages)
+
+
+def _with_its_key_in(folder: Path, line: str) -> str:
+    """Returns a line of apt's with its keyring in another folder: apt takes no path with a space for that."""
+    found = re.search(r"(?<=signed-by=)[^\]]+", line)
+    return line if found is None else line.replace(found[0], str(shutil.copy(found[0], folder)))
+
+
+def _fetch_from(work: Path, packages: tuple[str, ...]) -> str:
     apt = [
         "apt-get",
         *("-o", f"Dir::Etc::SourceList={work / 'sources.list'}", "-o", "Dir::Etc::SourceParts=/dev/null"),

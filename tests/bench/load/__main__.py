@@ -282,7 +282,8 @@ def figures_of(workload: Workload, found: LoadRun) -> list[Figure]:
     ]
     if users["bursts"]:
         seen = seen_after(users["bursts"], found.passes, ended - (must.burst_seen_s or 0.0))
-        figures.append(_limited("burst_seen_s", seen, must.burst_seen_s, "s"))
+        if seen is not None:
+            figures.append(_limited("burst_seen_s", seen, must.burst_seen_s, "s"))
     looks = [look for one in controller["looks"] if began <= (look := locks.SlurmLook(*one)).at <= ended]
     held = locks.of_looks(looks) + locks.of_calls(controller["updates"], controller["asked"])
     held /= ended - began
@@ -307,14 +308,14 @@ def _limited(name: str, value: float, limit: float | None, unit: str) -> Figure:
     return Figure(name, value, unit) if limit is None else at_most(name, value, limit, unit)
 
 
-def seen_after(bursts: list[tuple[float, float]], passes: list[Pass], judged_until: float) -> float:
+def seen_after(bursts: list[tuple[float, float]], passes: list[Pass], judged_until: float) -> float | None:
     """Seconds from a burst's last submission to the end of the first pass that read it, of the slowest burst.
 
-    A burst after `judged_until` that no pass has seen is left out: the run ended too soon after it.
+    A burst after `judged_until` that no pass has seen is left out: the run ended too soon after it. None: all were.
     """
     ends = [min((one.began + one.whole for one in passes if one.began >= last), default=np.inf) for _, last in bursts]
     seen = [end - last for (_, last), end in zip(bursts, ends, strict=True) if end < np.inf or last <= judged_until]
-    return max(seen, default=np.inf)
+    return max(seen, default=None)
 
 
 def main() -> int:
