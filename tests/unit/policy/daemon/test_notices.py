@@ -347,8 +347,10 @@ def test_a_stranger_without_the_key_is_refused(notices: Notices, capsys: pytest.
     assert "a notice from 127.0.0.1 was refused: Invalid credential; the nodes need" in capsys.readouterr().err
 
 
-def test_munged_that_hangs_holds_up_nobody_but_the_notices() -> None:
+def test_munged_that_hangs_holds_up_nobody_but_the_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a flood meanwhile fill the memory: beyond a number, what cannot be decoded is dropped."""
+    # A loaded machine needs more than two seconds for 400 connections.
+    monkeypatch.setattr(module, "_PATIENCE", 120.0)
     real = Munge(library=str(munge.library()))
     go_on = threading.Event()
 
@@ -381,13 +383,14 @@ def test_a_thousand_silent_connections_do_not_keep_a_true_notice_out(notices: No
         assert heard(true) == b"berth/1 done\n"
 
 
-def test_the_nodes_of_a_wide_job_all_get_their_answer(notices: Notices) -> None:
+def test_the_nodes_of_a_wide_job_all_get_their_answer(notices: Notices, monkeypatch: pytest.MonkeyPatch) -> None:
     """More at once than connections are open: the rest waits in the listener's queue."""
+    monkeypatch.setattr(module, "_PATIENCE", 120.0)
     raise_file_limit()
     lines = [credential(b"berth/1 epilog job=18 node=n%d" % node) + b"\n" for node in range(600)]
     peers = [client(notices, line) for line in lines]
     nodes: set[str] = set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(nodes) < 600 and time.monotonic() < deadline:
         found = take(notices, 1)
         nodes |= {notice.node for notice in found}
