@@ -290,10 +290,10 @@ def _as_owner(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[S
         try:
             return file, _share(here, file, gpus)
         except CannotShare:
-            if not time_slices.under_mps(here.paths, file.uuids):
+            if not time_slices.guests_under_mps(here.paths, file.uuids):
                 raise
     file = replace(file, way="time")
-    if go := time_slices.under_mps(here.paths, file.uuids):
+    if go := time_slices.guests_under_mps(here.paths, file.uuids):
         arrivals.meet(here.paths, Arrival(file.job, go, planned=True), here.say)
         lifecycle.open_to_owner(here.paths, here.config, go)
     return file, _share(here, file, [gpu for gpu in gpus if gpu.uuid not in go])

@@ -58,10 +58,8 @@ def _books(paths: Paths, uuid: str, boot: str, *, with_owner: bool) -> SetState:
     found = state.load(paths, uuid)
     if found is None or found.boot != boot:
         # An owner that found a guest under MPS here is in no books: the next guest writes it into them.
-        owners = owners_in_turn(paths, (uuid,)) if with_owner else ()
-        return SetState(
-            boot, (uuid,), modes=(), method=METHOD, multi_user=True, tenants=tuple(map(tenant_of, owners[-1:]))
-        )
+        owner = _owner_in_turn(paths, uuid) if with_owner else ()
+        return SetState(boot, (uuid,), modes=(), method=METHOD, multi_user=True, tenants=owner)
     if found.method != METHOD or found.uuids != (uuid,):
         raise CannotShare(f"GPU {uuid} is shared in another way now; berthd places the job elsewhere")
     return found
@@ -69,44 +67,35 @@ def _books(paths: Paths, uuid: str, boot: str, *, with_owner: bool) -> SetState:
 
 def has_guest(paths: Paths, uuids: Sequence[str]) -> bool:
     """Tells whether a guest shares one of these GPUs by time."""
-    boot = processes.boot_id(paths.boot_id)
-    found = [one for uuid in uuids if (one := state.load(paths, uuid)) is not None]
-    in_turn = [one for one in found if one.method == METHOD and one.boot == boot]
+    in_turn = [one for one in _shared_now(paths, uuids).values() if one.method == METHOD]
     return any(tenant.tier == OPPORTUNISTIC for one in in_turn for tenant in one.tenants)
-
-
-def owners_in_turn(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
-    """Returns the owners that share these GPUs in turn only, in the books or not, the latest last."""
-    found = [file for file in share_file.sharing(paths, uuids, GUARANTEED) if file.way == METHOD]
-    return sorted(found, key=lambda file: file.start)
 
 
 def host_under_mps(paths: Paths, uuids: Sequence[str]) -> bool:
     """Tells whether an owner shares all these GPUs under MPS."""
-    boot = processes.boot_id(paths.boot_id)
-    found = [state.load(paths, uuid) for uuid in uuids]
-    return all(
-        one is not None
-        and one.boot == boot
-        and one.method != METHOD
-        and any(tenant.tier == GUARANTEED for tenant in one.tenants)
-        for one in found
-    )
+    found = _shared_now(paths, uuids)
+    under_mps = [one for one in found.values() if one.method != METHOD]
+    hosts = [one for one in under_mps if any(tenant.tier == GUARANTEED for tenant in one.tenants)]
+    return len(hosts) == len(uuids)
 
 
-def under_mps(paths: Paths, uuids: Sequence[str]) -> tuple[str, ...]:
+def guests_under_mps(paths: Paths, uuids: Sequence[str]) -> tuple[str, ...]:
     """Returns those of these GPUs on which guests alone share under MPS: their owners have gone."""
+    found = {uuid: one for uuid, one in _shared_now(paths, uuids).items() if one.method != METHOD and one.tenants}
+    return tuple(uuid for uuid, one in found.items() if all(tenant.tier == OPPORTUNISTIC for tenant in one.tenants))
+
+
+def _shared_now(paths: Paths, uuids: Sequence[str]) -> dict[str, SetState]:
+    """Returns the books of those of these GPUs that are shared since this boot."""
     boot = processes.boot_id(paths.boot_id)
-    found = [(uuid, state.load(paths, uuid)) for uuid in uuids]
-    return tuple(
-        uuid
-        for uuid, one in found
-        if one is not None
-        and one.boot == boot
-        and one.method != METHOD
-        and one.tenants
-        and all(tenant.tier == OPPORTUNISTIC for tenant in one.tenants)
-    )
+    found = {uuid: state.load(paths, uuid) for uuid in uuids}
+    return {uuid: one for uuid, one in found.items() if one is not None and one.boot == boot}
+
+
+def _owner_in_turn(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
+    """Returns the entry of the owner that shares a GPU in turn, in the books or not; of several the latest."""
+    found = [file for file in share_file.sharing(paths, (uuid,), GUARANTEED) if file.way == METHOD]
+    return tuple(map(tenant_of, sorted(found, key=lambda file: file.start)[-1:]))
 
 
 def detach(paths: Paths, job: int, start: int = 0) -> bool:

@@ -126,7 +126,7 @@ class Telemetry:
         if gpu is None:
             nvml, gpu = self._nvml, _Gpu(self._nvml, uuid)
             if self._events is not None:
-                with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                with suppress(nvml.NVMLError):
                     nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
             self._gpus[uuid] = gpu
         return gpu
