@@ -9,6 +9,7 @@ from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.plan import Plan
 from policy.plan.wait_reasons import why
+from policy.plan.waiting_jobs import Waiting
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -30,6 +31,9 @@ class Explainer:
         self._policy = policy
         self._said: dict[int, tuple[float, str]] = {}
         self._next = 0
+        self._queue: list[Waiting] = []
+        self._old: list[Waiting] = []
+        """Those jobs of this queue that have waited for long enough."""
 
     def explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
         """Update one reason that has changed; whether there was one.
@@ -39,17 +43,14 @@ class Explainer:
         planned, now = plan.book, time.monotonic()
         if planned is None:
             return False
-        # An array's number would mean its running tasks too, and those have segments of their own.
-        waiting = [
-            entry
-            for entry in plan.queue
-            if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed and not entry.job.tasks
-        ]
-        present = {entry.job.id for entry in waiting}
-        self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
-        old = [entry for entry in waiting if planned.cluster.at - entry.job.submitted >= FIRST_AFTER]
-        for entry in [*old[self._next :], *old[: self._next]][:_MOST_LOOKED_AT]:
-            self._next = (self._next + 1) % max(1, len(old))
+        if self._queue is not plan.queue:
+            self._begin(plan.queue, planned.cluster.at)
+        old = self._old
+        for _ in range(min(_MOST_LOOKED_AT, len(old))):
+            entry = old[self._next % len(old)]
+            self._next = (self._next + 1) % len(old)
+            if entry.start == 0.0 or entry.job.id in changed:
+                continue
             said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
             if now - said_at < AGAIN_AFTER:
                 continue
@@ -67,3 +68,11 @@ class Explainer:
             self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
             return True
         return False
+
+    def _begin(self, queue: list[Waiting], at: float) -> None:
+        """Walks along a queue once: with tens of thousands of jobs that takes as long as many answers to notices."""
+        # An array's number would mean its running tasks too, and those have segments of their own.
+        waiting = [entry for entry in queue if entry.job.wants_gpus and not entry.job.tasks]
+        present = {entry.job.id for entry in waiting}
+        self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
+        self._queue, self._old = queue, [entry for entry in waiting if at - entry.job.submitted >= FIRST_AFTER]

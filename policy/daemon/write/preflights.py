@@ -65,8 +65,7 @@ class Preflights:
 
     def step(self, reading: Reading) -> None:
         """Look at all of them."""
-        present = {job.id for job in reading.jobs if job.state in _PRESENT}
-        marked = [job for job in reading.jobs if preflight_mark.KEY in (job.segment or ()) and job.id in present]
+        marked = [job for job in reading.jobs if preflight_mark.KEY in (job.segment or ()) and job.state in _PRESENT]
         flying = {job.id: job for job in marked if preflight_mark.is_one(job.segment)}
         self._over += len(self._flying.keys() - flying.keys())
         self._flying = flying
@@ -80,7 +79,9 @@ class Preflights:
         for number, since in self._could_begin.items():
             if reading.at - since >= self._wait and number in self._jobs and number not in self._ended:
                 self._give_up(number, self._jobs[number][0])
-        for number in flying.keys() & self._jobs.keys():
+        watched = flying.keys() & self._jobs.keys()
+        present = {job.id for job in reading.jobs if job.state in _PRESENT} if watched else set()
+        for number in watched:
             job_id, seen = self._jobs[number]
             if job_id in present or reading.at - seen <= 2.0:
                 continue

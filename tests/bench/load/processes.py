@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import selectors
 import socket
 import time
@@ -27,6 +28,7 @@ EPILOG_WAITS = 0.3
 STOP = b"stop"
 _SCHEDULE_EVERY = 0.05
 _MOST_ENDS_AT_ONCE = 10
+_MOST_TOLD = 1_000
 
 
 class Controller:
@@ -70,6 +72,15 @@ class Controller:
                 schedule_at = now + _SCHEDULE_EVERY
                 self.begun += self.slurm.schedule()
                 self.slurm.forget()
+                self._tell_users()
+
+    def _tell_users(self) -> None:
+        """What has begun they submit anew, so that the queue stays as it is."""
+        started = self.slurm.started
+        if started:
+            with contextlib.suppress(BlockingIOError):  # then the next time
+                self._users.send(json.dumps(started[:_MOST_TOLD]).encode())
+                del started[:_MOST_TOLD]
 
     def _told(self) -> dict[str, Any]:
         slurm = self.slurm
@@ -125,7 +136,7 @@ class Controller:
                     return False
                 job = json.loads(data)
                 if job:
-                    self.slurm.submitted(job["user"], job["n"], job["k"], job["texts"])
+                    self.slurm.submitted(job["user"], job["n"], job["k"], job["texts"], job["tasks"])
                 else:
                     self.ends_from = time.monotonic()
         return True
@@ -218,13 +229,23 @@ class Hook:
 
 
 class Users:
-    """Submits jobs as slurmctld does: one hook call after the other, under its lock. Each is also sent to the echo."""
+    """Submits jobs as slurmctld does: one hook call after the other, under its lock. Each is also sent to the echo.
+
+    For each job that has begun one of its size comes, and for each array that is used up another: so the queue stays
+    as it is, however long the run. Only bursts may be ahead of that, and take their sizes as the workload says.
+    """
 
     def __init__(self, workload: Workload, berthd: Path, echo: Path, controller: socket.socket) -> None:
         self.workload = workload
         self.random = random.Random(workload.seed + 1)
         self._hook, self._echo = Hook(berthd), Hook(echo)
         self._controller = controller
+        self._controller.setblocking(False)
+        self._begun: deque[tuple[int, int]] = deque()
+        """Sizes of jobs that have begun, for which none has come yet."""
+        self._arrays: deque[tuple[int, int, int]] = deque()
+        self._ahead = 0
+        """Jobs that came before one had begun for them."""
         self._number = 0
         self.took: list[tuple[float, float]] = []
         self.unanswered = 0
@@ -233,7 +254,7 @@ class Users:
     def run(self, result: Path) -> None:
         """For as long as the workload says."""
         load = self.workload
-        self._controller.send(b"null")
+        self._send(b"null")
         began = time.monotonic()
         steady = 0
         burst_at = began + load.bursts.every_s / 2 if load.bursts else float("inf")
@@ -241,11 +262,15 @@ class Users:
             if load.bursts and now >= burst_at:
                 burst_at += load.bursts.every_s
                 self._burst(load.bursts.submissions, load.bursts.clients)
-            elif steady < (now - began) * load.arrivals_per_second:
+            elif self._arrays:
+                n, k, tasks = self._arrays.popleft()
+                self._submit(1_500, (n, k), tasks)
+            elif self._begun and steady < (now - began) * load.arrivals_per_second:
                 steady += 1
-                self._submit(1_500 + steady % 20)
+                self._submit(1_500 + steady % 20, self._begun.popleft())
             else:
                 time.sleep(0.001)
+            self._hear_begun()
         told = {
             "took": self.took, "unanswered": self.unanswered, "bursts": self.bursts, "submitted": self._number,
             "began": began, "ended": time.monotonic(), "processor_s": time.process_time(),
@@ -257,7 +282,7 @@ class Users:
         left = deque([submissions // clients] * clients)
         client = 0
         while left:
-            self._submit(2_000 + client % clients)
+            self._submit(2_000 + client % clients, self._next_size())
             client += 1
             if left[0] > 1:
                 left[0] -= 1
@@ -266,16 +291,39 @@ class Users:
                 left.popleft()
         self.bursts.append((began, time.monotonic()))
 
-    def _submit(self, user: int) -> None:
-        self._number += 1
+    def _hear_begun(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := self._controller.recv(65_536):
+                for n, k, tasks in json.loads(data):
+                    if tasks:
+                        self._arrays.append((n, k, tasks))
+                    elif self._ahead:
+                        self._ahead -= 1
+                    else:
+                        self._begun.append((n, k))
+
+    def _next_size(self) -> tuple[int, int]:
+        if self._begun:
+            return self._begun.popleft()
+        self._ahead += 1
         sizes = self.workload.sizes
         size = self.random.choices(sizes, [one.weight for one in sizes])[0]
-        n, k = size.nodes, size.gpus
+        return size.nodes, size.gpus
+
+    def _send(self, data: bytes) -> None:
+        """Waits where the controller is behind."""
+        select.select([], [self._controller], [])
+        self._controller.send(data)
+
+    def _submit(self, user: int, size: tuple[int, int], tasks: int = 0) -> None:
+        self._number += 1
+        n, k = size
         asked = {"tres_per_node": f"gres/gpu:{k}"} if n > 1 else {"tres_per_job": f"gres/gpu:{k}"}
         fields = {
             "nonce": f"{self._number + (1 << 40):016x}", "uid": str(user), "client": "batch",
             "time_limit": str(self.random.choice([30, 60, 240, 1_440])), "name": "job", **asked,
             "num_tasks": str(n), "min_nodes": str(n), "max_nodes": str(n), "gpus": str(n * k),
+            **({"array": f"0-{tasks - 1}"} if tasks else {}),
         }  # fmt: skip
         datagram = wire.encode("submit", fields)
         reply, took = self._hook.ask(datagram)
@@ -289,4 +337,5 @@ class Users:
             "required": job.req_nodes, "excluded": job.exc_nodes, "tres_per_node": job.tres_per_node,
             "tres_per_job": job.tres_per_job, "admin_comment": job.admin_comment, "extra": job.extra,
         }  # fmt: skip
-        self._controller.send(json.dumps({"user": user, "n": n, "k": k, "texts": texts}).encode())
+        told = {"user": user, "n": n, "k": k, "tasks": tasks, "texts": texts}
+        self._send(json.dumps(told).encode())

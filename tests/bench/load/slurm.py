@@ -89,6 +89,8 @@ class PaperJob:
     task: int | None = None
     tasks: list[int] = field(default_factory=list)
     """Those that have not split off, in reverse order."""
+    size: int = 0
+    """Tasks of the array when it came."""
     on: tuple[str, ...] = ()
     mask: int = 0
     start: int = 0
@@ -141,6 +143,8 @@ class PaperSlurm:
         self.touched: set[str] = set()
         self.forget_at: list[tuple[float, int]] = []
         self.next_id = 1
+        self.started: list[tuple[int, int, int]] = []
+        """Nodes and GPUs on each of the jobs that have begun, and 0; of an array with no tasks left how many it had."""
         self.updates = self.refused = self.asked = 0
         self.looks: list[SlurmLook] = []
         self.nodes_due, self.behind = 0.0, False
@@ -174,7 +178,8 @@ class PaperSlurm:
             first = self.random.randrange(len(self.names) - n + 1)
             self._pin(job, tuple(self.names[first : first + n]), range(k), "waiting")
             if number >= waiting.jobs:
-                job.array, job.tasks = job.id, list(range(waiting.tasks_each))[::-1]
+                job.array, job.size = job.id, waiting.tasks_each
+                job.tasks = list(range(job.size))[::-1]
             self._wait(job)
 
     def _add(self, n: int, k: int, submitted: int) -> PaperJob:
@@ -199,10 +204,12 @@ class PaperSlurm:
 
     # Starts and ends
 
-    def submitted(self, user: int, n: int, k: int, texts: dict[str, str]) -> PaperJob:
-        """A job comes, as the plugin has written it."""
+    def submitted(self, user: int, n: int, k: int, texts: dict[str, str], tasks: int = 0) -> PaperJob:
+        """A job comes, or an array of so many tasks, as the plugin has written it."""
         job = self._add(n, k, int(time.time()))
         job.user = user
+        if tasks:
+            job.array, job.tasks, job.size = job.id, list(range(tasks))[::-1], tasks
         for key, value in texts.items():
             setattr(job, key, value)
         self._wait(job)
@@ -240,10 +247,9 @@ class PaperSlurm:
             job = self.jobs[number]
             while job.state == "PENDING" and job.at and self._free(job):
                 begun += 1
-                if not job.tasks:
-                    self._run(job, now)
-                else:
-                    self._run(self.split(job, job.tasks[-1]), now)
+                if not job.array:
+                    self.started.append((job.nodes_asked, job.gpus_each, 0))
+                self._run(self.split(job, job.tasks[-1]) if job.tasks else job, now)
         return begun
 
     def _free(self, job: PaperJob) -> bool:
@@ -256,6 +262,7 @@ class PaperSlurm:
         self.new_jobs.add(job.id)
         if not job.tasks:
             job.task = task
+            self.started.append((job.nodes_asked, job.gpus_each, job.size))
             return job
         one = self._add(job.nodes_asked, job.gpus_each, job.submitted)
         one.user, one.priority, one.array, one.task = job.user, job.priority, job.array, task

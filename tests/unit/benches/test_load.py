@@ -113,6 +113,24 @@ def test_a_pin_that_is_written_lets_the_job_start_there_and_a_task_gets_a_record
     assert "no longer pending" in refusal
 
 
+def test_what_begins_is_told_so_that_its_like_can_come(tiny: Workload) -> None:
+    slurm = PaperSlurm(replace(tiny, waiting=Queue(arrays=1, tasks_each=2)))
+    for name in ("n0", "n1"):
+        texts = {"required": name, "tres_per_node": "gres/gpu:g0:1,gres/seat:g0:1"}
+        slurm.submitted(1_000, 1, 1, texts, tasks=2 if name == "n1" else 0)
+    array = max(job.id for job in slurm.jobs.values() if job.tasks)
+    while slurm.running:
+        job = slurm.end_one()
+        assert job is not None
+        for name in job.on:
+            slurm.epilog_ended(job.id, name)
+        slurm.schedule()
+
+    assert slurm.started.count((1, 1, 0)) == 1
+    assert (1, 1, 2) in slurm.started
+    assert [slurm.jobs[array].tasks, slurm.jobs[array].task] == [[], 1]
+
+
 def test_what_slurmctld_would_hold_is_told_by_records_and_calls() -> None:
     def held(*looks: tuple[float, int, int, int]) -> float:
         return locks.of_looks(locks.SlurmLook(*one) for one in looks)

@@ -1,5 +1,7 @@
 """Why jobs wait, and what watching alone finds."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
@@ -14,6 +16,7 @@ from policy.plan.answer.observe import compare
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import KINDS, Reason, why
+from policy.plan.waiting_jobs import Waiting
 from policy.request.settings import Settings
 from policy.site.config import Config
 from tests.unit.guest_world import parked
@@ -178,3 +181,38 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
     assert explainer.explain_one(plan, picture.book(), changed)
     assert not explainer.explain_one(plan, picture.book(), changed)
     assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}
+
+
+class CountedQueue(list[Waiting]):
+    """A queue that counts how often somebody walks along it."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Waiting]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_its_turn() -> None:
+    old = {"submitted": int(NOW) - 100}
+    numbers = range(5, 12)
+    jobs = [running(1, "n1", 0xFF, 9_000), *(waiting(number, "n1", 0b11, **old) for number in numbers)]
+    look = reading([node("n1", used=0xFF)], jobs)
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan, notes = Plan(POLICY, Settings()), Notes()
+    plan.replan(picture.book(), look.jobs)
+    queue = plan.queue = CountedQueue(plan.queue)
+    explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+
+    while explainer.explain_one(plan, picture.book(), {7}):
+        pass
+
+    assert queue.walks == 1
+    assert set(notes.said) == set(numbers) - {7}
+
+    # A later pass has a queue of its own, in which a job may be gone.
+    plan.queue = [entry for entry in queue if entry.job.id != 5]
+    assert not explainer.explain_one(plan, picture.book(), {7})
+    assert explainer.explain_one(plan, picture.book(), frozenset())
+    assert set(notes.said) == set(numbers)
