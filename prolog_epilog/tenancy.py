@@ -276,9 +276,21 @@ def _as_guest(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[S
 
     MPS that a guest starts would close the GPU to an owner that comes at the same moment.
     """
-    if file.way == "mps" and not time_slices.host_under_mps(here.paths, file.uuids):
-        file = replace(file, way="time")
-    return file, _share(here, file, gpus, joins=True)
+    if file.way != "mps":
+        return file, _share(here, file, gpus)
+    joins = time_slices.host_under_mps(here.paths, file.uuids)
+    try:
+        return _as_one_of(here, file, gpus, joins=joins)
+    except CannotShare:
+        # Its host may have come, or gone, since the books were looked at.
+        if time_slices.host_under_mps(here.paths, file.uuids) == joins:
+            raise
+    return _as_one_of(here, file, gpus, joins=not joins)
+
+
+def _as_one_of(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], *, joins: bool) -> tuple[ShareRecord, Attached]:
+    file = file if joins else replace(file, way="time")
+    return file, _share(here, file, gpus, joins=joins)
 
 
 def _as_owner(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[ShareRecord, Attached]:
@@ -290,7 +302,9 @@ def _as_owner(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[S
         try:
             return file, _share(here, file, gpus)
         except CannotShare:
-            if not time_slices.guests_under_mps(here.paths, file.uuids):
+            # A guest may have come since.
+            guests = time_slices.guests_under_mps(here.paths, file.uuids)
+            if not (guests or time_slices.has_guest(here.paths, file.uuids)):
                 raise
     file = replace(file, way="time")
     if go := time_slices.guests_under_mps(here.paths, file.uuids):

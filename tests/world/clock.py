@@ -49,6 +49,11 @@ class Replaced:
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, object]] = []
 
+    @property
+    def count(self) -> int:
+        """Returns how many are others now."""
+        return len(self._before)
+
     def set(self, module: Any, name: str, value: object) -> None:
         self._before.append((module, name, getattr(module, name)))
         setattr(module, name, value)

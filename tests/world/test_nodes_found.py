@@ -139,3 +139,39 @@ def test_a_driver_that_fails_keeps_no_guard_from_taking_back_what_a_lost_epilog_
         )
         booked = [job for tenants in read_books(world.side.machines["n1"]).values() for job in tenants]
     assert booked == [2]
+
+
+def test_a_guest_whose_host_comes_while_its_prolog_runs_joins_it() -> None:
+    # It had found no host under MPS, and then MPS in the books of its GPU: berthd was told to place it elsewhere.
+    play_nodes([
+        ("site", 72, 2, 5),
+        ("submit", "guest", 0, 4, 20, 0),
+        ("submit", "host", 0, 4, 200, 0),
+        ("sched",),
+        ("run", "prolog", 1, 30),
+        ("run", "prolog", 5, 1),
+        ("run", "prolog", 9, 30),
+        ("wait", 50),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("kinds", [("host", "guest"), ("guest", "host")], ids="-".join)
+def test_a_host_and_a_guest_that_start_at_the_same_moment_have_their_shares(kinds: tuple[str, str], first: int) -> None:
+    # One Prolog stops after so many calls of the kernel's, and the other one runs to its end. It looked at the books
+    # first, and then found them changed: one of the two was stopped.
+    for calls in range(38, 88, 3):
+        with NodeWorld() as world:
+            world.play(
+                [
+                    ("site", 72, 2, 5),
+                    *(("submit", kind, 0, 4, 200, 0) for kind in kinds),
+                    ("sched",),
+                    ("run", "prolog", first, calls),
+                    ("run", "prolog", 1 - first, 300),
+                    ("wait", 50),
+                ],
+                calm=False,
+            )
+            booked = [job for tenants in read_books(world.side.machines["n1"]).values() for job in tenants]
+        assert sorted(booked) == [1, 2]

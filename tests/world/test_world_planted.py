@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.world.clock import Replaced
+from tests.world.nodes.planted import NODE_PLANTED
 from tests.world.planted import PLANTED, PlantedFault, found
+from tests.world.whole.planted import WHOLE_PLANTED
 
 NOT_FOUND = {
     "an eviction forgets what the guest asked for": "found in some minutes only: guests are few",
@@ -14,6 +17,17 @@ NOT_FOUND = {
     "a dead node looks alive": "a second rule gives a job back that does not start on a place that looks free",
     "old jobs are remembered for ever": "a script has some dozens of jobs, fewer than the bound of any container",
 }
+
+
+@pytest.mark.parametrize("fault", dict.fromkeys((*PLANTED, *NODE_PLANTED, *WHOLE_PLANTED)), ids=lambda one: one.name)
+def test_each_fault_can_be_planted(fault: PlantedFault) -> None:
+    # A name that moved would plant nothing.
+    put = Replaced()
+    try:
+        fault.plant(put)
+        assert put.count > 0
+    finally:
+        put.undo()
 
 
 @pytest.mark.hard

@@ -7,7 +7,7 @@ from typing import Any
 
 from policy.daemon.passes import planner
 from policy.daemon.write import evictions
-from prolog_epilog import tenancy
+from prolog_epilog import time_slices
 from prolog_epilog.tenants.state import Tenant
 from tests.world.clock import Replaced
 from tests.world.kinds import WHOLE
@@ -28,7 +28,7 @@ def _the_books_have_another_share_than_the_pin(put: Replaced) -> None:
     def broken(job: int, uid: int, share: int, *rest: Any, **more: Any) -> Any:
         return Tenant(job, uid, max(1, share // 2), *rest, **more)
 
-    put.set(tenancy, "Tenant", broken)
+    put.set(time_slices, "Tenant", broken)
 
 
 _FROM_THE_HALVES = frozenset(
