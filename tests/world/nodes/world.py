@@ -35,6 +35,8 @@ class NodeWorld(NodePart):
         self.clock_back = 0
         """Seconds by which the clock was set back in all: so much longer files of jobs without a share are kept."""
         self.most_jobs = 8
+        self.started: dict[int, int] = {}
+        """The second in which each job began last."""
         self.slurm.on_notice = self._notice
         self.side.answer = self._berthd
 
@@ -150,7 +152,8 @@ class NodeWorld(NodePart):
     def _schedule(self) -> None:
         """Start what fits: by GPUs, and by what berthd lets share a GPU."""
         for job in self.cluster.order():
-            if job.held or job.begin > self.cluster.now:
+            # Slurm tells two runs apart by the seconds of their starts, and takes longer than that to requeue a job.
+            if job.held or job.begin > self.cluster.now or self.started.get(job.id) == int(self.cluster.now):
                 continue
             wants = job.portion()
             assert wants is not None
@@ -158,6 +161,7 @@ class NodeWorld(NodePart):
             nodes = [self.cluster.nodes[name] for name in names]
             if all(node.open and node.fits(wants) and self._may_meet(job, node, wants) for node in nodes):
                 self.cluster._start(job, dict.fromkeys(names, wants))
+                self.started[job.id] = int(self.cluster.now)
 
     def _may_meet(self, job: ModelJob, node: ModelNode, wants: Portion) -> bool:
         """As berthd plans: on a shared GPU one way, one set of GPUs, one user unless the site has more, two tiers."""
