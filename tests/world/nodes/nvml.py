@@ -161,8 +161,8 @@ class ModelNvml:
 
     def nvmlEventSetWait_v2(self, _: object, milliseconds: int) -> SimpleNamespace:
         machine = self._machine
-        seconds = max(milliseconds / 1000.0, self._kernel.pace)
-        if not self._kernel.tasks.block(seconds, lambda: bool(machine.xids)):
+        tasks, pace = self._kernel.tasks, lambda: self._kernel.pace
+        if not tasks.wait(milliseconds / 1000.0, pace, lambda: bool(machine.xids)):
             raise TimeoutByModel("Timeout")
         uuid, number = machine.xids.pop(0)
         return SimpleNamespace(device=machine.gpu(uuid), eventData=number)

@@ -149,6 +149,19 @@ class NodeTasks:
         task.ready = None
         return ready is not None and ready()
 
+    def wait(self, seconds: float, least: Callable[[], float], ready: Callable[[], bool]) -> bool:
+        """Wait for something, but no longer than so many seconds, or the least ones; True if it is there.
+
+        The least may become less meanwhile: whoever waited through a quiet time goes on when it is over.
+        """
+        began = self.clock.passed
+
+        def over() -> bool:
+            return ready() or self.clock.passed >= began + max(_LEAST, seconds, least())
+
+        self.block(max(seconds, least()), over)
+        return ready()
+
     def due(self, task: NodeTask) -> float:
         """When it can go on."""
         if task.process.stalled:

@@ -24,7 +24,10 @@ class NodeEvent:
         return self._is_set
 
     def wait(self, seconds: float | None = None) -> bool:
-        self._kernel.tasks.block(None if seconds is None else max(seconds, self._least()), self.is_set)
+        if seconds is None:
+            self._kernel.tasks.block(None, self.is_set)
+        else:
+            self._kernel.tasks.wait(seconds, self._least, self.is_set)
         return self._is_set
 
 
