@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load campaign deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-growth bench-load campaign deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -146,8 +146,12 @@ bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the pr
 bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPUs
 	@$(PY) -m tests.bench.plan
 
-bench-gate: setup ## planning passes and notices beside fixed work in the same run; fails beyond 1.5 times the kept ratios
-	@$(ONE_THREAD) $(PY) -m tests.bench.gate
+bench-growth: setup ## how each cost of berthd and of the simulator grows, up to 100,000 GPUs and a million jobs; an hour (GROWTH="--jobs 100000")
+	@$(ONE_THREAD) $(PY) -m tests.bench.growth $(GROWTH)
+
+bench-gate: setup ## a fast part of each benchmark against the figures kept at the last release; fails beyond a band (GATE="--only guard")
+	@if $(cluster-runs); then $(call with-engine,$(ONE_THREAD) $(PY) -m tests.bench.gate $(GATE)); \
+	 else $(ONE_THREAD) $(PY) -m tests.bench.gate --without-clusters $(GATE); fi
 
 bench-load: $(VENV)/.installed ## berthd's own processes under a workload of tests/load, Slurm on paper; fails beyond its thresholds (LOAD="small", LOAD="busy --minutes 10")
 	@$(ONE_THREAD) $(PY) -m tests.bench.load $(LOAD)

@@ -15,6 +15,8 @@ from tests.bench import results
 from tests.bench.page_texts import (
     FAILING,
     FAMILIES,
+    GATEWAY,
+    GROWTH,
     GUARD_ROWS,
     MATRIX,
     PLACEMENTS,
@@ -94,10 +96,7 @@ type and number nor refuses; one with GPUs for ours that Slurm does not read; or
 after its GPUs or their models were taken out. The run ends at the first. Its processes run at a low priority,
 here beside other work: the seconds say little.
 """,
-    "gateway": """
-A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES
-of all nodes anew, under its locks, for every reading of nodes, also for one that says that nothing has changed.
-""",
+    "gateway": GATEWAY,
     "replay": """
 The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs in blocks of 4 nodes. Each job sleeps
 its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows scores as
@@ -151,6 +150,7 @@ update 4 ms; of four notices three are planned by their nodes alone, and Slurm i
 takes 10, 3, 18, 5 and 3 ms, and asks.
 """,
     "replay-scores": REPLAY_SCORES,
+    "growth": GROWTH,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
 five jobs of 32 GPUs. Hardly anything ran beside it. The run before had 198 and 127 s.

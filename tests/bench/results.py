@@ -53,7 +53,7 @@ def picture_file(claim: Claim) -> Path:
 def frame(claim: Claim) -> pd.DataFrame:
     """The data of a plot, one line for each bar or point."""
     columns = ["row", "series", "value", "low", "high"]
-    if claim.kind == "groups":
+    if claim.kind != "intervals":
         columns = columns[:3]
     return pd.DataFrame([list(point)[: len(columns)] for point in claim.points], columns=columns).round(6)
 
@@ -65,6 +65,11 @@ def draw(claim: Claim, data: pd.DataFrame) -> str:
         for row, series, value in data.itertuples(index=False):
             rows.setdefault(str(row), {})[str(series)] = float(value)
         text = results_charts.groups(claim.title, rows, claim.unit, mark=claim.mark, alone=True)
+    elif claim.kind == "growth":
+        lines: dict[str, dict[float, float]] = {}
+        for row, size, value in data.itertuples(index=False):
+            lines.setdefault(str(row), {})[float(size)] = float(value)
+        text = results_charts.growth(claim.title, lines, "size, times the least", claim.unit, alone=True)
     else:
         if claim.mark is None:
             raise ValueError(f"{claim.name}: intervals need a mark")

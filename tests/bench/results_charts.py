@@ -1,4 +1,4 @@
-"""Charts of the results page: groups of bars and points with intervals, drawn by the chart layer of reports."""
+"""Charts of the results page: groups of bars, points with intervals, growing costs, by the chart layer of reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from policy.report.charts import _INK, COLOURS, _height, _legend_below, _svg, _value, colour
+from policy.report.charts import _INK, COLOURS, _height, _legend_below, _svg, _value, colour, dash
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,6 +81,30 @@ def intervals(
         axes.margins(x=0.12, y=0.12)
 
     return _svg(title, _height(len(rows), 1), draw, alone=alone)
+
+
+def growth(
+    title: str, rows: Mapping[str, Mapping[float, float]], x_title: str, y_title: str, *, alone: bool = False
+) -> str:
+    """Draws a line for each row on two logarithmic axes, and a dashed one for what grows as the size does."""
+
+    def draw(axes: Axes) -> None:
+        for place, (name, points) in enumerate(rows.items()):
+            axes.plot(
+                list(points), list(points.values()), color=colour(place), linestyle=dash(place // 4),
+                marker="o", markersize=4, linewidth=1.8, label=name,
+            )  # fmt: skip
+        far = max(x for points in rows.values() for x in points)
+        axes.plot([1.0, far], [1.0, far], color=_INK, linewidth=1.2, linestyle="--", label="as the size")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel(x_title)
+        axes.set_ylabel(y_title)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)
+
+    return _svg(title, 4.4, draw, alone=alone)
 
 
 def _line_at(axes: Axes, mark: Mark | None) -> None:

@@ -26,7 +26,7 @@ class Claim:
     title: str
     shows: str
     """Describes the plot for those who cannot see it."""
-    kind: Literal["groups", "intervals"]
+    kind: Literal["groups", "intervals", "growth"]
     unit: str
     points: Sequence[Point]
     text: str
@@ -494,6 +494,43 @@ thought of are not in them.
     )
 
 
+def growing() -> Claim:
+    run = bench("bench-growth")
+    figures = run.figures()
+    costs = {"a pass": "pass_ms", "a notice": "notice_ms", "an answer to the hook": "answer_ms", "memory": "rss_mb"}
+    lines = {
+        **{f"{name}, by GPUs": ("gpus", cost) for name, cost in costs.items()},
+        **{f"{name}, by waiting jobs": ("jobs", cost) for name, cost in costs.items()},
+        "a simulation, by its jobs": ("simulated", "simulation_s"),
+    }
+    points = []
+    for name, (label, cost) in lines.items():
+        pattern = re.compile(rf"{label}_([0-9]+)_{cost}")
+        values = {int(found[1]): one.value for key, one in figures.items() if (found := pattern.fullmatch(key))}
+        least = min(values)
+        points += [_bar(name, f"{size / least:.6g}", value / values[least]) for size, value in values.items()]
+    return Claim(
+        name="growth",
+        title="berthd's costs grow more slowly than cluster and queue",
+        shows="Each cost of berthd and of the simulator against the size, both as multiples of the least",
+        kind="growth",
+        unit="cost, times the least",
+        points=points,
+        text=_say(
+            """
+From 1,024 to 100,000 GPUs with 1,000 waiting jobs a pass grows from {gpus_1024_pass_ms:0} to {gpus_100000_pass_ms:0}
+ms. From 1,000 to a million waiting jobs on 100,000 GPUs it grows from {jobs_1000_pass_ms:0} to {jobs_1000000_pass_ms:0}
+ms, as the power {jobs_pass_ms_exponent:2} of their number. With a million a notice is planned in
+{jobs_1000000_notice_ms:1} ms, an answer to the hook takes {jobs_1000000_answer_ms:2} ms, and a process with all of it
+has {jobs_1000000_rss_mb:0} MB. **Not so** the simulator: 10,000 jobs find free GPUs and take
+{simulated_10000_simulation_s:0} s, 100,000 have to queue and take {simulated_100000_simulation_s:0} s.
+""",
+            run,
+        ),
+        sources=[run],
+    )
+
+
 CLAIMS: tuple[Callable[[], Claim], ...] = (
     links,
     hook,
@@ -504,6 +541,7 @@ CLAIMS: tuple[Callable[[], Claim], ...] = (
     predictor,
     harm,
     scale,
+    growing,
     failures,
     stragglers,
 )

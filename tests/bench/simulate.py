@@ -98,12 +98,12 @@ def sia() -> tuple[Figure, str]:
     return figure, "workload-1 of the Sia-Philly traces" if data else "drawn: the published data is not at hand"
 
 
-def many_jobs(count: int, seed: int = 3) -> list[TraceJob]:
-    """Jobs of 1 to 8 GPUs and minutes to hours, submitted within an hour: twice what the big cluster can hold."""
+def many_jobs(count: int, seed: int = 3, *, burst_s: float = BURST_S) -> list[TraceJob]:
+    """Jobs of 1 to 8 GPUs and minutes to hours; 100,000 in an hour are twice what the big cluster can hold."""
     draw = np.random.default_rng(seed)
     widths = draw.choice((1, 2, 4, 8), count, p=(0.7, 0.1, 0.15, 0.05))
     works = 60.0 * 10 ** draw.uniform(0.5, 3.0, count)
-    submits = np.sort(draw.uniform(0.0, BURST_S, count))
+    submits = np.sort(draw.uniform(0.0, burst_s, count))
     return [
         TraceJob(str(number), int(width), float(submit), float(work), limit=2.0 * float(work))
         for number, (width, submit, work) in enumerate(zip(widths, submits, works, strict=True))

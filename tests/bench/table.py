@@ -12,7 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "bench"
+FOLDER_NAME = "BERTH_BENCH_FOLDER"
+"""The environment variable that names another folder, for runs whose figures are no results."""
+FOLDER = Path(os.environ.get(FOLDER_NAME) or Path(__file__).resolve().parents[2] / "build" / "bench")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""All C of Berth inside the real slurmctld, slurmd, slurmstepd and commands, watched by ASan and UBSan."""
+"""The C of Berth in the real slurmctld, slurmd, slurmstepd and commands, watched by ASan and UBSan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = (
     "flags", "changes", "given", "het", "gateways", "notice", "long_texts", "node_runs", "node_scripts", "preflight",
     "round_trip", "tres_reading", "untaken", "partitions", "later", "shares", "guests", "spreading", "injob",
 )  # fmt: skip
-"""The files of tests/slurm that together reach all that is written in C."""
+"""The files of tests/slurm that together reach all that is written in C, but for the library inside jobs."""
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(3600)]
 
 

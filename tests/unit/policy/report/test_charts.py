@@ -52,6 +52,14 @@ def test_groups_and_intervals_say_each_value() -> None:
     assert {word.strip() for word in points} >= {"flat", "pods", "0.94", "0.88"}
 
 
+def test_growing_costs_have_a_line_to_compare_with() -> None:
+    shown = words(
+        results_charts.growth("Costs", {"a pass": {1.0: 1.0, 100.0: 20.0}, "memory": {1.0: 1.0, 10.0: 2.0}}, "x", "y")
+    )
+
+    assert {"a pass", "memory", "as the size", "x", "y", "100"} <= {word.strip() for word in shown}
+
+
 def test_pictures_of_one_page_share_no_ids_and_refer_to_nothing() -> None:
     page = charts.bars("Waits", ROWS, "h") + charts.lines("Held", [charts.Series("x", [0, 1], [1, 2])], "h", "GPUs")
 
