@@ -86,12 +86,18 @@ def intervals(
 def growth(
     title: str, rows: Mapping[str, Mapping[float, float]], x_title: str, y_title: str, *, alone: bool = False
 ) -> str:
-    """Draws a line for each row on two logarithmic axes, and a dashed one for what grows as the size does."""
+    """Draws a line for each row on two logarithmic axes, and a thin dashed one for what grows as the size does.
+
+    Rows whose names are alike before the comma have one colour, and different dashes.
+    """
+    kinds = [name.split(",")[0] for name in rows]
+    colours = {kind: colour(place) for place, kind in enumerate(dict.fromkeys(kinds))}
 
     def draw(axes: Axes) -> None:
         for place, (name, points) in enumerate(rows.items()):
+            kind, before = kinds[place], kinds[:place]
             axes.plot(
-                list(points), list(points.values()), color=colour(place), linestyle=dash(place // 4),
+                list(points), list(points.values()), color=colours[kind], linestyle=dash(before.count(kind)),
                 marker="o", markersize=4, linewidth=1.8, label=name,
             )  # fmt: skip
         far = max(x for points in rows.values() for x in points)
