@@ -146,7 +146,7 @@ bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the pr
 bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPUs
 	@$(PY) -m tests.bench.plan
 
-bench-growth: setup ## how each cost of berthd and of the simulator grows, up to 100,000 GPUs and a million jobs; an hour (GROWTH="--jobs 100000")
+bench-growth: setup ## how each cost of berthd and of the simulator grows, up to 100,000 GPUs and a million waiting jobs; a quarter of an hour (GROWTH="--jobs 100000")
 	@$(ONE_THREAD) $(PY) -m tests.bench.growth $(GROWTH)
 
 bench-gate: setup ## a fast part of each benchmark against the figures kept at the last release; fails beyond a band (GATE="--only guard")

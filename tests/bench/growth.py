@@ -2,9 +2,10 @@
 
 berthd's costs are those of its own code on one made-up cluster of each size, as in bench-plan, each in a process of its
 own. There are two rows of sizes: GPUs up to 100,000 with 1,000 waiting jobs, and waiting jobs up to a million on as
-many GPUs. The simulator plays up to a million jobs on 100,000 GPUs; 100,000 are submitted in an hour.
+many GPUs. The simulator plays 10,000 and 100,000 jobs on 100,000 GPUs, with `--simulated 1000000` also a million, which
+takes more than 48 minutes; 100,000 are submitted in an hour.
 
-All times are of a processor, so other work beside a run of an hour changes little.
+All times are of a processor, so other work beside a run changes little.
 
 `*_exponent` is the slope between the least and the greatest size on logarithmic axes: with 1 the cost grows as the size
 does, with 0 not at all.
@@ -157,7 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench-growth", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--gpus", type=int, default=GPUS[-1], help="at most")
     parser.add_argument("--jobs", type=int, default=JOBS[-1], help="waiting jobs at most")
-    parser.add_argument("--simulated", type=int, default=SIMULATED[-1], help="jobs of a simulation at most")
+    parser.add_argument("--simulated", type=int, default=SIMULATED[-2], help="jobs of a simulation at most")
     parser.add_argument("--one", nargs="+", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
