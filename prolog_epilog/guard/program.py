@@ -106,6 +106,7 @@ def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int
         return _WRONG
     for job in freezer.thaw_expired(watch.paths, every=True):
         watch.say(f"job {job} was left frozen by a guard that is gone, and is thawed")
+    watch.attempt(watch.forget_arrivals)
     dead_man = deadman.start(watch.paths)
     try:
         return _loop(watch, settings, notices, dead_man)

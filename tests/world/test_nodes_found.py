@@ -175,3 +175,20 @@ def test_a_host_and_a_guest_that_start_at_the_same_moment_have_their_shares(kind
             )
             booked = [job for tenants in read_books(world.side.machines["n1"]).values() for job in tenants]
         assert sorted(booked) == [1, 2]
+
+
+def test_a_guard_that_starts_late_sends_nobody_away_for_an_owner_that_has_gone() -> None:
+    play_nodes([
+        ("site", 244, 2, 3),
+        ("guard", 6),
+        ("submit", "guest", 0, 11, 200, 0),
+        ("wait", 50),
+        ("submit", "whole", 0, 10, 5, 0),
+        ("stop", 2),
+        ("wait", 200),
+        ("wait", 100),
+        ("wait", 100),
+        ("wait", 700),
+        ("guard", 0),
+        ("wait", 700),
+    ])  # fmt: skip

@@ -246,6 +246,10 @@ class Watch:
             arrivals.announce(self.paths, Arrival(job, (uuid,), planned=False))
         return owns
 
+    def forget_arrivals(self) -> None:
+        """Removes the notes of owners that came and went while no guard ran: nobody has to leave for them."""
+        arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
+
     def clear_lost(self) -> None:
         """Takes jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
 
@@ -262,7 +266,7 @@ class Watch:
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
         self._clear_files()
-        arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
+        self.forget_arrivals()
         share_file.remove_old(self.paths)
         folders = [self.paths.root, self.paths.frozen, self.paths.arrivals, self.paths.lost, self.paths.failed]
         folders += [Path(name) for name in (self.config.jobs_for_dcgm, self.config.jobs_for_jobstats) if name]
