@@ -75,6 +75,11 @@ PARTS = (
     Part("gateway", "gateway --rounds 3", timed=True, clusters=True),
 )
 
+
+class BrokenPartError(Exception):
+    """A part failed, which is no reason to leave it out."""
+
+
 LESS, MORE = "less", "more"
 _TIMES = ("ns", "us", "ms", "s", "CPU")
 _BANDS = {"time": 1.5, "rate": 1.25, "MB": 1.25, "as it is": 1.05}
@@ -167,13 +172,15 @@ def measured(part: Part) -> tuple[dict[str, Kept], str]:
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return {}, f"{part.name}: did not end within {WITHIN:.0f} s"
+            raise BrokenPartError(f"{part.name}: did not end within {WITHIN:.0f} s") from None
         peer = min(before, *(naive() for _ in range(5)))
         file = Path(folder) / f"{part.name}.json"
         if file.exists():
             figures = json.loads(file.read_text(encoding="utf-8"))
             return kept_of(part.name, figures, peer, timed=part.timed), ""
         last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
+        if done.returncode:
+            raise BrokenPartError(f"{part.name}: ended with {done.returncode}: {last}")
         return {}, f"{part.name}: {last}"
 
 
@@ -215,22 +222,27 @@ def write(found: Mapping[str, Kept], path: Path = BASELINE) -> None:
     path.write_text(json.dumps({"made": made, "figures": figures}, indent=1) + "\n", encoding="utf-8")
 
 
-def rounds(parts: Sequence[Part], *, with_plan: bool) -> tuple[dict[str, Kept], list[str]]:
-    """Runs all parts, and then all once more; the better figures, and what could not be measured."""
+def rounds(parts: Sequence[Part], *, with_plan: bool) -> tuple[dict[str, Kept], list[str], list[str]]:
+    """Runs all parts, and then all once more; the better figures, what could not be measured, and what failed."""
     found: dict[str, Kept] = {}
     left: list[str] = []
+    broken: list[str] = []
     for number in range(ROUNDS):
         if with_plan:
             found = better_of(found, planned())
         for part in parts:
             began = time.monotonic()
-            figures, problem = measured(part)
+            try:
+                figures, problem = measured(part)
+            except BrokenPartError as fault:
+                broken.append(str(fault))
+                continue
             found = better_of(found, figures)
             left += [problem] if problem and problem not in left else []
             took = time.monotonic() - began
             sys.stdout.write(f"bench-gate: round {number + 1} of {ROUNDS}: {part.name}, {took:.0f} s\n")
             sys.stdout.flush()
-    return found, left
+    return found, left, broken
 
 
 def main() -> int:
@@ -245,7 +257,7 @@ def main() -> int:
     if unknown := set(asked) - set(every):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     parts = [part for part in PARTS if part.name in asked and not (part.clusters and options.without_clusters)]
-    found, left = rounds(parts, with_plan="plan" in asked)
+    found, left, broken = rounds(parts, with_plan="plan" in asked)
     left += [f"{part.name}: no Docker engine runs here" for part in PARTS if part.name in asked and part not in parts]
     there = sorted({name.split(" ")[0] for name in found})
     if options.renew:
@@ -254,7 +266,7 @@ def main() -> int:
     for name, value in found.items():
         kept = f"{baseline[name].value:.4f}" if name in baseline else "nothing"
         sys.stdout.write(f"bench-gate: {name} {value.value:.4f}, kept {kept}\n")
-    told = beyond(found, baseline, there)
+    told = [*broken, *beyond(found, baseline, there)]
     for line in told:
         sys.stderr.write(f"bench-gate: {line}\n")
     for line in left:

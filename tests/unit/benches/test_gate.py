@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests.bench import gate
-from tests.bench.gate import LESS, MORE, PARTS, Kept, Part, better_of, beyond, kept_of, measured, read, write
+from tests.bench.gate import (
+    LESS,
+    MORE,
+    PARTS,
+    BrokenPartError,
+    Kept,
+    Part,
+    better_of,
+    beyond,
+    kept_of,
+    measured,
+    read,
+    write,
+)
 
 TIME = Kept(1.0, LESS, "time")
 
@@ -84,6 +97,11 @@ def test_a_part_that_leaves_no_figures_says_why(monkeypatch: pytest.MonkeyPatch)
     found, problem = measured(Part("packing", "packing --seeds 1"))
     assert found == {}
     assert problem.startswith("packing: left out: ")
+
+
+def test_a_part_that_fails_is_not_left_out() -> None:
+    with pytest.raises(BrokenPartError, match="packing: ended with 2: "):
+        measured(Part("packing", "packing --no-such-word"))
 
 
 def test_a_part_is_measured_beside_fixed_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
