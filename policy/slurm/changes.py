@@ -4,9 +4,9 @@ The keys are the names that the fields have in Slurm's job description; `node_co
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from policy.formats import excluded_nodes, pin_text, segment, split_text
+from policy.formats import excluded_nodes, hostlist, pin_text, segment, split_text
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.messages import tagged
 from policy.formats.slurm_facts import JobFacts, JobText
@@ -105,6 +105,8 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     values = segment.fields(job.admin_comment)
     if values is None or not (values.get("state") in segment.PINNED_STATES or "parked" in values):
         return None
+    if not ("parked" in values or segment.pins_nodes_alone(values) or _names_gpus(job)):
+        return _without_nodes(job, values, reason)
     # A job without a script carries its request into its first step, where no later pin would fit it.
     later = for_now and not _pinned_by_job(job)
     dropped, state = (_OF_A_PLACE_ALONE, segment.LATER) if later else (_OF_A_PLACE, "released")
@@ -128,14 +130,49 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     }
 
 
-def taken_back(job: JobText, values: Mapping[str, str], refusal: str) -> dict[str, str]:
-    """Returns what puts right a change that slurmctld has refused; empty where it has written nothing.
+def give_back(
+    text: Callable[[], JobText], write: Callable[[JobText, dict[str, str]], None], reason: str, *, for_now: bool
+) -> bool:
+    """Releases a job with what reads its texts and what writes them; False where it has no pin (any more).
+
+    Slurm refuses the change of a request that an administrator changed after it was read: then by what it is now.
+    """
+    job = text()
+    restored = release(job, reason, for_now=for_now)
+    if restored is None:
+        return False
+    try:
+        write(job, restored)
+    except SlurmError:
+        now = text()
+        if not _asks_otherwise(job, now):
+            raise
+        if (restored := release(now, reason, for_now=for_now)) is not None:
+            write(now, restored)
+    return True
+
+
+def wrote_nodes(values: Mapping[str, str], refusal: str) -> bool:
+    """Tells whether slurmctld has written a part of a change that it refused.
 
     It writes lists of nodes before it looks at licences and GRES, and leaves them where it then refuses those.
     """
-    if "req_nodes" not in values or not _REFUSED_LATER.search(refusal):
-        return {}
-    return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
+    return "req_nodes" in values and bool(_REFUSED_LATER.search(refusal))
+
+
+def taken_back(job: JobText, now: JobText, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns what puts right a change of which only the nodes were written: a job before it, and as it is `now`.
+
+    Whose request was changed after it was read has no place with these GPUs (any more), and gets its user's own nodes.
+    """
+    if not _asks_otherwise(job, now):
+        return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
+    before = segment_of(job.admin_comment) or {}
+    excluded = "" if excluded_nodes.is_ours(job.excluded, before) else job.excluded
+    return {
+        "req_nodes": _asked(before).get("req_nodes", "" if _names_gpus(job) else job.required),
+        **({"exc_nodes": excluded} if "exc_nodes" in values else {}),
+    }
 
 
 def was_written(refusal: str) -> bool:
@@ -199,8 +236,38 @@ def may_hold_pin(job: JobFacts) -> bool:
     One that was put back ends on its nodes first, and Slurm shows that alone; what it does with a change tells more.
     """
     waits = job.state in {"PENDING", "ARRAY", "COMPLETING"}
-    pinned_to = job.gpus or segment.pins_nodes_alone(job.segment)
-    return waits and (bool(pinned_to and job.required) or "parked" in (job.segment or {}))
+    values = job.segment or {}
+    pinned_to = job.gpus or segment.pins_nodes_alone(values) or _on_its_place(job.required, values)
+    return waits and (bool(pinned_to and job.required) or "parked" in values)
+
+
+def _names_gpus(job: JobText) -> bool:
+    return bool(fields.pinned(job.tres_per_node) or fields.pinned(job.tres_per_job))
+
+
+def _asks_otherwise(job: JobText, now: JobText) -> bool:
+    return (job.tres_per_node, job.tres_per_job) != (now.tres_per_node, now.tres_per_job)
+
+
+def _on_its_place(required: Collection[str], values: Mapping[str, str]) -> bool:
+    """Tells whether a job has to run on just the nodes of the place that Berth gave it."""
+    placed = values.get("state") in segment.PINNED_STATES and values.get("nodes")
+    return bool(placed) and set(required) == set(hostlist.expand(values["nodes"]))
+
+
+def _without_nodes(job: JobText, values: Mapping[str, str], reason: str) -> dict[str, str] | None:
+    """The rest of a pin whose GPUs an administrator has changed: that stands, and the nodes go with the Extra."""
+    ours = _on_its_place(hostlist.expand(job.required), values)
+    extra = segment.remove(job.extra)
+    if not ours and extra == job.extra:
+        return None
+    kept = {key: value for key, value in values.items() if key not in _OF_A_PLACE}
+    return {
+        **({"req_nodes": _asked(values).get("req_nodes", "")} if ours else {}),
+        **_others(job, values),
+        "admin_comment": segment.put(job.admin_comment, {**kept, "state": "released", "why": tagged(reason, 106)}),
+        "extra": extra,
+    }
 
 
 def _asked(values: Mapping[str, str]) -> dict[str, str]:

@@ -286,6 +286,19 @@ def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> N
         slurm.finish(job)
 
 
+def test_release_gives_back_the_nodes_of_a_job_whose_gpus_an_administrator_changed(slurm: Slurm) -> None:
+    fill(slurm, "n1", "n2", "n3", "n4")
+    job = slurm.submit("--gpus=2")
+    slurm.berthd("stop")
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "TresPerNode=gres/gpu:1"], user="root")
+    assert slurm.show(job)["ReqNodeList"] != "(null)"
+    slurm.target.run(["berth", "release", "--all"], user="root")
+
+    record = slurm.show(job)
+    assert (record["ReqNodeList"], record["TresPerNode"]) == ("(null)", "gres/gpu:1")
+    assert "berth" not in record.get("Extra", "")
+
+
 def test_release_gives_a_job_back_that_still_ends_on_its_node(slurm: Slurm) -> None:
     job = slurm.submit("-w", "n2", "--gpus=2", "--requeue", body=f"echo runs; {SLEEP}")
     # A job that Slurm has not launched yet ends at once.

@@ -244,7 +244,7 @@ def may_requeue(cluster: ModelCluster, name: str, *, incomplete: bool) -> None:
 def nothing_of_ours(cluster: ModelCluster) -> None:
     """After `berth release --all` jobs that wait, or end to wait again, are as their users wrote them."""
     for job in cluster.jobs.values():
-        if job.state != "PENDING" or job.touched:
+        if job.state != "PENDING" or (job.touched and not job.gpus_touched):
             continue
         portion = job.portion()
         left = [

@@ -160,6 +160,8 @@ class ModelJob:
     over_at: float = 0.0
     touched: bool = False
     """A person changed its request, so that no pin of Berth's need fit."""
+    gpus_touched: bool = False
+    """Nothing but its GPUs: what else is in it is its user's, or Berth's."""
     user_hold: bool = False
     was_suspended: bool = False
     """Slurm takes the priority of a job that is suspended; put back into the queue, it is held."""

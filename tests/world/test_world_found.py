@@ -190,6 +190,36 @@ def test_a_pin_of_which_slurm_writes_the_nodes_alone_is_taken_back() -> None:
     )
 
 
+def test_release_leaves_a_request_that_was_changed_between_its_look_and_its_change() -> None:
+    # Slurm refused the GPUs of the whole job beside new ones of each node, and release said that it kept its place.
+    play([
+        ("site", 984, 1, 0, 0, 14),
+        ("start",),
+        ("pass", 50),
+        ("hear",),
+        ("during-change", 0, "people", "gpus", 11),
+        ("submit", "alloc", 1, 5, "OUT_OF_MEMORY", 0),
+        ("release", 1),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["whole", "alloc", "share", "nodelist", "gang"])
+@pytest.mark.parametrize("when", [(), ("during-change", 0)])
+def test_release_gives_back_the_nodes_of_a_job_whose_gpus_an_administrator_changed(
+    kind: str, when: tuple[str | int, ...]
+) -> None:
+    # It had no typed GPUs any more, and was not looked for.
+    play([
+        ("site", 984, 1, 0, 0, 14),
+        ("start",),
+        ("pass", 50),
+        ("hear",),
+        ("submit", kind, 1, 5, "COMPLETED", 0),
+        (*when, "people", "gpus-alone", 0),
+        ("release", 1),
+    ])  # fmt: skip
+
+
 def test_a_guest_is_sent_away_with_the_record_that_it_has_by_now() -> None:
     # A pass had pinned it elsewhere since the last picture, and its guard spoke before the next one.
     play([

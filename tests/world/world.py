@@ -414,10 +414,14 @@ class DeterministicWorld:
                 cluster.cancel(job)
                 job.state = "REVOKED"
             case "nodes" if job.waits:
-                job.req_nodes, job.touched = f"n{1 + job.id % 3}", True
+                job.req_nodes, job.touched, job.gpus_touched = f"n{1 + job.id % 3}", True, False
             case "gpus" if job.waits:
                 job.req_nodes, job.tres_per_node, job.tres_per_job, job.touched = "", "gres/gpu:1", "", True
-                job.extra = ""
+                job.extra, job.gpus_touched = "", False
+            case "gpus-alone" if job.waits:
+                # By an administrator, whose change no plugin completes.
+                job.gpus_touched = not job.touched or job.gpus_touched
+                job.tres_per_node, job.tres_per_job, job.touched = "gres/gpu:1", "", True
 
     def _node(self, what: str, number: int) -> None:  # noqa: PLR0912 - a table
         cluster = self.cluster
@@ -557,7 +561,7 @@ def _concerns(what: str, job: ModelJob) -> bool:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
     if what == "free":
         return job.waits and job.held
-    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "priority"}:
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:
         return job.waits
     return not job.over
 

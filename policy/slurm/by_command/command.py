@@ -130,12 +130,13 @@ class CommandGateway:
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
-        job = self._text(job_id)
-        restored = changes.release(job, reason, for_now=for_now)
-        if restored is not None:
+        return changes.give_back(
+            lambda: self._text(job_id),
             # No later pass comes back to the tasks that are left.
-            self._update(job_id, job, restored, most_tasks=None)
-        return restored is not None
+            lambda job, values: self._update(job_id, job, values, most_tasks=None),
+            reason,
+            for_now=for_now,
+        )
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment. Of an array, scontrol gives it to all tasks."""
@@ -289,9 +290,9 @@ class CommandGateway:
         try:
             self._write(name, values, most_tasks)
         except SlurmError as problem:
-            if before := changes.taken_back(job, values, str(problem)):
+            if changes.wrote_nodes(values, str(problem)):
                 with suppress(SlurmError):
-                    self._write(name, before, most_tasks)
+                    self._write(name, changes.taken_back(job, self._text(job_id), values), most_tasks)
             raise
         if isinstance(job_id, int):
             written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}

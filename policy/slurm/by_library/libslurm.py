@@ -136,21 +136,16 @@ class LibslurmGateway:
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
         """Write a place; in a hurry based on the texts of the last reading."""
         job = self._known_text(job_id) if hurry else self._text(job_id)
-        values = changes.pin(job, pin)
-        try:
-            self._update(job_id, values)
-        except SlurmError as problem:
-            if before := changes.taken_back(job, values, str(problem)):
-                with suppress(SlurmError):
-                    self._update(job_id, before)
-            raise
+        self._place(job_id, job, changes.pin(job, pin))
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
-        restored = changes.release(self._text(job_id), reason, for_now=for_now)
-        if restored is not None:
-            self._update(job_id, restored)
-        return restored is not None
+        return changes.give_back(
+            lambda: self._text(job_id),
+            lambda job, values: self._place(job_id, job, values),
+            reason,
+            for_now=for_now,
+        )
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment."""
@@ -181,7 +176,8 @@ class LibslurmGateway:
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""
-        self._update(job_id, changes.park(self._text(job_id), values, seconds))
+        job = self._text(job_id)
+        self._place(job_id, job, changes.park(job, values, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
@@ -190,6 +186,16 @@ class LibslurmGateway:
     def close(self) -> None:
         """End the program."""
         self._program.close()
+
+    def _place(self, job_id: int | str, job: JobText, values: Mapping[str, str]) -> None:
+        """Change nodes and what goes with them, or neither."""
+        try:
+            self._update(job_id, values)
+        except SlurmError as problem:
+            if changes.wrote_nodes(values, str(problem)):
+                with suppress(SlurmError):
+                    self._update(job_id, changes.taken_back(job, self._text(job_id), values))
+            raise
 
     def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
         """Change one record: the tasks of an array that have not split off by their number, which is the array's.

@@ -312,6 +312,23 @@ def test_nodes_that_slurm_wrote_before_it_refused_the_rest_are_taken_back(
     assert second.split() == ["update", str(waits.id), f"req_nodes={','.join(waits.required)}"]
 
 
+def test_a_release_goes_by_the_request_that_a_job_has_by_now(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    # What an administrator changed between the look and the change is theirs.
+    stand_in.answers("read", recorded)
+    waits = job(gateway.read(ended=False), state="PENDING")
+    now = next(line for line in recorded.splitlines() if line.startswith(f'["job",{waits.id},'))
+    stand_in.answers("job", now.replace('"gres/gpu:2"', '"gres/gpu:g0:1,gres/gpu:g1:1"'), now)
+    stand_in.answers("update", '["error","Invalid generic resource (gres) specification"]', "")
+
+    assert gateway.release(waits.id, "because")
+
+    first, back = (line for line in stand_in.asked if line.startswith("update"))
+    assert "tres_per_node=gres/gpu:2" in first
+    assert back.split() == ["update", str(waits.id), "req_nodes="]
+
+
 def test_a_change_in_an_inactive_partition_is_written_though_slurm_reports_an_error(
     gateway: LibslurmGateway, stand_in: StandIn, recorded: str
 ) -> None:
@@ -325,7 +342,7 @@ def test_a_change_in_an_inactive_partition_is_written_though_slurm_reports_an_er
 
 
 def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
-    stand_in.answers("read", recorded)
+    stand_in.answers("read", recorded.replace('"","gres/gpu:2",""', '"","gres/gpu:g0:1,gres/gpu:g1:1",""'))
     reading = gateway.read(ended=False)
     waits, runs = job(reading, state="PENDING"), job(reading, state="RUNNING", nodes=("n1",))
     array = job(reading, state="ARRAY")

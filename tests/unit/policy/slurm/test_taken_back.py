@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from policy.formats.errors import SlurmError
+from policy.formats.slurm_facts import JobText
+from policy.slurm import changes
 from policy.slurm.by_command.command import CommandGateway
 from policy.slurm.by_command.recorded import recorded_gateway
 from policy.slurm.interface import Pin
+from tests.unit.policy_world import running
 
 DATA = Path(__file__).parents[2] / "data"
 PLACE = Pin(("n3",), (0, 5), seats=True, values={"state": "placed", "why": "50 % [x]"}, others="n[1-2]")
@@ -63,3 +66,85 @@ def test_a_change_in_an_inactive_partition_is_written_though_slurm_reports_an_er
 
     gateway.pin(job.id, PLACE)
     assert len(updates) == 1
+
+
+def typed(
+    per_node: str = "", per_job: str = "", nodes: str = "n2", extra: str = "[berth/1 nodes=n2 gpus=0,1]"
+) -> JobText:
+    comment = "[berth/1 state=placed id=00 asked=gpus:2;req_nodes:n%5B1-2%5D n=1 k=2 nodes=n2 gpus=0,1]"
+    return JobText(7, "PENDING", 1000, comment, extra, nodes, per_node, per_job)
+
+
+PINNED = typed(per_job="gres/gpu:g0:1,gres/gpu:g1:1")
+
+
+class Records:
+    """What Slurm shows of a job, look by look, and what is written."""
+
+    def __init__(self, *shown: JobText, refuse: int) -> None:
+        self.shown, self.refuse, self.written = list(shown), refuse, list[dict[str, str]]()
+
+    def text(self) -> JobText:
+        return self.shown.pop(0)
+
+    def write(self, job: JobText, values: dict[str, str]) -> None:
+        assert job
+        self.written.append(values)
+        if len(self.written) <= self.refuse:
+            raise SlurmError("Invalid generic resource (gres) specification")
+
+    def give_back(self) -> bool:
+        return changes.give_back(self.text, self.write, "because", for_now=False)
+
+
+def test_what_an_administrator_changed_between_look_and_release_stands() -> None:
+    slurm = Records(PINNED, typed(per_node="gres/gpu:1"), refuse=1)
+
+    assert slurm.give_back()
+
+    refused, written = slurm.written
+    assert refused["tres_per_job"] == "gres/gpu:2"
+    assert written.keys() == {"req_nodes", "extra", "admin_comment"}
+    assert (written["req_nodes"], written["extra"]) == ("n[1-2]", "")
+    assert "state=released" in written["admin_comment"]
+
+
+def test_who_has_neither_our_nodes_nor_our_extra_any_more_is_left_as_it_is() -> None:
+    slurm = Records(PINNED, typed(per_node="gres/gpu:1", nodes="n1", extra=""), refuse=1)
+
+    assert slurm.give_back()
+    assert len(slurm.written) == 1
+
+
+def test_a_release_that_slurm_refuses_by_itself_is_told() -> None:
+    slurm = Records(PINNED, PINNED, refuse=2)
+
+    with pytest.raises(SlurmError, match="Invalid generic resource"):
+        slurm.give_back()
+    assert len(slurm.written) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "nodes"),
+    [
+        (PINNED, PINNED, "n2"),
+        (PINNED, typed(per_node="gres/gpu:1"), "n[1-2]"),
+        (typed(per_job="gres/gpu:2", nodes="n[1-2]"), typed(per_node="gres/gpu:1"), "n[1-2]"),
+    ],
+)
+def test_taken_back_are_the_users_own_nodes_where_the_gpus_are_no_longer_ours(
+    before: JobText, now: JobText, nodes: str
+) -> None:
+    assert changes.taken_back(before, now, {"req_nodes": "n3"}) == {"req_nodes": nodes}
+
+
+@pytest.mark.parametrize(
+    ("state", "required", "found"), [("placed", "n2", [7]), ("placed", "n1", []), ("later", "n2", [])]
+)
+def test_a_job_on_the_nodes_of_its_place_holds_a_pin_whatever_its_gpus(
+    state: str, required: str, found: list[int]
+) -> None:
+    segment = {"state": state, "nodes": "n2", "gpus": "0,1"}
+    job = running(7, "n2", 0, 0.0, state="PENDING", required=(required,), segment=segment)
+
+    assert changes.pinned([job]) == found
