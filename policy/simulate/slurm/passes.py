@@ -192,10 +192,10 @@ class QueuePasses:
         shortest = _shortest_from(tasks)
         for place, task in enumerate(tasks):
             # Once no job further down can start, the plans of this pass change nothing.
-            if not any(
-                profile.longest(_per_node(shape)) >= durations[place] and self._ledger.fits((shape,))
-                for shape, durations in shortest.items()
-            ):
+            for shape, least, durations in shortest:
+                if profile.longest(least) >= durations[place] and self._ledger.fits((shape,)):
+                    break
+            else:
                 return
             duration = task.expected
             if task.pin:
@@ -313,15 +313,15 @@ def _per_node(shape: tuple[int, int]) -> int:
     return 1 if n == ANY_SPREAD else k
 
 
-def _shortest_from(tasks: Sequence[Task]) -> dict[tuple[int, int], list[float]]:
-    """Returns by shape the shortest duration among the jobs from each place on."""
-    shortest: dict[tuple[int, int], list[float]] = {}
-    for place in range(len(tasks) - 1, -1, -1):
-        task = tasks[place]
+def _shortest_from(tasks: Sequence[Task]) -> list[tuple[tuple[int, int], int, list[float]]]:
+    """Returns each shape, the GPUs of one node that it needs, and the shortest duration from each place on."""
+    durations: dict[tuple[int, int], list[float]] = {}
+    for place, task in enumerate(tasks):
         for shape in task.shapes:
-            durations = shortest.setdefault(shape, [NEVER] * len(tasks))
-            durations[place] = task.expected
-    for durations in shortest.values():
-        for place in range(len(tasks) - 2, -1, -1):
-            durations[place] = min(durations[place], durations[place + 1])
-    return shortest
+            if shape not in durations:
+                durations[shape] = [NEVER] * len(tasks)
+            durations[shape][place] = task.expected
+    return [
+        (shape, _per_node(shape), np.minimum.accumulate(found[::-1])[::-1].tolist())
+        for shape, found in durations.items()
+    ]

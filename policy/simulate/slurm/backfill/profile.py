@@ -4,12 +4,12 @@ As in Slurm's backfill, a planned start reserves whole nodes for as long as the 
 it needs. A job may use such a node earlier if it is sure to have ended by then. Nothing is planned between two planned
 starts on one node: each node keeps the start of the first and the end of the last.
 
-A pass plans for hundreds of jobs, so no plan reads all nodes. They are sorted once by the time at which they come free.
-Only nodes that this pass has *touched*, by a plan or by a start, are checked again.
+A pass plans for hundreds of jobs, so no plan reads all nodes. Those that come free first are sorted once, and more where
+they do not do. Only nodes that this pass has *touched*, by a plan or by a start, are checked again.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +18,17 @@ from policy.request.demand import ANY_SPREAD, Demand
 from policy.simulate.slurm.nodes.ledger import NEVER, Ledger
 from topology.tables import Ints
 
-if TYPE_CHECKING:
-    pass
+_FIRST = 64
+"""Nodes that are sorted at first."""
 
 
 class _Line(NamedTuple):
-    """Nodes, sorted by the time at which they have k GPUs free."""
+    """The first nodes by the time at which they have k GPUs free, those of one time by number."""
 
     nodes: Ints
     ready: Floats
+    whole: bool
+    """All nodes."""
 
 
 class _Starts(NamedTuple):
@@ -109,8 +111,8 @@ class BackfillProfile:
             return self._one(demand, duration)
         groups = self._ledger.fleet.fabric.within(demand.level)
         if groups is None:
-            line, _ = self._line(demand)
             # Among so many nodes at the head of the line, n are untouched.
+            line, _ = self._line(demand, demand.n + self._touched.size)
             first = line.nodes[: demand.n + self._touched.size]
             ready = line.ready[: first.size]
             keep = ~self._is_touched[first]
@@ -136,10 +138,10 @@ class BackfillProfile:
 
     def _one(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
         line, key = self._line(demand)
-        first = self._firsts.get(key, 0)
-        while first < line.nodes.size and self._is_touched[line.nodes[first]]:
-            first += 1
-        self._firsts[key] = first
+        first = self._first_untouched(line, key)
+        while first == line.nodes.size and not line.whole:
+            line, _ = self._line(demand, 4 * first)
+            first = self._first_untouched(line, key)
         start, node = NEVER, -1
         if self._touched.size:
             touched = self._starts(self._touched, demand, duration)
@@ -148,6 +150,13 @@ class BackfillProfile:
         if first < line.nodes.size and line.ready[first] < start:
             start, node = float(line.ready[first]), int(line.nodes[first])
         return None if start == NEVER else (start, [node])
+
+    def _first_untouched(self, line: _Line, key: tuple[int, int]) -> int:
+        first = self._firsts.get(key, 0)
+        while first < line.nodes.size and self._is_touched[line.nodes[first]]:
+            first += 1
+        self._firsts[key] = first
+        return first
 
     def _several(self, n: int, duration: float, starts: _Starts) -> tuple[float, list[int]] | None:
         """Returns the first moment at which n of these nodes can start a job together."""
@@ -170,14 +179,16 @@ class BackfillProfile:
         fits_hole = ready + duration <= self._hole_until[here]
         return _Starts(here, ready, np.where(fits_hole, ready, np.maximum(ready, self._free_after[here])))
 
-    def _line(self, demand: Demand) -> tuple[_Line, tuple[int, int]]:
+    def _line(self, demand: Demand, least: int = 1) -> tuple[_Line, tuple[int, int]]:
+        """Returns at least so many nodes of the line, or all."""
         key = (id(demand.candidates), demand.k)
         line = self._lines.get(key)
-        if line is None:
+        if line is None or not (line.whole or line.nodes.size >= least):
             ready = np.where(demand.candidates, self._ledger.soonest[:, demand.k - 1], NEVER)
             np.maximum(ready, self._now, out=ready)
-            nodes = np.argsort(ready, kind="stable")
-            line = self._lines[key] = _Line(nodes, ready[nodes])
+            line = self._lines[key] = _first_of(ready, max(least, _FIRST))
+            # Touched nodes may stand elsewhere in it than before.
+            self._firsts[key] = 0
         return line, key
 
     def _spread(self, demand: Demand) -> tuple[float, list[int]] | None:
@@ -193,6 +204,17 @@ class BackfillProfile:
         order = np.argsort(-counts, kind="stable")
         enough = int(np.searchsorted(np.cumsum(counts[order]), demand.k)) + 1
         return moment, np.sort(order[:enough]).tolist()
+
+
+def _first_of(ready: Floats, least: int) -> _Line:
+    """Sorts the first nodes alone: finding out which they are reads all others, and does not sort them."""
+    if least < ready.size:
+        # All of the last one's time belong to them, as it is the number that sorts those.
+        first = np.flatnonzero(ready <= np.partition(ready, least - 1)[least - 1])
+        nodes = first[np.argsort(ready[first], kind="stable")]
+    else:
+        nodes = np.argsort(ready, kind="stable")
+    return _Line(nodes, ready[nodes], nodes.size == ready.size)
 
 
 def _joined(first: _Starts, second: _Starts) -> _Starts:
