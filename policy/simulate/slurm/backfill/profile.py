@@ -4,8 +4,8 @@ As in Slurm's backfill, a planned start reserves whole nodes for as long as the 
 it needs. A job may use such a node earlier if it is sure to have ended by then. Nothing is planned between two planned
 starts on one node: each node keeps the start of the first and the end of the last.
 
-A pass plans for hundreds of jobs, so no plan reads all nodes. Those that come free first are sorted once, and more where
-they do not do. Only nodes that this pass has *touched*, by a plan or by a start, are checked again.
+A pass plans for hundreds of jobs, so no plan reads all nodes. Those that come free first are sorted once, and more
+where they do not do. Only nodes that this pass has *touched*, by a plan or by a start, are checked again.
 """
 
 from collections.abc import Sequence
