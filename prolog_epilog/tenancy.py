@@ -37,6 +37,12 @@ _POLL_SECONDS = 0.02
 
 def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
     """Gives a job its share; returns the Prolog's exit status."""
+    had = _had(job, here)
+    if had is not None:
+        # Slurm repeats a Prolog if it does not know how the first one ended. The job may run by now, and who shares its
+        # GPUs may have changed since.
+        here.say(f"job {job.id} has its share already, and keeps it")
+        return run_chain(here.config.chain_prolog, job, (), here, facts(had))
     file = ShareRecord(
         job.id,
         job.uid,
@@ -76,6 +82,15 @@ def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
         _write(here, replace(file, why=str(fault)))
         drain(job, here, str(fault))
         return 1
+
+
+def _had(job: NodeJob, here: Here) -> ShareRecord | None:
+    """Returns the share that this very run of the job has."""
+    with suppress(NodeError, OSError):
+        found = share_file.read(here.paths, job.id)
+        if found is not None and job.start and found.start == job.start and not found.degraded:
+            return found
+    return None
 
 
 def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:

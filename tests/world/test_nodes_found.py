@@ -192,3 +192,25 @@ def test_a_guard_that_starts_late_sends_nobody_away_for_an_owner_that_has_gone()
         ("guard", 0),
         ("wait", 700),
     ])  # fmt: skip
+
+
+def test_a_guest_whose_prolog_runs_twice_keeps_its_share_though_its_host_has_gone() -> None:
+    # While it looked like one without a share, a job with the whole GPU came, and was left with the guest's MPS.
+    play_nodes([
+        ("site", 108, 1, 8),
+        ("submit", "share", 0, 8, 200, 0),
+        ("submit", "host", 0, 4, 1, 0),
+        ("submit", "guest", 0, 8, 60, 0),
+        ("wait", 200),
+        ("client", "crash", 8),
+        ("submit", "guest", 1, 0, 5, 0),
+        ("wait", 1),
+        ("wait", 3),
+        ("sched",),
+        ("people", "requeue", 5),
+        ("wait", 20),
+        ("submit", "whole", 0, 7, 1, 0),
+        ("again", "prolog", 1),
+        ("wait", 50),
+        ("wait", 100),
+    ])  # fmt: skip

@@ -247,6 +247,23 @@ def test_a_guest_under_mps_whose_host_has_gone_makes_way_for_one_that_cannot_joi
     assert world.books() == {}
 
 
+def test_a_guest_whose_prolog_comes_twice_keeps_its_share_though_its_host_has_gone(world: World) -> None:
+    host, guest = (berth(2, tier=tier, way="mps") for tier in ("guaranteed", "opportunistic"))
+    own = str(world.script("own", CHAINED))
+    world.settings["chain_prolog"] = [own]
+    world.run("prolog", host, "2", job=6)
+    world.run("prolog", guest, "", job=8, SLURM_JOB_START_TIME="1700")
+    world.run("epilog", host, "2", job=6)
+    before, books = share(world, 8), world.books()
+
+    again = world.run("prolog", guest, "", job=8, SLURM_JOB_START_TIME="1700")
+
+    assert (again.returncode, again.stderr) == (0, "berth-prolog: job 8 has its share already, and keeps it [BERTH-901]\n")
+    assert (share(world, 8), world.books()) == (before, books)
+    # It uses the GPU by now: no script may reset it.
+    assert (world.folder / "calls").read_text().splitlines()[-1] == "prolog 8 [] 2 "
+
+
 def test_a_guest_whose_host_has_gone_starts_no_mps(world: World) -> None:
     """It would close the GPU to an owner that comes at the same moment."""
     assert world.run("prolog", berth(2, tier="opportunistic", way="mps"), "", job=8).returncode == 0
