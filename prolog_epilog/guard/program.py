@@ -165,6 +165,9 @@ def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threadi
         if stop.heard:
             return 0
         now = time.monotonic()
+        if now > due + arrivals.WAIT_SECONDS:
+            # It stood still, and owners may have come and gone.
+            watch.attempt(watch.forget_arrivals)
         due = max(due + PERIOD, now)
         mishaps.attempt("a turn of the guard", partial(keeper.turn, now))
         if not dead_man.lives():

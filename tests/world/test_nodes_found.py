@@ -194,6 +194,28 @@ def test_a_guard_that_starts_late_sends_nobody_away_for_an_owner_that_has_gone()
     ])  # fmt: skip
 
 
+def test_a_guard_that_stood_still_sends_nobody_away_for_an_owner_that_has_gone() -> None:
+    with NodeWorld() as world:
+        world.play(
+            [
+                ("site", 244, 2, 3),
+                ("guard", 6),
+                ("submit", "guest", 0, 11, 200, 0),
+                ("wait", 50),
+                ("submit", "whole", 0, 10, 5, 0),
+                ("hang", "guard", 0),
+                ("wait", 200),
+                ("wait", 100),
+                ("wait", 100),
+                ("go",),
+                ("wait", 100),
+            ],
+            calm=False,
+        )
+        whole, told = world.cluster.jobs[2], [text for _, text in world.side.told if "word=evict" in text]
+    assert (whole.state, told) == ("COMPLETED", [])
+
+
 def test_a_guest_whose_prolog_runs_twice_keeps_its_share_though_its_host_has_gone() -> None:
     # While it looked like one without a share, a job with the whole GPU came, and was left with the guest's MPS.
     play_nodes([

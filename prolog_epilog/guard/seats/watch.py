@@ -247,7 +247,7 @@ class Watch:
         return owns
 
     def forget_arrivals(self) -> None:
-        """Removes the notes of owners that came and went while no guard ran: nobody has to leave for them."""
+        """Removes the notes of owners that came and went while the guard did not run: nobody has to leave for them."""
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
 
     def clear_lost(self) -> None:
