@@ -258,7 +258,8 @@ def test_a_guest_whose_prolog_comes_twice_keeps_its_share_though_its_host_has_go
 
     again = world.run("prolog", guest, "", job=8, SLURM_JOB_START_TIME="1700")
 
-    assert (again.returncode, again.stderr) == (0, "berth-prolog: job 8 has its share already, and keeps it [BERTH-901]\n")
+    kept = "berth-prolog: job 8 has its share already, and keeps it [BERTH-901]\n"
+    assert (again.returncode, again.stderr) == (0, kept)
     assert (share(world, 8), world.books()) == (before, books)
     # It uses the GPU by now: no script may reset it.
     assert (world.folder / "calls").read_text().splitlines()[-1] == "prolog 8 [] 2 "
