@@ -49,8 +49,7 @@ berthd's own code on made-up clusters, each in a process of its own; all times a
 eleven passes after ten, and of forty notices. `look_ms`: a reading in which one job is over becomes berthd's picture.
 `pass_ms`: all waiting jobs are planned. `notice_ms`: one node's Epilog. `picture_ms`: the picture goes to the answering
 process. `answer_ms`: that one answers a submission. `rss_mb` is the memory of a process with all of it, also what it
-made up. `simulation_s`: Slurm on paper with Berth's policy, 100,000 jobs an hour on 12,500 nodes of 8 GPUs; one of a
-million jobs was given up after 2,866 s.
+made up. `simulation_s`: Slurm on paper with Berth's policy, 100,000 jobs an hour on 12,500 nodes of 8 GPUs.
 `*_exponent`: the slope from the least to the greatest size on logarithmic axes.
 """
 GATEWAY = """
