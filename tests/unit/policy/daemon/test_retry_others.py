@@ -234,7 +234,7 @@ def test_ranks_that_restart_inside_the_job_are_no_failure_of_it() -> None:
 
 def test_foreign_text_stays_as_it_is() -> None:
     foreign = '{"recovery": {"policy": "requeue", "left": 3}}'
-    text = JobText(5, "PENDING", 1_000, segment.put(foreign, PLACED), "theirs", "", "gres/gpu:1", "")
+    text = JobText(5, "PENDING", 1_000, segment.put(foreign, PLACED), "theirs", "", "gres/gpu:g0:1", "")
 
     for written in (
         changes.annotate(text, {**PLACED, "fail": "x"}),
