@@ -143,8 +143,8 @@ def give_back(
         return False
     try:
         write(job, restored)
-    except SlurmError:
-        now = text()
+    except SlurmError as problem:
+        now = text() if wrote_nodes(restored, str(problem)) else job
         if not _asks_otherwise(job, now):
             raise
         if (restored := release(now, reason, for_now=for_now)) is not None:

@@ -144,6 +144,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
         senses,
         lambda said: watch.say(said, again=True),
         shares=lambda: levels.counts,
+        doubted=lambda: watch.doubted,
     )
     watch.on_culprit = partial(_blame, errands)
     senses.start()
@@ -167,7 +168,7 @@ def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threadi
         now = time.monotonic()
         if now > due + arrivals.WAIT_SECONDS:
             # It stood still, and owners may have come and gone.
-            watch.attempt(watch.forget_arrivals)
+            watch.doubt_arrivals()
         due = max(due + PERIOD, now)
         mishaps.attempt("a turn of the guard", partial(keeper.turn, now))
         if not dead_man.lives():

@@ -3,7 +3,7 @@
 berthd's costs are those of its own code on one made-up cluster of each size, as in bench-plan, each in a process of its
 own. There are two rows of sizes: GPUs up to 100,000 with 1,000 waiting jobs, and waiting jobs up to a million on as
 many GPUs. The simulator plays 10,000 and 100,000 jobs on 100,000 GPUs, with `--simulated 1000000` also a million, which
-takes more than 48 minutes; 100,000 are submitted in an hour.
+takes half an hour; 100,000 are submitted in an hour.
 
 All times are of a processor, so other work beside a run changes little.
 

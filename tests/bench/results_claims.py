@@ -523,8 +523,8 @@ ms. From 1,000 to a million waiting jobs on 100,000 GPUs it grows from {jobs_100
 ms, as the power {jobs_pass_ms_exponent:2} of their number. With a million a notice is planned in
 {jobs_1000000_notice_ms:1} ms, an answer to the hook takes {jobs_1000000_answer_ms:2} ms, and a process with all of it
 has {jobs_1000000_rss_mb:0} MB. **Not so** the simulator: 10,000 jobs find free GPUs and take
-{simulated_10000_simulation_s:0} s. 100,000 and a million have to queue, and take {simulated_100000_simulation_s:0}
-and {simulated_1000000_simulation_s:0} s, and {simulated_1000000_simulation_rss_mb:0} MB.
+{simulated_10000_simulation_s:0} s. 100,000 have to queue and take {simulated_100000_simulation_s:0} s, a million
+{simulated_1000000_simulation_s:0} s and {simulated_1000000_simulation_rss_mb:0} MB.
 """,
             run,
         ),

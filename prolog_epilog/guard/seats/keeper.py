@@ -6,7 +6,7 @@ not affect the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +64,8 @@ class Keeper:
     say: Callable[[str], None]
     shares: Callable[[], Counts] = dict
     """Returns how the shares of this node are held, for the metrics."""
+    doubted: Callable[[], Collection[int]] = tuple
+    """Returns the owners that may have gone before anybody looked."""
     seats: dict[str, GuardedSeat] = field(default_factory=dict)
     steps: ToldStepTimes = field(init=False)
     losses: ToldLosses = field(init=False)
@@ -169,7 +171,10 @@ class Keeper:
         return self._thaws.heard() - (ours if self._thaws.hears_us else set())
 
     def _arrivals(self, now: float) -> None:
+        doubted = self.doubted()
         for one in arrivals.pending(self.ground.paths):
+            if one.job in doubted:
+                continue
             self._mishaps.attempt(f"job {one.job}, which arrives", partial(self._arrival, now, one))
 
     def _arrival(self, now: float, one: Arrival) -> None:

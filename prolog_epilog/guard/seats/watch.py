@@ -71,6 +71,8 @@ class Watch:
     guesses: Counter[int] = field(default_factory=Counter)
     """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
     logs: Logs = field(default_factory=Logs)
+    doubted: frozenset[int] = frozenset()
+    """Owners that arrived before the guard stood still: they may have gone, and only Slurm knows."""
 
     def look(self) -> list[AuditAction]:
         """Looks once, and returns what has to be done after it."""
@@ -250,6 +252,16 @@ class Watch:
         """Removes the notes of owners that came and went while the guard did not run: nobody has to leave for them."""
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
 
+    def doubt_arrivals(self) -> None:
+        """Has nobody leave for those who have arrived, until Slurm was asked for them."""
+        self.doubted = frozenset(one.job for one in arrivals.pending(self.paths))
+
+    def settle_doubts(self) -> None:
+        """Asks Slurm; this may take a while."""
+        if self.doubted:
+            self.forget_arrivals()
+            self.doubted = frozenset()
+
     def clear_lost(self) -> None:
         """Takes jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
 
@@ -377,7 +389,10 @@ _DONE = {
 def step(watch: Watch) -> None:
     """Looks once and answers; an error of one part stops neither the others nor the next look."""
     try:
-        good = [watch.attempt(part) for part in (watch.audit, watch.mend, watch.trim_logs, watch.clear_lost)]
+        good = [
+            watch.attempt(part)
+            for part in (watch.settle_doubts, watch.audit, watch.mend, watch.trim_logs, watch.clear_lost)
+        ]
     except Interrupted:
         # The signal was caught while a program ran; it is meant for the guard.
         os.kill(os.getpid(), signal.SIGTERM)

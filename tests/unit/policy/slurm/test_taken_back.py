@@ -81,8 +81,8 @@ PINNED = typed(per_job="gres/gpu:g0:1,gres/gpu:g1:1")
 class Records:
     """What Slurm shows of a job, look by look, and what is written."""
 
-    def __init__(self, *shown: JobText, refuse: int) -> None:
-        self.shown, self.refuse, self.written = list(shown), refuse, list[dict[str, str]]()
+    def __init__(self, *shown: JobText, refuse: int, words: str = "Invalid generic resource (gres)") -> None:
+        self.shown, self.refuse, self.words, self.written = list(shown), refuse, words, list[dict[str, str]]()
 
     def text(self) -> JobText:
         return self.shown.pop(0)
@@ -91,7 +91,7 @@ class Records:
         assert job
         self.written.append(values)
         if len(self.written) <= self.refuse:
-            raise SlurmError("Invalid generic resource (gres) specification")
+            raise SlurmError(self.words)
 
     def give_back(self) -> bool:
         return changes.give_back(self.text, self.write, "because", for_now=False)
@@ -122,6 +122,12 @@ def test_a_release_that_slurm_refuses_by_itself_is_told() -> None:
     with pytest.raises(SlurmError, match="Invalid generic resource"):
         slurm.give_back()
     assert len(slurm.written) == 1
+
+
+def test_a_job_that_is_gone_is_not_looked_up_once_more() -> None:
+    # `berth release --all` knows by these words that there is nothing to give back.
+    with pytest.raises(SlurmError, match="Invalid job id"):
+        Records(PINNED, refuse=1, words="Invalid job id specified").give_back()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ GUEST = Member(42, 1000, ("GPU-0",), {}, "mps")
 @dataclass
 class Watch:
     said: list[str] = field(default_factory=list)
+    doubts: int = 0
+
+    def doubt_arrivals(self) -> None:
+        self.doubts += 1
 
     def say(self, sentence: str, **_: bool) -> None:
         self.said.append(sentence)
@@ -77,6 +81,19 @@ def test_a_turn_that_fails_is_told_once_and_followed_by_the_next() -> None:
     (said,) = watch.said
     assert "nobody reckoned with this" in said
     assert "test_guard_threads.py" in said
+
+
+@pytest.mark.parametrize(("seconds", "doubts"), [(5.0, 0), (7.0, 1)])
+def test_who_arrived_before_a_standstill_is_left_to_the_slow_thread(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, doubts: int
+) -> None:
+    keeper, watch, stood = Part(program.Stop(), fails=0, calls=5), Watch(), [0.0]
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + stood[0])
+    monkeypatch.setattr(time, "sleep", lambda _: stood.__setitem__(0, seconds * (keeper.done >= 2)))
+
+    assert turn(keeper, watch) == 0
+    assert watch.doubts == doubts
 
 
 def test_without_its_slow_thread_the_guard_begins_anew() -> None:

@@ -9,8 +9,9 @@ from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
 from policy.simulate.slurm.backfill import profile
+from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.settings import SlurmSettings
-from policy.simulate.world import Layout, build
+from policy.simulate.world import Layout, build, demand_of
 
 
 def trace(seed: int) -> list[TraceJob]:
@@ -35,6 +36,36 @@ def test_the_first_nodes_alone_plan_as_all_do(monkeypatch: pytest.MonkeyPatch, s
 
     assert starts[0] == starts[1] == starts[2]
     assert any(starts[0][job.id] > job.submit for job in trace(seed))
+
+
+def plans(seed: int) -> list[tuple[float, list[int]] | None]:
+    """What one pass plans for jobs of one node and of two, while others start on nodes that it has touched."""
+    fleet, draw = build(Layout(24, 8)), np.random.default_rng(seed)
+    ledger = Ledger(fleet)
+    for node, until in enumerate(draw.integers(1, 8, 24).tolist()):
+        ledger.take([node], [0b11111111], 10.0 * until)
+    one_pass, found = profile.BackfillProfile(ledger, now=0.0), []
+    one, two = (demand_of(TraceJob("a", gpus, 0.0, 100.0), fleet) for gpus in (8, 16))
+    for number in range(30):
+        plan = one_pass.earliest(two if number % 5 == 4 else one, 100.0)
+        found.append(plan)
+        if plan is not None:
+            one_pass.reserve(plan[1], plan[0], plan[0] + 100.0)
+        started = int(draw.integers(24))
+        ledger.expect([started], [0b11111111], 10.0 * int(draw.integers(1, 30)))
+        one_pass.touch([started])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("first", [1, 3, 8])
+def test_more_nodes_are_read_where_all_of_the_first_are_touched(
+    monkeypatch: pytest.MonkeyPatch, seed: int, first: int
+) -> None:
+    whole = plans(seed)
+    monkeypatch.setattr(profile, "_FIRST", first)
+
+    assert plans(seed) == whole
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 4, 9])
