@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path("build/demo-web")
@@ -45,13 +48,25 @@ def main() -> int:
         cluster = ["--nodes", str(options.nodes), "--machine", "hgx-h100", "--nodes-per-leaf", "4"]
         cluster += ["--leaves-per-pod", "2", "--mode", "berthd", "--policy", "berth"]
         cluster += ["--history", str(history)]
-        done = subprocess.run([*_BERTH, "simulate", str(jobs), *cluster], stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            return done.returncode
+        if status := run([*_BERTH, "simulate", str(jobs), *cluster]):
+            return status
     print(f"demo-web: ready after {time.monotonic() - began:.0f} s; end it with Ctrl-C", flush=True)
-    return subprocess.run(
-        [*_BERTH, "web", "--from-simulation", str(history), "--port", options.port], check=False
-    ).returncode
+    # The page takes the place of this process, so that a signal meets nothing else.
+    words = [*_BERTH, "web", "--from-simulation", str(history), "--port", options.port]
+    return os.execv(words[0], words)
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs a program; the program ends if this one is told to end. Returns its exit status."""
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            # The terminal has interrupted both.
+            status = process.wait() or 128 + signal.SIGINT
+        signal.signal(signal.SIGTERM, before)
+    return status if status >= 0 else 128 - status
 
 
 _BERTH = (sys.executable, "-m", "policy.cli.main")

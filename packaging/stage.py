@@ -129,8 +129,7 @@ class Stage:
         scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
         for name, package in SCRIPTS.items():
             module, _, function = scripts.pop(name).partition(":")
-            text = f"#!/{HOME}/bin/python\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
-            write(self.folder(package, HOME / "bin") / name, text, 0o755)
+            write(self.folder(package, HOME / "bin") / name, launcher(module, function), 0o755)
         if scripts:
             sys.exit(f"stage.py: no package for {', '.join(scripts)}; add it to SCRIPTS")
         for name in FRONTS:
@@ -200,6 +199,12 @@ class Stage:
             "--disable-pip-version-check",
             *words,
         )
+
+
+def launcher(module: str, function: str) -> str:
+    """Returns the program of a command. A process that multiprocessing starts loads it again, and must not run it."""
+    start = f'if __name__ == "__main__":\n    sys.exit({function}())\n'
+    return f"#!/{HOME}/bin/python\nimport sys\n\nfrom {module} import {function}\n\n{start}"
 
 
 def blocks(extra: str) -> Iterator[tuple[str, str]]:

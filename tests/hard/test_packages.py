@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -130,6 +131,14 @@ def plugins_of(folder: Path) -> tuple[str, str]:
     return found
 
 
+def assert_simulates(computer: Container) -> None:
+    """Plays a trace under the default policies, in processes of their own."""
+    trace = "printf 'job_id,num_gpus,submit_time,duration\\n1,1,0,100\\n2,8,0,100\\n' >trace.csv"
+    play = "berth simulate trace.csv --nodes 2 --machine hgx-h100 --workers 2 --json"
+    said = computer.runs(f"cd $(mktemp -d) && {trace} && {play} && rm -r $PWD")
+    assert len(json.loads(said)["runs"]) == 3
+
+
 def test_installed_asked_and_purged_a_computer_has_the_files_that_it_had(debs: Path, computer: Container) -> None:
     plugins, _ = plugins_of(debs)
     before = computer.runs(LIST)
@@ -148,6 +157,7 @@ def test_installed_asked_and_purged_a_computer_has_the_files_that_it_had(debs: P
     assert "cgroups" in computer.tries("berth doctor node").stdout
     assert "NV18" in computer.runs("berth topo show machine:hgx-h100")
     assert "berthd" in computer.runs("/opt/berth/bin/berthd --help")
+    assert_simulates(computer)
     computer.runs("/opt/berth/bin/python -c 'import pynvml, scipy.optimize, msgspec, networkx, yaml, rich.live'")
     assert computer.runs("/usr/libexec/berth/berth-slurm --version").strip()
     # As root, and still nothing was written beside what dpkg put there.
@@ -224,6 +234,7 @@ def test_on_other_distributions_all_roles_install_upgrade_and_leave_nothing(olde
     assert computer.runs("berth --version").startswith("berth ")
     assert computer.tries("berth doctor").stdout.startswith("FAIL  Slurm: ")
     assert "NV18" in computer.runs("berth topo show machine:hgx-h100")
+    assert_simulates(computer)
     computer.runs("/opt/berth/bin/python -c 'import pynvml, scipy.optimize, msgspec, networkx, yaml, rich.live'")
     assert computer.runs(LIST) == installed
     computer.runs(f"dpkg -i {next_version(computer, folder)}; rm -r /tmp/next")

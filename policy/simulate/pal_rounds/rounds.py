@@ -163,9 +163,11 @@ class _Simulation:
 
     def outcome(self, wall_s: float) -> SimulationOutcome:
         """Returns the outcome of the simulation."""
+        ended = [job for job in self.measured if job.id in self.ends]
+        left = len(self.measured) - len(ended)
         return SimulationOutcome(
             policy=self.policy.name,
-            jobs=self.measured,
+            jobs=ended,
             starts=self.starts,
             ends=self.ends,
             stretches=self.stretches,
@@ -173,7 +175,7 @@ class _Simulation:
             gpu_seconds_held=self.gpu_seconds,
             wall_s=wall_s,
             moves=self.moves,
-            extra={"rounds": self.rounds},
+            extra={"rounds": self.rounds} | ({"never_started": left} if left else {}),
         )
 
     def _admit(self, at: float) -> None:
@@ -328,12 +330,20 @@ class _Simulation:
         rows, columns = zip(*gpus, strict=True)
         return table[rows, columns]
 
+    def _leave_out(self, chosen: list[JobProgress]) -> None:
+        """Leaves jobs out that the policy does not place on an empty cluster."""
+        if len(self.unfinished) <= len(chosen) and not self.ends:
+            raise NotNow(f"{self.policy.name} places none of {len(chosen)} jobs on an empty cluster")
+        self.queue = [one for one in self.queue if one not in chosen]
+        self.unfinished -= {one.job.id for one in chosen}
+        self.last, self.idle = None, 0
+
     def _calm(self, at: float, chosen: list[JobProgress]) -> int:
         """Returns the number of rounds in which nothing can change."""
         if not self.running:
             self.idle += 1
             if self.idle > _PATIENCE or (self.jumps and self.next is None):
-                raise NotNow(f"{self.policy.name} places none of {len(chosen)} jobs on an empty cluster")
+                self._leave_out(chosen)
         else:
             self.idle = 0
         if not self.jumps or (len(self.running) < len(chosen) and not self.policy.steady):

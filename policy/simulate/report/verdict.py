@@ -17,6 +17,9 @@ def verdict(rows: Sequence[Summary]) -> str:
     played = [line for line in every if line.policy != "recorded"]
     if len(played) < 2:
         return "Only one policy was played: there is nothing to compare it with."
+    if least := [line for line in played if line.mean("never_started")]:
+        found = ", ".join(f"{line.policy}: {line.mean('never_started'):.0f}" for line in least)
+        return f"Some jobs never started ({found}): the means are of the others, and are not compared."
     names = {line.policy: line for line in played}
     other = names.get("slurm", played[0])
     ours = names.get("berth", played[-1])

@@ -156,18 +156,16 @@ class SlurmWorld:
         while len(self._ends) < left:
             moment = self.clock.next()
             if moment is None or self._is_stuck(moment):
-                waiting = [*self.queue, *self.held.values()]
-                raise UsageError(
-                    f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}; "
-                    f"a node that they need never comes back"
-                )
+                self._leave_out([*self.queue, *self.held.values()])
+                break
             self._waits.advance(moment)
             self.clock.step()
 
     def outcome(self, policy: str, began: float) -> SimulationOutcome:
         """Returns the outcome of a policy; `began` is when the simulation was started, by `perf_counter`."""
         chosen = self.settings.measured
-        measured = [task.job for task in self.tasks if chosen is None or task.job.id in chosen]
+        ended = (task.job for task in self.tasks if task.job.id in self._ends)
+        measured = [job for job in ended if chosen is None or job.id in chosen]
         first = min((job.submit for job in measured), default=0.0)
         last = max((self._ends[job.id] for job in measured), default=0.0)
         levels = {size: Counter[str]() for size in SIZES}
@@ -176,6 +174,8 @@ class SlurmWorld:
             levels[size_class(job.gpus)][self._levels[job.id]] += 1
         stretches = sorted(self.running.stretches, key=lambda one: (one.start, one.job))
         extra: dict[str, object] = {"killed": self._killed, **self._empty_nodes(stretches)}
+        if left := len(self.tasks) - len(self._ends):
+            extra["never_started"] = left
         if self._relocator:
             extra["moved"] = self._relocator.moves
         if self.settings.counts_cores:
@@ -212,6 +212,16 @@ class SlurmWorld:
         if self.running.tasks or self.held or self._to_come:
             self._progress_at = moment
         return moment > self._progress_at + STUCK_AFTER + self._longest_wait
+
+    def _leave_out(self, waiting: "Sequence[Task]") -> None:
+        """Leaves jobs out that the policy does not place, though nothing else happens any more."""
+        if not self._ends:
+            raise UsageError(
+                f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}: the policy has no place for them "
+                f"while nothing runs, or a node that they need never comes back"
+            )
+        for task in waiting:
+            self._waits.go(task.job.id)
 
     # The events
 

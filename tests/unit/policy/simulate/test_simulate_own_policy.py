@@ -77,3 +77,37 @@ def test_a_broken_one_is_a_sentence(site: Path, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "policy first-fit cannot be loaded from my_site.placement:FirstFit" in said
+
+
+@pytest.mark.parametrize("mode", ["slurm", "pal-rounds"])
+def test_jobs_that_it_never_places_are_left_out_and_counted(
+    site: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    with (site / "trace.csv").open("a") as trace:
+        trace.write("wide,8,0,100\nlast,1,50,100\n")
+    setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--mode", mode, "--workers", "1"]
+
+    assert main([*setup, "--policy", "first-fit", "--policy", "berth", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert main([*setup, "--policy", "first-fit", "--policy", "berth"]) == 0
+    said = capsys.readouterr().out
+
+    assert [(one["policy"], one["jobs"], one.get("never_started")) for one in found] == [
+        ("first-fit", 9, 1),
+        ("berth", 10, None),
+    ]
+    assert said.startswith("Some jobs never started (first-fit: 1): the means are of the others, and are not compared.")
+
+
+@pytest.mark.parametrize("mode", ["slurm", "pal-rounds"])
+def test_a_policy_that_places_no_job_at_all_is_a_sentence(
+    site: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    (site / "trace.csv").write_text("job_id,num_gpus,submit_time,duration\nwide,8,0,100\n")
+    setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--mode", mode, "--workers", "1"]
+
+    assert main([*setup, "--policy", "first-fit"]) != 0
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no place" in said or "places none of 1 jobs on an empty cluster" in said
