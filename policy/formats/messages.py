@@ -448,7 +448,7 @@ MESSAGES: dict[int, MessageEntry] = {
         "Nothing; if some keep their place, repeat `berth release --all` when they wait.",
     ),
     # The plugins
-    801: MessageEntry("Extra is longer than Slurm takes.", "Make it shorter."),
+    801: MessageEntry("A text of a job is longer than Slurm takes.", "Make it shorter."),
     802: MessageEntry("Extra has text that Berth alone writes.", "Leave `[berth/` out of it."),
     803: MessageEntry("A job asks for GPUs of several models.", "Ask for one model, or submit a heterogeneous job."),
     804: MessageEntry("The GPU model is no word.", "Use a model that `sinfo -o %f` lists."),

@@ -43,40 +43,72 @@ static bool node_name_ok(const char *name)
 	return true;
 }
 
-/* Each name is cut out for a moment only; the list keeps its commas. */
-static bool check_nodes(struct reply *reply, char *nodes, bool (*exists)(const char *),
-			char error[REPLY_ERROR_MAX])
-{
-	char *names[REPLY_MAX_NODES] = {NULL};
-	size_t count = 0;
-	char *name = nodes;
-	bool ok = true;
+struct place {
+	char *names[REPLY_MAX_NODES]; /* sorted */
+	size_t count;
+	bool (*exists)(const char *name);
+};
 
-	while (name && ok) {
+static bool may_be_excluded(const char *name, const void *context)
+{
+	const struct place *place = context;
+
+	return place->exists(name) &&
+	       !bsearch(&name, place->names, place->count, sizeof(name), by_name);
+}
+
+/*
+ * Slurm refuses a whole submission that excludes a node it does not know, or one that it requires.
+ */
+static bool check_others(struct reply *reply, const struct place *place, const char *others,
+			 const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	if (!others)
+		return true;
+	if (expected->exc_nodes)
+		return reply_fail(error, "it excludes nodes where the user does so");
+	if (!hostlist_all(others, OTHERS_MAX, may_be_excluded, place))
+		return reply_fail(error,
+				  "what it excludes is no list of nodes that Slurm knows, or "
+				  "it excludes a node that it places the job on");
+	reply->exc_nodes = others;
+	return true;
+}
+
+/* Each name is cut out for a moment only; the list keeps its commas. */
+static bool check_nodes(struct reply *reply, char *nodes, const char *others,
+			const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	struct place place = {.exists = expected->node_exists};
+	char *name = nodes;
+
+	if (!expected->node_exists)
+		return reply_fail(
+		    error, "it places a job, but this slurmctld does not let nodes be checked");
+	while (name) {
 		char *comma = strchr(name, ',');
 
 		if (comma)
 			*comma = '\0';
-		if (count == REPLY_MAX_NODES)
-			ok = reply_fail(error, "it names more than 1024 nodes");
-		else if (!node_name_ok(name) || !exists(name))
-			ok = reply_fail(error, "it names a node that Slurm does not know");
-		else
-			names[count++] = name;
+		if (place.count == REPLY_MAX_NODES)
+			return reply_fail(error, "it names more than 1024 nodes");
+		if (!node_name_ok(name) || !place.exists(name))
+			return reply_fail(error, "it names a node that Slurm does not know");
+		place.names[place.count++] = name;
 		name = comma ? comma + 1 : NULL;
 	}
-	if (!ok)
-		return false;
-	qsort(names, count, sizeof(names[0]), by_name);
-	for (size_t i = 1; i < count; i++)
-		if (!strcmp(names[i - 1], names[i]))
+	qsort(place.names, place.count, sizeof(place.names[0]), by_name);
+	for (size_t i = 1; i < place.count; i++)
+		if (!strcmp(place.names[i - 1], place.names[i]))
 			return reply_fail(error, "it names a node twice");
+	if (!check_others(reply, &place, others, expected, error))
+		return false;
 	name = nodes;
-	for (size_t i = 1; i < count; i++) {
+	for (size_t i = 1; i < place.count; i++) {
 		name += strlen(name);
 		*name = ',';
 	}
-	reply->node_count = count;
+	reply->node_count = place.count;
 	reply->nodes = nodes;
 	return true;
 }
@@ -87,39 +119,10 @@ static bool check_nodes_alone(struct reply *reply, char *nodes,
 {
 	if (!expected->nodes)
 		return reply_fail(error, "it gives nodes to a job whose nodes Slurm chooses");
-	if (!expected->node_exists)
-		return reply_fail(
-		    error, "it places a job, but this slurmctld does not let nodes be checked");
-	if (!check_nodes(reply, nodes, expected->node_exists, error))
+	if (!check_nodes(reply, nodes, NULL, expected, error))
 		return false;
 	return reply->node_count == expected->nodes ||
 	       reply_fail(error, "it gives another number of nodes than the job asked for");
-}
-
-/*
- * Slurm refuses a whole submission that excludes a node it does not know, or one that it requires.
- */
-static bool check_others(struct reply *reply, const char *others,
-			 const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
-{
-	const char *name = reply->nodes;
-
-	if (!others)
-		return true;
-	if (expected->exc_nodes)
-		return reply_fail(error, "it excludes nodes where the user does so");
-	if (!hostlist_all(others, OTHERS_MAX, expected->node_exists))
-		return reply_fail(error, "the nodes that it excludes are no list of nodes that "
-					 "Slurm knows");
-	for (size_t i = 0; i < reply->node_count; i++) {
-		size_t len = strcspn(name, ",");
-
-		if (hostlist_has(others, name, len))
-			return reply_fail(error, "it excludes a node that it places the job on");
-		name += len + 1;
-	}
-	reply->exc_nodes = others;
-	return true;
 }
 
 static bool check_gpus(struct reply *reply, char *gpus, char error[REPLY_ERROR_MAX])
@@ -147,11 +150,7 @@ static bool check_berth(struct reply *reply, char *values[KEY_COUNT],
 {
 	uint64_t seats;
 
-	if (!expected->node_exists)
-		return reply_fail(
-		    error, "it places a job, but this slurmctld does not let nodes be checked");
-	if (!check_nodes(reply, values[KEY_NODES], expected->node_exists, error) ||
-	    !check_others(reply, values[KEY_EXC_NODES], expected, error) ||
+	if (!check_nodes(reply, values[KEY_NODES], values[KEY_EXC_NODES], expected, error) ||
 	    !check_gpus(reply, values[KEY_GPUS], error))
 		return false;
 	if (!parse_number(values[KEY_SEATS], 1, &seats))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/config_table.h"
+#include "text/limits.h"
 
 #define MEMBER(type, field) offsetof(type, field), sizeof(((type *)0)->field)
 #define FIELD(field) MEMBER(struct hook_config, field)
@@ -148,6 +149,9 @@ bool config_skips(const struct hook_config *config, const char *partitions)
 	size_t len;
 	bool any = false;
 
+	/* Slurm takes no longer list, and each name is looked for among the site's. */
+	if (partitions && strnlen(partitions, SLURM_TEXT_MAX + 1) > SLURM_TEXT_MAX)
+		return false;
 	while (partitions && (name = next_name(&partitions, &len))) {
 		if (!is_skipped(config, name, len))
 			return false;

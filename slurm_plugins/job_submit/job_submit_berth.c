@@ -72,16 +72,18 @@ static int refuse(char **err_msg, int code, const char *message)
 	return code;
 }
 
-static int check_extra(const char *extra, uint32_t uid, char **err_msg)
+static int check_texts(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
-	if (!extra)
-		return SLURM_SUCCESS;
-	/* Slurm refuses it too, after we have gone through all of it under its locks. */
-	if (strnlen(extra, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
-		return refuse(
-		    err_msg, ESLURM_PATHNAME_TOO_LONG,
-		    "berth: Extra is longer than Slurm takes; make it shorter" BERTH_ID(801));
-	if (!segment_claimed(extra) || trusted(uid))
+	const char *endless = request_endless(job);
+	char message[MESSAGE_MAX + 1];
+
+	if (endless) {
+		snprintf(message, sizeof(message),
+			 "berth: %s is longer than Slurm takes; make it shorter" BERTH_ID(801),
+			 endless);
+		return refuse(err_msg, ESLURM_PATHNAME_TOO_LONG, message);
+	}
+	if (!segment_claimed(job->extra) || trusted(uid))
 		return SLURM_SUCCESS;
 	return refuse(err_msg, ESLURM_ACCESS_DENIED,
 		      "berth: text with \"[berth/\" in Extra is written by Berth alone; "
@@ -170,22 +172,14 @@ static int wrong_flag(int wrong, char **err_msg)
 
 static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_values *flags)
 {
-	/* Whoever only asks where and when wants to read the answer; with -Q the client hides it.
-	 */
-	if (request_is_test(job))
+	enum message_mode mode = hook_config()->message;
+	bool wanted = mode == MESSAGE_ALWAYS || (mode == MESSAGE_FLAGS && flags->any);
+
+	/* Who asks for a place, and only when, wants to read where; with -Q the client hides it. */
+	if (flags->any && request_is_test(job))
 		return true;
 	/* What a script reads has to be what Slurm alone would say. */
-	if (request_is_quiet(job))
-		return false;
-	switch (hook_config()->message) {
-	case MESSAGE_ALWAYS:
-		return true;
-	case MESSAGE_FLAGS:
-		return flags->any;
-	case MESSAGE_NEVER:
-		break;
-	}
-	return false;
+	return wanted && !request_is_quiet(job);
 }
 
 /* The segment that the plugin writes on its own: what was asked for, and why berthd did not act. */
@@ -420,7 +414,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	struct flag_values flags;
 	int wrong;
 	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
-	int rc = check_extra(job->extra, submit_uid, err_msg);
+	int rc = check_texts(job, submit_uid, err_msg);
 
 	component_begin(job);
 	if (rc == SLURM_SUCCESS)
@@ -469,7 +463,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;
-	rc = check_extra(job->extra, submit_uid, err_msg);
+	rc = check_texts(job, submit_uid, err_msg);
 	if (rc == SLURM_SUCCESS)
 		rc = check_licenses(job->licenses, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS || !change_matters(job))

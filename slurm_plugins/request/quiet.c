@@ -5,6 +5,7 @@
  */
 #include "request/request.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Of sbatch, srun and salloc: options without a value, so that another may follow in one word. */
@@ -99,11 +100,9 @@ static bool script_asks(const char *script)
 			return false;
 		if (!strncmp(line, mark, strlen(mark))) {
 			const char *words = line + strlen(mark);
-			const char *comment = strstr(words, " #");
-			size_t words_len = len - strlen(mark);
+			const char *comment = memmem(words, len - strlen(mark), " #", 2);
+			size_t words_len = comment ? (size_t)(comment - words) : len - strlen(mark);
 
-			if (comment && (size_t)(comment - words) < words_len)
-				words_len = (size_t)(comment - words);
 			if (strchr(" \t", *words) && words_ask(words, words_len))
 				return true;
 		}
@@ -114,7 +113,17 @@ static bool script_asks(const char *script)
 
 bool request_is_quiet(const job_desc_msg_t *job)
 {
-	if (job->submit_line && words_ask(job->submit_line, options_len(job)))
+	const char *line = job->submit_line;
+	char *head;
+	bool asks;
+
+	/* Slurm takes no longer line, unless its site says so. */
+	if (line && strnlen(line, SUBMIT_LINE_READ) < SUBMIT_LINE_READ &&
+	    words_ask(line, options_len(job)))
 		return true;
-	return job->script && script_asks(job->script);
+	/* A script may be as long as its site allows, and slurmctld's locks are held. */
+	head = job->script ? strndup(job->script, SCRIPT_READ) : NULL;
+	asks = head && script_asks(head);
+	free(head);
+	return asks;
 }

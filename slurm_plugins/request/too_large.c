@@ -76,3 +76,28 @@ const char *request_too_large(const job_desc_msg_t *job)
 	}
 	return NULL;
 }
+
+const char *request_endless(const job_desc_msg_t *job)
+{
+	const struct {
+		const char *value, *name;
+	} texts[] = {
+	    {job->extra, "Extra"},
+	    {job->partition, "its list of partitions"},
+	    {job->licenses, "--licenses"},
+	    {job->features, "--constraint"},
+	    {job->tres_per_job, "the number of GPUs"},
+	    {job->tres_per_node, "--gres"},
+	    {job->tres_per_socket, "--gpus-per-socket"},
+	    {job->tres_per_task, "--tres-per-task"},
+	    {job->cpus_per_tres, "--cpus-per-gpu"},
+	    {job->mem_per_tres, "--mem-per-gpu"},
+	    {job->tres_bind, "--gpu-bind"},
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (texts[i].value &&
+		    strnlen(texts[i].value, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
+			return texts[i].name;
+	return NULL;
+}

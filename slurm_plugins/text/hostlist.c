@@ -221,7 +221,8 @@ static void count_up(char *number)
 }
 
 /* The digits count up in place: a list of all nodes but a few is read while the user waits. */
-static bool each_is(const struct range *range, bool (*is)(const char *name))
+static bool each_is(const struct range *range, bool (*is)(const char *name, const void *context),
+		    const void *context)
 {
 	char name[NODE_NAME_MAX + 1];
 	char *number;
@@ -232,9 +233,9 @@ static bool each_is(const struct range *range, bool (*is)(const char *name))
 	number = name + range->prefix_len;
 	*number = '\0';
 	if (!range->width)
-		return is(name);
+		return is(name, context);
 	snprintf(number, DIGITS_MAX + 1, "%0*" PRIu32, (int)range->width, range->first);
-	for (uint32_t i = range->first; is(name); i++) {
+	for (uint32_t i = range->first; is(name, context); i++) {
 		if (i == range->last)
 			return true;
 		count_up(number);
@@ -242,7 +243,8 @@ static bool each_is(const struct range *range, bool (*is)(const char *name))
 	return false;
 }
 
-bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name))
+bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name, const void *context),
+		  const void *context)
 {
 	struct walk walk = {.rest = list};
 	struct range range;
@@ -250,38 +252,8 @@ bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name))
 
 	while (next_range(&walk, &range)) {
 		count += (size_t)range.last - range.first + 1;
-		if (count > most || !each_is(&range, is))
+		if (count > most || !each_is(&range, is, context))
 			return false;
 	}
 	return count > 0 && !walk.wrong;
-}
-
-static bool range_has(const struct range *range, const char *name, size_t len)
-{
-	size_t digits = len - range->prefix_len;
-	uint32_t number = 0;
-
-	if (len < range->prefix_len || strncmp(name, range->prefix, range->prefix_len) != 0)
-		return false;
-	if (!range->width)
-		return digits == 0;
-	if (digits < 1 || digits > DIGITS_MAX ||
-	    strspn(name + range->prefix_len, "0123456789") < digits)
-		return false;
-	for (size_t i = range->prefix_len; i < len; i++)
-		number = number * 10 + (uint32_t)(name[i] - '0');
-	if (number < range->first || number > range->last)
-		return false;
-	return digits == (natural_len(number) > range->width ? natural_len(number) : range->width);
-}
-
-bool hostlist_has(const char *list, const char *name, size_t len)
-{
-	struct walk walk = {.rest = list};
-	struct range range = {0};
-
-	while (next_range(&walk, &range))
-		if (range_has(&range, name, len))
-			return true;
-	return false;
 }

@@ -16,11 +16,9 @@ void hostlist_fold(const char *names, struct text *out);
 
 /*
  * Whether a list as hostlist_fold writes it, of no more than `most` names, has none for which `is`
- * is false. A list in another form is none.
+ * is false; `context` is handed on to it. A list in another form is none.
  */
-bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name));
-
-/* Whether such a list has a name, which is `len` bytes long. */
-bool hostlist_has(const char *list, const char *name, size_t len);
+bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name, const void *context),
+		  const void *context);
 
 #endif

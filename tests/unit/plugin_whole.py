@@ -152,7 +152,13 @@ def _forget(built: ctypes.CDLL) -> None:
 
 @contextmanager
 def loaded(
-    headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str = "", deadline_ms: int = 1000
+    headers: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hook: str = "",
+    deadline_ms: int = 1000,
+    *,
+    build: Callable[[Path], ctypes.CDLL] = library,
 ) -> Iterator[Plugin]:
     """The plugin between init and fini, with a berth.conf."""
     conf = folder / "berth.conf"
@@ -160,7 +166,7 @@ def loaded(
         f'[hook]\nsocket = "{folder}/sock"\npinned_file = "{folder}/pinned"\ndeadline_ms = {deadline_ms}\n{hook}\n'
     )
     monkeypatch.setenv("BERTH_CONF", str(conf))
-    built = library(headers)
+    built = build(headers)
     built.init()
     try:
         yield Plugin(built, folder)

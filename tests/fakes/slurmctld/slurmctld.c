@@ -157,16 +157,21 @@ static const struct field {
 	{                                                                                          \
 #field, offsetof(job_desc_msg_t, field), sizeof(((job_desc_msg_t *)NULL)->field)   \
 	}
+    TEXT(account),
     TEXT(admin_comment),
+    TEXT(array_inx),
     TEXT(cpus_per_tres),
+    TEXT(dependency),
     TEXT(exc_nodes),
     TEXT(extra),
     TEXT(features),
     TEXT(job_id_str),
+    TEXT(job_size_str),
     TEXT(licenses),
     TEXT(mem_per_tres),
     TEXT(name),
     TEXT(partition),
+    TEXT(prefer),
     TEXT(qos),
     TEXT(req_nodes),
     TEXT(reservation),

@@ -217,7 +217,7 @@ LARGE = [
     ({"partition": "g" * 4_097}, "its list of partitions is longer than 4096 bytes"),
     ({"partition": ",".join(["gpu"] * 7_500)}, "its list of partitions is longer than 4096 bytes"),
     ({"features": "&".join(["a"] * 257)}, "its --constraint has more than 256 features"),
-    ({"features": "a&b|" * 29_000}, "its --constraint is longer than 4096 bytes"),
+    ({"features": "a&b|" * 14_000}, "its --constraint is longer than 4096 bytes"),
     ({"req_nodes": "n1," * 11_000}, "its --nodelist is longer than 32768 bytes"),
     ({"qos": "q" * 5_000}, "its QOS is longer than 4096 bytes"),
     ({"mem_per_tres": "gres/gpu:1," * 500}, "its --mem-per-gpu is longer than 4096 bytes"),
