@@ -39,8 +39,10 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
 {
 	(void)argc;
 	(void)argv;
-	if (spank_context() == S_CTX_ALLOCATOR || spank_context() == S_CTX_LOCAL)
+	if (spank_context() == S_CTX_ALLOCATOR || spank_context() == S_CTX_LOCAL) {
+		spank_client_part_the_flags(spank);
 		spank_client_hand_on_preflight(spank);
+	}
 	return ESPANK_SUCCESS;
 }
 

@@ -14,19 +14,48 @@
 #include "config/options.h"
 
 #define USAGE_MAX 160
+#define FLAGS_MAX 16
+#define HANDED_DOWN "SLURM_SPANK_"
+
+/* Values of flags: of the user's environment, and of the part of a job that is read now. */
+static char *in_environment[FLAGS_MAX], *of_part[FLAGS_MAX];
+
+/* SLURM_SPANK__SLURM_SPANK_OPTION_berth_gpu_share; without HANDED_DOWN it is the job's own name. */
+static void variable_of(const struct berth_option *option, char name[USAGE_MAX])
+{
+	snprintf(name, USAGE_MAX, HANDED_DOWN OPTION_ENV_PREFIX "%s", option->name);
+	for (char *c = name; *c; c++)
+		if (*c == '-')
+			*c = '_';
+}
+
+static void keep(char **slot, const char *value)
+{
+	free(*slot);
+	*slot = value ? strdup(value) : NULL;
+}
 
 static int on_option(int index, const char *value, int remote)
 {
 	const struct berth_option *option = &berth_options[index];
+	char variable[USAGE_MAX];
 
 	/* On the node it is too late to ask for a better value, and a failure drains the node. */
 	if (remote)
 		return ESPANK_SUCCESS;
+	/* Slurm has put the flags of the part before this one there, and hands in the very text. */
+	variable_of(option, variable);
+	if (value && value == getenv(variable)) {
+		value = in_environment[index];
+		if (!value)
+			return ESPANK_SUCCESS;
+	}
 	/* Slurm's own text for a flag without a value, as an outer job's environment passes it on.
 	 */
 	if (value && option->takes == VALUE_OPTIONAL && !strcmp(value, "(null)"))
 		value = NULL;
 	if (option_value_ok(option, value)) {
+		keep(&of_part[index], value ? value : "");
 		if (!strcmp(option->name, OPTION_SHARE))
 			setenv(SHARE_ASKED, "1", 1);
 		if (!strcmp(option->name, OPTION_PREFLIGHT))
@@ -53,7 +82,7 @@ int spank_client_register(spank_t spank, int checked)
 		unsetenv(SHARE_ASKED);
 	for (size_t i = 0; i < berth_option_count; i++) {
 		const struct berth_option *option = &berth_options[i];
-		char usage[USAGE_MAX];
+		char usage[USAGE_MAX], variable[USAGE_MAX];
 		/* Slurm copies all of it. */
 		struct spank_option registered = {
 		    .name = (char *)option->name,
@@ -65,6 +94,9 @@ int spank_client_register(spank_t spank, int checked)
 		    .cb = checked ? on_option : on_option_unchecked,
 		};
 
+		variable_of(option, variable);
+		if (checked)
+			keep(&in_environment[i], getenv(variable));
 		snprintf(usage, sizeof(usage), "[berth] %s", option->usage);
 		if (spank_option_register(spank, &registered) != ESPANK_SUCCESS) {
 			slurm_error("berth: cannot register --%s; is another plugin using that "
@@ -116,7 +148,7 @@ void spank_client_forget_outer_job(void)
 	unsetenv(SHARDS_HERE);
 	unsetenv(GUEST_HERE);
 	unsetenv(SEAT_ASKED);
-	forget_flags("SLURM_SPANK_");
+	forget_flags(HANDED_DOWN);
 	forget_flags("");
 }
 
@@ -124,6 +156,31 @@ void spank_client_prepare_srun(void)
 {
 	if (inside_allocation() && !client_leaves_requests(getenv("SLURM_JOB_PARTITION")))
 		client_strip_environment();
+}
+
+/*
+ * Slurm gives each part of a heterogeneous job the flags of all parts before it: here it gets back
+ * those that it was given itself.
+ */
+void spank_client_part_the_flags(spank_t spank)
+{
+	if (spank_context() == S_CTX_LOCAL && inside_allocation())
+		return;
+	for (size_t i = 0; i < berth_option_count; i++) {
+		char variable[USAGE_MAX];
+		const char *own = variable + strlen(HANDED_DOWN);
+
+		variable_of(&berth_options[i], variable);
+		if (of_part[i]) {
+			spank_job_control_setenv(spank, own, of_part[i], 1);
+			setenv(own, of_part[i], 1);
+		} else {
+			spank_job_control_unsetenv(spank, own);
+			unsetenv(own);
+			unsetenv(variable);
+		}
+		keep(&of_part[i], NULL);
+	}
 }
 
 static void hand_on(spank_t spank, const char *name)

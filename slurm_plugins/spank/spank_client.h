@@ -12,6 +12,8 @@ void spank_client_forget_outer_job(void);
 /* srun, before it reads its environment. */
 void spank_client_prepare_srun(void);
 
+/* After the options of one part of a job, and before those of the next. */
+void spank_client_part_the_flags(spank_t spank);
 /* What cli_filter found out about a pre-flight becomes part of the job. */
 void spank_client_hand_on_preflight(spank_t spank);
 /* The tier that the site wants for pre-flights, unless its user names another. */
