@@ -49,6 +49,9 @@ whoever wrote it, and however fast. Only the echo's slurmctld gets these."""
 STREAMS = {**HELD, "placed": AS_PLACED, "taken": ""}
 """And jobs that start."""
 PLUGINS = ("none", "echo", "berth")
+LONG = "-H -F retry=1 -L 524000"
+"""A script of 4 MB, the longest that Slurm takes, of lines that the plugin reads: with a flag there is a message."""
+LONG_TURNS = 15
 CALM = 0.3
 """Seconds between two turns, for what slurmctld puts off."""
 
@@ -142,7 +145,10 @@ class Controller:
     def submit(self, count: int, stream: str = "one", turn: int = 0) -> tuple[float, list[float]]:
         """Submissions a second, and each one's latency at the client in ms."""
         unseen = f"-s {turn * count}" if stream == "new" else ""
-        output = self.bash(f"{SUBMIT} -n {count} {STREAMS[stream]} {unseen}")
+        return self.submit_as(count, f"{STREAMS[stream]} {unseen}")
+
+    def submit_as(self, count: int, words: str) -> tuple[float, list[float]]:
+        output = self.bash(f"{SUBMIT} -n {count} {words}")
         *lines, last = output.splitlines()
         _, total, failed = last.split()
         if failed != "0":
@@ -206,6 +212,27 @@ def take_turns(controllers: Sequence[Controller], turns: int, jobs: int) -> Tabl
                 measured.inside += controller.hook()
                 time.sleep(CALM)
     return table
+
+
+def long_scripts(controllers: Sequence[Controller]) -> dict[str, Measured]:
+    """The longest scripts, one at a time, since slurmctld writes each to its disk."""
+    table = {controller.plugin: Measured() for controller in controllers}
+    for number in range(LONG_TURNS):
+        for place in range(len(controllers)):
+            controller = controllers[(place + number) % len(controllers)]
+            table[controller.plugin].client += controller.submit_as(1, LONG)[1]
+            table[controller.plugin].inside += controller.hook()
+            time.sleep(CALM)
+    return table
+
+
+def figures_of_long(table: dict[str, Measured]) -> list[Figure]:
+    berth, echo, none = (table[name] for name in ("berth", "echo", "none"))
+    more = quantile(berth.inside, 0.5) - quantile(echo.inside, 0.5)
+    return [
+        at_most("script_4mb_p50_over_echo_ms", more, 1.0, "ms"),
+        Figure("script_4mb_client_p50_ms", quantile(berth.client, 0.5), "ms", "no plugin", quantile(none.client, 0.5)),
+    ]
 
 
 def trouble(controller: Controller) -> tuple[float, float, float]:
@@ -275,6 +302,8 @@ def main() -> int:
                 controller.submit(50)  # warm
                 controller.hook()
             table = take_turns(controllers, args.turns, args.jobs)
+            print("bench-hook: scripts of 4 MB", flush=True)
+            long = long_scripts(controllers)
             with_berth = controllers[PLUGINS.index("berth")]
             status = json.loads(with_berth.bash("berth status --json"))
         print("bench-hook: berthd hung, then dead", flush=True)
@@ -282,6 +311,7 @@ def main() -> int:
         slurm = with_berth.bash("sinfo --version").strip()
     figures = [
         *figures_of(table),
+        *figures_of_long(long),
         Figure("hung_rate_1", hung_rate, "1/s", "no plugin", table["none", "one"].rate),
         Figure("look_ms", status["look_ms"], f"ms, {status['waiting']} jobs wait at the end"),
         at_most("dead_ms", dead, 0.05, "ms"),

@@ -50,7 +50,7 @@ if [ "$layout" = by-model ]; then
 	echo "NodeName=g[1-$nodes] Name=gpu Type=h100 File=/dev/nvidia[0-7]" >/etc/slurm/gres.conf
 fi
 echo CgroupPlugin=disabled >/etc/slurm/cgroup.conf
-printf '[hook]\nmessage = "never"\nhook_log = "/var/log/berth/hook.log"\n' >/etc/slurm/berth.conf
+printf '[hook]\nmessage = "flags"\nhook_log = "/var/log/berth/hook.log"\n' >/etc/slurm/berth.conf
 
 export BERTH_FAKE_NVML=/usr/share/berth-fake/machines/hgx-h100
 berth topo discover --node g1 --output /etc/slurm/berth/topology/g1.json >/dev/null

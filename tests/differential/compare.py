@@ -38,6 +38,8 @@ def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
         return f"other variables: {', '.join(sorted(names))}" if names else ""
     if _allowed(request, plain, berth):
         return ""
+    if plain.rc == berth.rc == 0 and plain.said != berth.said:
+        return f"it says {berth.said!r}, not {plain.said!r}"
     if (plain.rc, plain.tasks, plain.steps) == (berth.rc, berth.tasks, berth.steps) and plain.rc == 0:
         return f"it holds {berth.has}, not {plain.has}"
     if plain.rc == 0 and berth.rc != 0:

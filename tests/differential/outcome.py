@@ -55,7 +55,7 @@ class Outcome:
     tasks: tuple[tuple[tuple[int, int, int], ...], ...]
     """For each step and node, sorted: for each task there its CPUs, GPUs that open, GPUs that CUDA shows."""
     said: str
-    """Slurm's own words where it failed."""
+    """Slurm's own words where it failed; of `--test-only` every line, since it prints nothing else."""
     has: str = ""
     """What the job holds and is billed for."""
     steps: str = ""
@@ -97,7 +97,8 @@ def outcome_of(target: Target, request: Request, *, folder: str, user: str = "al
     nodes: dict[tuple[str, str], Counter[tuple[int, int, int]]] = defaultdict(Counter)
     for job, node, cpus, opened, cuda in _TASK_LINE.findall(done.out):
         nodes[job, node][int(cpus), int(opened), int(cuda)] += 1
-    said = "" if done.rc == 0 else _words(done.err + done.out)
+    said = _every_line(done.err) if done.rc == 0 and tests_only(request) else ""
+    said = _words(done.err + done.out) if done.rc else said
     return Outcome(
         rc=done.rc,
         tasks=tuple(sorted(tuple(sorted(tasks.elements())) for tasks in nodes.values())),
@@ -119,8 +120,9 @@ def _commands(request: Request, task: str, seconds: int) -> str:
     every_part = ("--het-group=0,1",) if ":" in request.options else ()
     variables, options = _as_variables(request) if request.command.endswith("_") else ("", shlex.join(request.options))
     step = shlex.join(request.step or every_part)
+    quiet = "" if tests_only(request) else "-Q"
     if request.command in {"srun", "SLURM_"}:
-        return f"{variables} srun -Q -t1 --immediate={seconds} {options} bash {task} </dev/null"
+        return f"{variables} srun {quiet} -t1 --immediate={seconds} {options} bash {task} </dev/null"
     if request.command in {"salloc", "SALLOC_"}:
         return f"{variables} salloc -Q -t1 --immediate={seconds} {options} srun {step} bash {task} </dev/null"
     if request.command == "slurmrestd":
@@ -129,9 +131,14 @@ def _commands(request: Request, task: str, seconds: int) -> str:
     if request.command == "#SBATCH":
         head, given = "".join(f"#SBATCH {line}\n" for line in _joined(request.options)), ""
     script = f"#!/bin/bash\n{head}srun {step} bash {task}\necho STEP=$?\n"
-    run = f"{variables} sbatch -Q -W -t1 -o %j {given} script"
+    run = f"{variables} sbatch {quiet} -W -t1 -o %j {given} script"
     write = f"cat >../script.$$ <<'END'\n{script}END\nmv ../script.$$ script"
     return f"{write}\n{run} </dev/null; rc=$?; rm -f script; exit $rc"
+
+
+def tests_only(request: Request) -> bool:
+    """Tells whether the request asks when it would start, and no more."""
+    return "--test-only" in request.options
 
 
 def _joined(options: tuple[str, ...]) -> list[str]:
@@ -183,3 +190,9 @@ def _words(text: str) -> str:
     """The error sentences without numbers and names that differ from run to run, and without Berth's own."""
     lines = (line for line in text.splitlines() if "error" in line and not _OURS.match(line))
     return " / ".join(dict.fromkeys(re.sub(r"\bn[1-8]\b", "NODE", _JOB_NUMBERS.sub("JOB", line)) for line in lines))
+
+
+def _every_line(text: str) -> str:
+    """All that a command said, without what differs from run to run: numbers, times and names of nodes."""
+    lines = (re.sub(r" on nodes \S+", " on nodes NODES", line) for line in text.splitlines())
+    return " / ".join(re.sub(r"[0-9][0-9:T-]*", "N", line) for line in lines)

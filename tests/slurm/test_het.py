@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+import shlex
+from collections.abc import Iterator, Sequence
+
+import pytest
 
 from policy.formats import segment as segments
+from tests.examples import SEED, examples
 
 from .harness import PROBE, Slurm, job_id, seen, until
 from .scripted import place, scripted
@@ -69,6 +75,88 @@ def test_berthd_is_told_which_nodes_the_other_components_have(slurm: Slurm) -> N
         requests = slurm.target.run(["cat", "/tmp/scripted.log"], user="root").out.split("berth/1 submit\n")[1:]
     excluded = [dict(line.split("=", 1) for line in each.split()).get("exc_nodes") for each in requests]
     assert excluded == [None, "n4,n1", "n3"]
+
+
+PASS = {"verb": "pass"}
+FLAGS = {
+    "locality": ("node", "leaf@10"),
+    "app-class": ("memory", "mixed"),
+    "gpu-tier": ("guaranteed", "exclusive"),
+    "gpu-share": ("30", "20"),
+    "gpu-mem": ("2G", "100"),
+    "movable": ("", "10"),
+    "retry": ("auto", "2"),
+}
+"""Two values of each flag that may stand in a part; a heterogeneous job has no pre-flight."""
+Parts = Sequence[dict[str, str]]
+KNOWN: list[Parts] = [
+    [{"gpu-share": "30"}, {}],
+    [{}, {"gpu-share": "30"}],
+    [{"gpu-share": "30", "gpu-mem": "2G"}, {"gpu-share": "20"}, {}],
+    [{"movable": "", "gpu-tier": "guaranteed"}, {"retry": "auto"}, {"movable": "10"}],
+    [{"locality": "node"}, {}, {"locality": "leaf@10"}],
+]
+
+
+def drawn_parts(count: int) -> Iterator[Parts]:
+    draw = random.Random(f"{SEED}-parts")
+    for _ in range(count):
+        names = draw.sample(sorted(FLAGS), 3)
+        yield [
+            {name: draw.choice(FLAGS[name]) for name in names if draw.random() < 0.5}
+            for _ in range(draw.choice((2, 3)))
+        ]
+
+
+def words(part: dict[str, str]) -> list[str]:
+    return ["-t5", "--gpus=1", *(f"--{name}={value}" if value else f"--{name}" for name, value in part.items())]
+
+
+def command(way: str, parts: Parts) -> tuple[list[str], str]:
+    """The words that ask for these parts, and what is written into their standard input."""
+    if way == "#SBATCH":
+        lines = "\n#SBATCH hetjob\n".join(f"#SBATCH {shlex.join(words(part))}" for part in parts)
+        return ["sbatch", "-o/dev/null"], f"#!/bin/bash\n{lines}\ntrue\n"
+    joined = [word for part in parts for word in (":", *words(part), *(["true"] if way == "srun" else []))][1:]
+    if way == "sbatch":
+        return [way, "-o/dev/null", *joined], "#!/bin/bash\ntrue\n"
+    return [way, *joined, *(["true"] if way == "salloc" else [])], ""
+
+
+@pytest.mark.parametrize("way", ["#SBATCH", "sbatch", "salloc", "srun"])
+def test_a_flag_of_one_part_is_no_flag_of_another(slurm: Slurm, way: str) -> None:
+    """Slurm's own commands hand a flag on to all parts behind the one that has it."""
+    with scripted(slurm, PASS, PASS, PASS):
+        for parts in [*KNOWN, *drawn_parts(examples(4))]:
+            slurm.target.run(["sh", "-c", ": >/tmp/scripted.log"], user="root")
+            asked, script = command(way, parts)
+            slurm.target.run(asked, stdin=script)
+            assert flags_told(slurm) == [*map(as_told, parts)], asked
+
+
+def test_what_the_environment_says_holds_for_all_parts(slurm: Slurm) -> None:
+    """A part's own flag goes before it, for that part alone."""
+    parts: Parts = [{"gpu-share": "30"}, {}, {"locality": "node"}]
+    name = "SLURM_SPANK__SLURM_SPANK_OPTION_berth_locality=leaf"
+    with scripted(slurm, PASS, PASS, PASS):
+        asked, script = command("sbatch", parts)
+        slurm.target.run(["env", name, *asked], stdin=script)
+        told = flags_told(slurm)
+    assert told == [{"gpu-share": "30", "locality": "leaf"}, {"locality": "leaf"}, {"locality": "node"}]
+
+
+def as_told(part: dict[str, str]) -> dict[str, str]:
+    return {name: value or "" for name, value in part.items()}
+
+
+def flags_told(slurm: Slurm) -> list[dict[str, str]]:
+    """The flags of each part, as berthd was told them."""
+    requests = slurm.target.run(["cat", "/tmp/scripted.log"], user="root").out.split("berth/1 submit\n")[1:]
+    found = []
+    for request in requests:
+        fields = dict(line.split("=", 1) for line in request.split("\n") if "=" in line)
+        found.append({name[5:]: value for name, value in fields.items() if name.startswith("flag.")})
+    return found
 
 
 def test_berthd_plans_each_component(slurm: Slurm) -> None:

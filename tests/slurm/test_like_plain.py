@@ -86,6 +86,17 @@ slurmrestd tres_per_node=gres/gpu:2 memory_per_tres=gres/gpu:300
 slurmrestd tasks=2
 """.strip().splitlines()
 
+ASKED_WHEN = """
+srun --test-only --gpus=1
+srun --test-only -n2 --gpus-per-task=1
+srun --test-only -N2 --gres=gpu:8
+sbatch --test-only --gpus=2
+sbatch --test-only -N1 --gres=gpu:3 --contiguous
+#SBATCH --test-only --gpus=1 -n1
+sbatch --test-only -n1
+""".strip().splitlines()
+"""Who asks by no flag of Berth when a job would start reads what plain Slurm says, and no more."""
+
 EVENLY = """
 sbatch -n4 -N2 --gpus=4
 srun -n4 -N2 --gpus=4
@@ -159,6 +170,16 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
         one, other = found[request]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
+
+
+def test_who_only_asks_when_it_would_start_reads_the_same(slurm: Slurm, plain: Target) -> None:
+    pair = plain, slurm.target
+    for target in pair:
+        prepare(target, FOLDER)
+    for text in ASKED_WHEN:
+        one, other = both(pair, asked(text), folder=FOLDER)
+        assert " to start at N using N processors on nodes NODES in partition gpu" in one.said, text
+        assert one == other, f"{text}: plain {one.text()}, with Berth {other.text()}"
 
 
 def test_a_job_that_waits_before_it_starts_becomes_the_same(slurm: Slurm, plain: Target) -> None:

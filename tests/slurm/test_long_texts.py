@@ -1,6 +1,8 @@
-"""Slurm refuses a job with a long Extra or request: Berth never makes one long by what it writes there itself."""
+"""Long texts: Berth makes none long by what it writes there itself, and reading one holds nobody up."""
 
 from __future__ import annotations
+
+import statistics
 
 from policy.formats import segment as segments
 
@@ -40,3 +42,34 @@ def test_a_job_whose_extra_is_made_long_later_is_started_all_the_same(slurm: Slu
     slurm.target.run(["scontrol", "update", f"JobId={array}", f"Extra={'x' * 1_010}"], user="root")
     slurm.target.run(["scontrol", "release", str(array)], user="alice")
     slurm.finish(array)
+
+
+LINES = 524_000
+"""Of eight bytes: four megabytes, as long as Slurm takes a script by default."""
+WHILE = """
+sbatch() { command timeout 100 sbatch -o /dev/null -H "$@" >/dev/null; }
+now() { date +%s%N; }
+export -f sbatch
+setpriv --reuid=alice --regid=alice --init-groups bash -c "sbatch $1 $2" & long=$!
+while kill -0 $long 2>/dev/null; do
+    begun=$(now)
+    setpriv --reuid=bob --regid=bob --init-groups bash -c "sbatch -p plain --wrap true" || exit 1
+    echo $(($(now) - begun))
+done
+wait $long
+"""
+
+
+def test_a_long_script_holds_nobody_up(slurm: Slurm) -> None:
+    """Another user's submission waits no longer than beside the same script in a partition that Berth skips."""
+    big = f"{slurm.shared}/big.sh"
+    slurm.target.bash(f"(echo '#!/bin/bash'; yes '#SBATCH' | head -{LINES}; echo true) >{big}", user="alice")
+    slurm.settle()
+    longest: dict[str, list[float]] = {"-p plain": [], "--gpus=1 --retry=1": []}
+    for _ in range(5):
+        for options, waits in longest.items():
+            done = slurm.target.run(["bash", "-s", options, big], user="root", stdin=WHILE)
+            waits.append(max(map(float, done.out.split())))
+            slurm.target.run(["scancel", "-u", "alice,bob"], user="root")
+    skipped, berth = (statistics.median(waits) for waits in longest.values())
+    assert berth < 4 * skipped, longest

@@ -30,6 +30,7 @@ struct plan {
 	const char *partition;
 	const char *node;
 	const char *comment;
+	const char *script;
 	char flag[256];
 	bool held;
 	char own; /* each job's own: l: time limit, m: memory; 0: nothing */
@@ -54,7 +55,7 @@ static bool submit_one(const struct plan *plan, long at)
 
 	slurm_init_job_desc_msg(&job);
 	job.name = "bench";
-	job.script = "#!/bin/sh\nexit 0\n";
+	job.script = (char *)plan->script;
 	job.work_dir = "/tmp";
 	job.std_out = "/dev/null";
 	job.environment = environment;
@@ -129,15 +130,34 @@ static void usage(void)
 {
 	fputs("usage: submit -n JOBS [-P PROCESSES] [-g GPUS] [-f job|node|task] [-b SECONDS]\n"
 	      "              [-p PARTITION] [-w NODE] [-c TEXT] [-F FLAG=VALUE] [-H]\n"
-	      "              [-m limit|memory [-s FIRST]]\n"
+	      "              [-m limit|memory [-s FIRST]] [-L LINES]\n"
 	      "  -g GPUS    such as 2 or a100:2      -f how they are asked for (job: --gpus)\n"
 	      "  -b SECONDS the job begins no earlier than that from now\n"
 	      "  -w NODE    on that node alone       -c TEXT extra and admin comment\n"
 	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n"
 	      "  -m         each has a time limit, or an amount of memory, of its own;\n"
-	      "             -s leaves out the first FIRST\n",
+	      "             -s leaves out the first FIRST\n"
+	      "  -L LINES   so many lines of \"#SBATCH\" stand in its script\n",
 	      stderr);
 	exit(2);
+}
+
+static const char *long_script(long lines)
+{
+	static const char first[] = "#!/bin/sh\n", line[] = "#SBATCH\n", last[] = "exit 0\n";
+	size_t step = strlen(line);
+	char *script = malloc(sizeof(first) + step * (size_t)lines + sizeof(last));
+	char *at = script;
+
+	if (!script) {
+		perror("submit: malloc");
+		exit(1);
+	}
+	at = stpcpy(at, first);
+	for (long i = 0; i < lines; i++)
+		at = stpcpy(at, line);
+	stpcpy(at, last);
+	return script;
 }
 
 static void read_flag(const char *argument, struct plan *plan)
@@ -152,7 +172,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "n:P:g:f:b:p:w:c:F:Hm:s:")) != -1) {
+	while ((option = getopt(argc, argv, "n:P:g:f:b:p:w:c:F:Hm:s:L:")) != -1) {
 		switch (option) {
 		case 'n':
 			plan->jobs = number(optarg);
@@ -190,6 +210,9 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 		case 's':
 			plan->first = number(optarg);
 			break;
+		case 'L':
+			plan->script = long_script(number(optarg));
+			break;
 		default:
 			usage();
 		}
@@ -201,7 +224,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 
 int main(int argc, char **argv)
 {
-	struct plan plan = {.processes = 1, .form = 'j'};
+	struct plan plan = {.processes = 1, .form = 'j', .script = "#!/bin/sh\nexit 0\n"};
 	uint64_t started, spent;
 	long failed = 0;
 	int ends[2];
