@@ -224,7 +224,7 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	const char *why = "too many failures in a row, or this user's requests take it too long";
 	enum outcome outcome = OUTCOME_OPEN;
 
-	if (request_too_large(job))
+	if (request_too_large(job, false))
 		return OUTCOME_LARGE;
 	/* First of all: while nobody is asked, a submission costs nothing. */
 	if (breaker_allows(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid)))

@@ -74,12 +74,11 @@ static int refuse(char **err_msg, int code, const char *message)
 
 static int check_texts(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
-	const char *endless = request_endless(job);
+	const char *endless = request_too_large(job, true);
 	char message[MESSAGE_MAX + 1];
 
 	if (endless) {
-		snprintf(message, sizeof(message),
-			 "berth: %s is longer than Slurm takes; make it shorter" BERTH_ID(801),
+		snprintf(message, sizeof(message), "berth: %s; make it shorter" BERTH_ID(801),
 			 endless);
 		return refuse(err_msg, ESLURM_PATHNAME_TOO_LONG, message);
 	}
@@ -273,7 +272,7 @@ static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct repl
 /* berthd was not asked: reading such a request would hold up everybody else's. */
 static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
 {
-	const char *why = request_too_large(job);
+	const char *why = request_too_large(job, false);
 	char message[MESSAGE_MAX + 1];
 
 	if (!why)

@@ -10,6 +10,9 @@
 
 /* Of sbatch, srun and salloc: options without a value, so that another may follow in one word. */
 #define BUNDLED "HOQVWhsv"
+/* How much of a script, and of a command line, is read. */
+#define SCRIPT_READ 65536
+#define SUBMIT_LINE_READ (1 << 20)
 
 /* A long option may be cut short as far as it is the only one. */
 static bool is_option(const char *word, size_t len, const char *option, size_t least)

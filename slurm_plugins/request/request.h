@@ -51,13 +51,11 @@ static inline uint32_t request_owner(const job_desc_msg_t *job, uint32_t submit_
 }
 /* Does it only ask when it would start? */
 bool request_is_test(const job_desc_msg_t *job);
-/* A field that is larger than any honest one, as "it lists more than 64 partitions"; NULL: none. */
-const char *request_too_large(const job_desc_msg_t *job);
 /*
- * The name of a text that Slurm refuses for its length, of which it takes a small part: it is not
- * to be gone through first, under slurmctld's locks. NULL: none.
+ * A field that is larger than any honest one, as "it lists more than 64 partitions"; `endless`: so
+ * large that Slurm refuses it, and nobody goes through it under slurmctld's locks. NULL: none.
  */
-const char *request_endless(const job_desc_msg_t *job);
+const char *request_too_large(const job_desc_msg_t *job, bool endless);
 /* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
 bool request_is_quiet(const job_desc_msg_t *job);
 /* The request as wire text. */

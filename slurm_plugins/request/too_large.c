@@ -17,15 +17,16 @@ struct bound {
 	const char *too_many;
 };
 
-static const char *beyond(const struct bound *bound)
+/* Lists of nodes have no end for Slurm either. */
+static const char *beyond(const struct bound *bound, bool endless)
 {
-	size_t words = 1;
+	size_t words = 1, most = endless ? FOREIGN_TEXT_MAX : bound->bytes;
 
-	if (!bound->value)
+	if (!bound->value || (endless && bound->bytes == NODE_LIST_MAX))
 		return NULL;
-	if (strnlen(bound->value, bound->bytes + 1) > bound->bytes)
+	if (strnlen(bound->value, most + 1) > most)
 		return bound->too_long;
-	for (const char *s = bound->value; bound->separators && *s; s++)
+	for (const char *s = bound->value; !endless && bound->separators && *s; s++)
 		words += strchr(bound->separators, *s) != NULL;
 	return bound->separators && words > bound->words ? bound->too_many : NULL;
 }
@@ -42,7 +43,7 @@ static const char *beyond(const struct bound *bound)
 		.too_long = "its " option " is longer than 32768 bytes"                            \
 	}
 
-const char *request_too_large(const job_desc_msg_t *job)
+const char *request_too_large(const job_desc_msg_t *job, bool endless)
 {
 	const struct bound bounds[] = {
 	    {job->partition, FIELD_MAX, ",", PARTITIONS_MAX,
@@ -66,38 +67,15 @@ const char *request_too_large(const job_desc_msg_t *job)
 	    TEXT(job->tres_per_task, "--tres-per-task"),
 	    TEXT(job->cpus_per_tres, "--cpus-per-gpu"),
 	    TEXT(job->mem_per_tres, "--mem-per-gpu"),
+	    TEXT(job->tres_bind, "--gpu-bind"),
+	    TEXT(job->extra, "Extra"),
 	};
 
 	for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
-		const char *why = beyond(&bounds[i]);
+		const char *why = beyond(&bounds[i], endless);
 
 		if (why)
 			return why;
 	}
-	return NULL;
-}
-
-const char *request_endless(const job_desc_msg_t *job)
-{
-	const struct {
-		const char *value, *name;
-	} texts[] = {
-	    {job->extra, "Extra"},
-	    {job->partition, "its list of partitions"},
-	    {job->licenses, "--licenses"},
-	    {job->features, "--constraint"},
-	    {job->tres_per_job, "the number of GPUs"},
-	    {job->tres_per_node, "--gres"},
-	    {job->tres_per_socket, "--gpus-per-socket"},
-	    {job->tres_per_task, "--tres-per-task"},
-	    {job->cpus_per_tres, "--cpus-per-gpu"},
-	    {job->mem_per_tres, "--mem-per-gpu"},
-	    {job->tres_bind, "--gpu-bind"},
-	};
-
-	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-		if (texts[i].value &&
-		    strnlen(texts[i].value, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
-			return texts[i].name;
 	return NULL;
 }

@@ -12,13 +12,17 @@
 #include "common/messages.h"
 #include "common/preflight_names.h"
 #include "config/options.h"
+#include "text/limits.h"
 
 #define USAGE_MAX 160
 #define FLAGS_MAX 16
 #define HANDED_DOWN "SLURM_SPANK_"
 
-/* Values of flags: of the user's environment, and of the part of a job that is read now. */
-static char *in_environment[FLAGS_MAX], *of_part[FLAGS_MAX];
+/* A flag's value in the user's own environment; NULL: none. */
+static char *in_environment[FLAGS_MAX];
+/* Those of the part of a job whose options are read now. */
+static char of_part[FLAGS_MAX][FLAG_VALUE_MAX + 1];
+static bool given[FLAGS_MAX];
 
 /* SLURM_SPANK__SLURM_SPANK_OPTION_berth_gpu_share; without HANDED_DOWN it is the job's own name. */
 static void variable_of(const struct berth_option *option, char name[USAGE_MAX])
@@ -27,12 +31,6 @@ static void variable_of(const struct berth_option *option, char name[USAGE_MAX])
 	for (char *c = name; *c; c++)
 		if (*c == '-')
 			*c = '_';
-}
-
-static void keep(char **slot, const char *value)
-{
-	free(*slot);
-	*slot = value ? strdup(value) : NULL;
 }
 
 static int on_option(int index, const char *value, int remote)
@@ -55,7 +53,8 @@ static int on_option(int index, const char *value, int remote)
 	if (value && option->takes == VALUE_OPTIONAL && !strcmp(value, "(null)"))
 		value = NULL;
 	if (option_value_ok(option, value)) {
-		keep(&of_part[index], value ? value : "");
+		snprintf(of_part[index], sizeof(of_part[index]), "%s", value ? value : "");
+		given[index] = true;
 		if (!strcmp(option->name, OPTION_SHARE))
 			setenv(SHARE_ASKED, "1", 1);
 		if (!strcmp(option->name, OPTION_PREFLIGHT))
@@ -95,8 +94,8 @@ int spank_client_register(spank_t spank, int checked)
 		};
 
 		variable_of(option, variable);
-		if (checked)
-			keep(&in_environment[i], getenv(variable));
+		if (checked && getenv(variable))
+			in_environment[i] = strdup(getenv(variable));
 		snprintf(usage, sizeof(usage), "[berth] %s", option->usage);
 		if (spank_option_register(spank, &registered) != ESPANK_SUCCESS) {
 			slurm_error("berth: cannot register --%s; is another plugin using that "
@@ -108,22 +107,13 @@ int spank_client_register(spank_t spank, int checked)
 	return 0;
 }
 
-static void forget_flags(const char *prefix)
+static void forget_flag(const struct berth_option *option)
 {
-	for (char **entry = environ; *entry;) {
-		const char *value;
-		char *name;
+	char variable[USAGE_MAX];
 
-		if (!option_in_env(*entry, prefix, &value)) {
-			entry++;
-			continue;
-		}
-		name = strndup(*entry, strcspn(*entry, "="));
-		/* The next entry comes to stand here. */
-		if (!name || unsetenv(name))
-			entry++;
-		free(name);
-	}
+	variable_of(option, variable);
+	unsetenv(variable);
+	unsetenv(variable + strlen(HANDED_DOWN));
 }
 
 /* What cli_filter says, it says later; what is there already is an outer job's, or anybody's. */
@@ -148,8 +138,8 @@ void spank_client_forget_outer_job(void)
 	unsetenv(SHARDS_HERE);
 	unsetenv(GUEST_HERE);
 	unsetenv(SEAT_ASKED);
-	forget_flags(HANDED_DOWN);
-	forget_flags("");
+	for (size_t i = 0; i < berth_option_count; i++)
+		forget_flag(&berth_options[i]);
 }
 
 void spank_client_prepare_srun(void)
@@ -171,15 +161,14 @@ void spank_client_part_the_flags(spank_t spank)
 		const char *own = variable + strlen(HANDED_DOWN);
 
 		variable_of(&berth_options[i], variable);
-		if (of_part[i]) {
+		if (given[i]) {
 			spank_job_control_setenv(spank, own, of_part[i], 1);
 			setenv(own, of_part[i], 1);
 		} else {
 			spank_job_control_unsetenv(spank, own);
-			unsetenv(own);
-			unsetenv(variable);
+			forget_flag(&berth_options[i]);
 		}
-		keep(&of_part[i], NULL);
+		given[i] = false;
 	}
 }
 

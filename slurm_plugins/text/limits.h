@@ -17,10 +17,6 @@
 #define PARTITIONS_MAX 64
 #define FEATURES_MAX 256
 
-/* How much of a script, and of a command line, is read for --parsable and --quiet. */
-#define SCRIPT_READ 65536
-#define SUBMIT_LINE_READ (1 << 20)
-
 #define REPLY_MAX_NODES 1024
 #define NODE_NAME_MAX 255
 /* Nodes that one job excludes: each is looked up. */

@@ -261,7 +261,7 @@ def test_an_extra_that_no_slurm_takes_is_not_gone_through(plugin: Plugin) -> Non
     with plugin.berthd(asked.append):
         for own in ("x" * 65_537, "x" * 70_000 + "[berth/1 gpus=0]"):
             said = plugin.submit(tres_per_job="gres/gpu:1", extra=own)
-            assert (refused(said), "longer than Slurm takes" in said.text) == (True, True)
+            assert (refused(said), "its Extra is longer than 4096 bytes" in said.text) == (True, True)
             assert refused(plugin.modify("JobId=18", extra=own))
     assert asked == []
 

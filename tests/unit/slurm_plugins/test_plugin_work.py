@@ -69,7 +69,7 @@ def measured(plugin: Plugin, function: str, flags: Mapping[str, str], fields: Ma
 
 
 def must_be_linear(steps: Mapping[int, int], of: str, fixed: int = 0) -> None:
-    """Three doublings in a row, each at most by the factor, and once by what any submission takes."""
+    """Three doublings in a row, each at most by the factor, and by what any submission takes, twice."""
     sizes = sorted(steps)
     for shorter, longer in pairwise(sizes):
         assert steps[longer] <= GROWTH * steps[shorter] + fixed, (
