@@ -454,6 +454,9 @@ EVERYTHING = {
         ("never", FLAG, "sbatch train.sh", False),
         ("never", FLAG, "sbatch --test-only train.sh", True),
         ("flags", {}, "sbatch train.sh", False),
+        # Who names no flag of Berth reads what plain Slurm says.
+        ("flags", {}, "sbatch --test-only train.sh", False),
+        ("never", {}, "sbatch --test-only train.sh", False),
         ("always", FLAG, "sbatch --parsable train.sh", False),
         ("always", FLAG, "sbatch --parsable --test-only train.sh", True),
     ],
