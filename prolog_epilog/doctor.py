@@ -305,15 +305,20 @@ def _cgroups() -> NodeFinding:
 
 
 def words_apart(paths: Paths) -> Iterator[NodeFinding]:
-    """Checks the file system in which owners and guests write; yields nothing if there has been none yet."""
-    if not paths.words.is_dir():
+    """Checks the file systems in which owners and guests write; yields nothing if there is no such job now."""
+    if not (folders := sorted(paths.words.iterdir()) if paths.words.is_dir() else []):
         return
-    advice = (
-        f"{paths.words} is part of /run's file system, which a hostile job could fill there; "
-        "give it a small one of its own (docs/injob.md, Safety)"
-    )
-    text = f"{paths.words} is a file system of its own" if paths.words.is_mount() else advice
-    yield NodeFinding("words", ok=True, text=text)
+    if not (open_ones := [folder.name for folder in folders if not folder.is_mount()]):
+        yield NodeFinding("words", ok=True, text="each job's pages are a file system of their own")
+    elif paths.words.is_mount():
+        text = f"{paths.words} is a file system of its own, which a hostile job could fill for the other jobs"
+        yield NodeFinding("words", ok=True, text=text)
+    else:
+        advice = (
+            f"the pages of job {', '.join(open_ones[:5])} are part of /run's file system, which a hostile job could "
+            "fill there; let slurmd mount file systems that the guard sees (docs/injob.md, Safety)"
+        )
+        yield NodeFinding("words", ok=False, text=advice)
 
 
 def _guard() -> NodeFinding:

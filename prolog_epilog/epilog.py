@@ -3,7 +3,7 @@
 It may be called twice, after a Prolog that failed, and after a restart of the node: it acts on what it finds.
 """
 
-from prolog_epilog import given
+from prolog_epilog import given, remembered
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
@@ -26,12 +26,22 @@ def run(job: NodeJob, here: Here) -> int:
         return tenancy.end(job, here)
     if not here.config.chain_epilog:
         return 0
+    gpus = remembered.read(job, here)
+    code = run_chain(here.config.chain_epilog, job, _gpus(job, here) if gpus is None else gpus, here)
+    if not code:
+        remembered.forget(job, here)
+    return code
+
+
+def _gpus(job: NodeJob, here: Here) -> tuple[int, ...]:
+    """Returns the GPUs of a job of which the Prolog kept nothing, as far as they can be known at its end."""
     berth, held = None, None
     try:
         berth, held = given.look(job, here, everywhere=True)
     except Disagreement:
         # Other jobs use the GPUs that it ran on, too.
-        return run_chain(here.config.chain_epilog, job, (), here)
+        return ()
     except ExtraError:
         pass
-    return run_chain(here.config.chain_epilog, job, indices_of(job, berth, here, held), here)
+    # At the end Slurm may have forgotten which. What it names itself is among them.
+    return indices_of(job, berth, here, held) or job.indices

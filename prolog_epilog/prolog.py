@@ -1,6 +1,6 @@
 """The Prolog: runs the site's own Prolog, and sets up the job's share of its GPUs."""
 
-from prolog_epilog import given
+from prolog_epilog import given, remembered
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
@@ -13,8 +13,9 @@ from prolog_epilog.messages import numbered
 def run(job: NodeJob, here: Here) -> int:
     """Runs the Prolog; an exit status other than 0 takes the node out of service."""
     berth, held, listed = None, None, bool(here.config.jobs_for_dcgm or here.config.jobs_for_jobstats)
+    chained = bool(here.config.chain_prolog or here.config.chain_epilog)
     try:
-        berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog) or listed)
+        berth, held = given.look(job, here, everywhere=chained or listed)
     except Disagreement as problem:
         return _refuse(job, here, problem, hold=problem.hold)
     except ExtraError as problem:
@@ -40,9 +41,12 @@ def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
         from prolog_epilog import tenancy  # noqa: PLC0415 - an earlier run of it shared, or should have
 
         tenancy.forget(job, here)
-    if not here.config.chain_prolog:
+    if not (here.config.chain_prolog or here.config.chain_epilog):
         return 0
-    return run_chain(here.config.chain_prolog, job, indices_of(job, berth, here, held), here)
+    gpus = indices_of(job, berth, here, held)
+    if here.config.chain_epilog and gpus and (berth is not None or held is not None):
+        remembered.keep(job, gpus, here)
+    return run_chain(here.config.chain_prolog, job, gpus, here)
 
 
 def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool) -> int:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from prolog_epilog import inject, time_slices
 from prolog_epilog.errors import Busy, CannotShare, HardwareFault, NodeError, NodeFormatError, NodeSlurmError
 from prolog_epilog.here import Here, drain, indices_of, run_chain
-from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
@@ -27,7 +26,7 @@ from prolog_epilog.mps.losses import Loss, LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
-from prolog_epilog.tenants import arrivals, quarantine, share_file, state
+from prolog_epilog.tenants import arrivals, pages, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.share_file import ShareRecord
 
@@ -132,7 +131,7 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
                     # lock.
                     _detach(here, tenant.job, tenant.start)
                     if not share_file.has_later(here.paths, tenant.job, tenant.start):
-                        word.remove(here.paths.word(tenant.job))
+                        pages.remove(here.paths, tenant.job)
                     share_file.remove(here.paths, tenant.job, tenant.start)
                 elif tenant.job not in guests:
                     here.say(f"job {tenant.job} shares a GPU that Slurm gave to job {job.id} as a whole")
@@ -348,11 +347,12 @@ def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str]) -
     folder = here.paths.word(file.job)
     order = environment["CUDA_VISIBLE_DEVICES"].split(",") if "CUDA_VISIBLE_DEVICES" in environment else file.uuids
     try:
-        files.own_folder(here.paths.words, 0o755)
-        words = word.create(folder, order, file.uid, -1)
+        words, lack = pages.make(here.paths, file.job, order, file.uid)
     except (WordError, NodeError, OSError) as problem:
         here.say(f"job {file.job} gets no word ({problem}); the guard can only freeze it, and does not hear it")
         return file
+    if lack:
+        here.say(f"the pages of job {file.job} lie on root's own file system ({lack}); see berth doctor node")
     prepend = {}
     for name, path in inject.wanted(here.config, file.tier).items():
         if lack := inject.lack(name, path):
@@ -407,7 +407,7 @@ def _tidy(job: NodeJob, file: ShareRecord, here: Here) -> None:
     """Removes this job's share file, and old ones of jobs that could not share."""
     try:
         # The share file goes last: by it the guard finds what an Epilog that was killed has left.
-        word.remove(here.paths.word(job.id))
+        pages.remove(here.paths, job.id)
         if not file.degraded:
             share_file.remove(here.paths, job.id, job.start)
         share_file.remove_old(here.paths)

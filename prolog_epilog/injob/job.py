@@ -94,7 +94,7 @@ class Job:
         try:
             self._orders = [map_order(one) for one in words]
         except (InjobError, OSError, ValueError) as error:
-            self._stop(f"{error}; in a container, bind {words[0].parent.parent} into it")
+            self._stop(f"{error}; in a container, bind {words[0].parent} into it")
 
     def _stop(self, why: str) -> None:
         self.why, self._orders = why, []
@@ -110,7 +110,7 @@ class Job:
                 self.place = WordSlot(self._words[self._device], elsewhere=self.gated_elsewhere)
                 self.place.numbers[word.APP] = fingerprint(self._ranks)
             except (InjobError, OSError, ValueError) as error:
-                self._stop(f"{error}; in a container, bind {self._words[0].parent.parent} into it")
+                self._stop(f"{error}; in a container, bind {self._words[0].parent} into it")
         return self.place
 
     def appear(self) -> None:

@@ -141,7 +141,7 @@ def create(folder: Path, uuids: Sequence[str], uid: int, gid: int) -> tuple[Path
         with contextlib.suppress(FileExistsError):
             one.mkdir(parents=True)
             # A job's programs pass through it, whatever slurmd's umask is.
-            one.chmod(0o755)
+            one.chmod(0o711)
     words = []
     for uuid in uuids:
         if not uuid or {"/", ":"} & set(uuid):
@@ -236,12 +236,14 @@ def read_order(numbers: memoryview) -> Order:
 def read_beats(word: Path) -> tuple[WordBeat, ...]:
     """Returns the beats of the living processes of a job on a GPU; leaves out what cannot be true.
 
-    A page that the job has cut or grown is set back to its size, so that no job can fill the file system with one. If
-    it is cut again before it is read, a `WordError` is raised.
+    A page that the job has cut or grown is set back to its size, as is one with blocks beyond its end. If it is cut
+    again before it is read, a `WordError` is raised.
     """
     descriptor = _open(beat_path(word), os.O_RDWR | os.O_NONBLOCK)
     try:
-        if os.fstat(descriptor).st_size != PAGE:
+        found = os.fstat(descriptor)
+        if found.st_size != PAGE or found.st_blocks * 512 > mmap.PAGESIZE:
+            # Blocks beyond the end go too.
             os.ftruncate(descriptor, PAGE)
         page = os.pread(descriptor, PAGE, 0)
         if len(page) != PAGE:

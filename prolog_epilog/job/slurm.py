@@ -56,13 +56,9 @@ class Scontrol:
         self._seconds = seconds
         self._environment = {**children.CLEAN, "SLURM_CONF": conf} if conf else children.CLEAN
 
-    def gpus(self, job: int, node: str) -> tuple[int, ...]:
-        """Returns the positions of the GPUs that Slurm gave a job on a node, ascending."""
-        return self.held(job, node).positions
-
-    def held(self, job: int, node: str) -> HeldGres:
-        """Returns the GPUs that Slurm gave a job on a node."""
-        return held(self._show(self._seconds, job, "-d")[1], node)
+    def held(self, job: int, node: str, *, alone: bool = False) -> HeldGres:
+        """Returns the GPUs that Slurm gave a job on a node; `alone`: the job has no other node."""
+        return held(self._show(self._seconds, job, "-d")[1], node, alone=alone)
 
     def is_there(self, job: int) -> bool:
         """Tells whether Slurm still has a job on some node; True if it does not say."""
@@ -160,8 +156,11 @@ class Scontrol:
         return ended.output
 
 
-def held(text: str, node: str) -> HeldGres:
+def held(text: str, node: str, *, alone: bool = False) -> HeldGres:
     """Reads `scontrol show job -d`.
+
+    At a job's end Slurm has forgotten the GPUs of each node. The sum over all nodes is left, which says enough if the
+    job is `alone` on this one.
 
     If JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment imitates Slurm's output: then
     nothing in it is believed.
@@ -182,7 +181,10 @@ def held(text: str, node: str) -> HeldGres:
         if match is None:
             break
         if _among(node, match.group(1)):
-            return read_gres(match.group(2))._replace(runs=runs)
+            found = read_gres(match.group(2))
+            if alone and not found.positions:
+                found = read_gres(lines[marks[0]].lstrip().removeprefix("JOB_GRES="))
+            return found._replace(runs=runs)
     raise NodeSlurmError(f"scontrol shows no GPUs of the job on {node}")
 
 

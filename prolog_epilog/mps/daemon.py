@@ -42,8 +42,6 @@ def start(paths: Paths, control: Control, state: SetState, options: tuple[str, .
     files.remove_folder(folder)
     files.own_folder(folder, files.THROUGH)
     files.own_folder(control.pipe)
-    # The server runs as the tenants' user and has to pass through as they do; all other users are kept out.
-    files.grant(control.pipe, [tenant.uid for tenant in state.tenants])
     files.own_folder(control.log)
     argv = [control.program, "-f", *options]
     if paths.systemd.is_dir():
@@ -64,11 +62,20 @@ def _ended(control: Control, state: SetState) -> EndedAtOnce:
 
 
 def await_socket(control: Control, state: SetState, until: float) -> None:
-    """Waits until the daemon's socket is there; the first command shows whether the daemon works."""
+    """Waits until the daemon's socket is there, then opens the folder to the tenants.
+
+    The first command shows whether the daemon works.
+    """
     while not os.path.lexists(control.pipe / "control") and running(state) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
     if not running(state):
         raise _ended(control, state)
+    for path in control.pipe.iterdir():
+        # The daemon lets all users write its lock and its number. Nobody needs to, and a file has no bound.
+        if path.is_file():
+            path.chmod(0o644)
+    # The server runs as the tenants' user and has to pass through as they do; all other users are kept out.
+    files.grant(control.pipe, [tenant.uid for tenant in state.tenants])
 
 
 def _unit(state: SetState) -> str:

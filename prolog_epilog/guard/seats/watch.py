@@ -20,7 +20,6 @@ from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlur
 from prolog_epilog.guard.measure.logs import Logs
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import trim
-from prolog_epilog.injob import word
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.mps import lifecycle, losses, trouble
@@ -28,7 +27,7 @@ from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer, logfile, processes
 from prolog_epilog.node.devices import Driver, GpuProcess
 from prolog_epilog.node.paths import Paths
-from prolog_epilog.tenants import arrivals, audit, quarantine, share_file, state
+from prolog_epilog.tenants import arrivals, audit, pages, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.audit import AuditAction, Excess
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -297,7 +296,7 @@ class Watch:
         if not time_slices.detach(self.paths, tenant.job, tenant.start):
             lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
         if not share_file.has_later(self.paths, tenant.job, tenant.start):
-            word.remove(self.paths.word(tenant.job))
+            pages.remove(self.paths, tenant.job)
             share_file.remove(self.paths, tenant.job)
 
     def _clear_files(self) -> None:
@@ -327,7 +326,7 @@ class Watch:
         freezer.release(self.paths, job)
         start = 0 if file is None else file.start
         if not share_file.has_later(self.paths, job, start):
-            word.remove(self.paths.word(job))
+            pages.remove(self.paths, job)
         if not told_later:
             share_file.remove(self.paths, job, start)
 

@@ -229,7 +229,7 @@ def test_in_a_container_with_the_documented_binds_all_works(prefix: Path, *, lib
     words = folder / "words"
     (page,) = word.create(words / "42", ["GPU-a"], 65534, 65534)
     OrderPage(page).give(700, lease_s=600)
-    binds = {words: "/run/berth/words", prefix / "share" / "berth": "/run/usr/share/berth"}
+    binds = {words / "42": "/run/berth/words/42", prefix / "share" / "berth": "/run/usr/share/berth"}
     if library:
         binds[prefix / "lib" / "berth"] = "/run/usr/lib/berth"
 
@@ -250,7 +250,7 @@ def test_in_a_container_without_the_pages_a_program_runs_and_is_told_what_to_bin
 
     heard, duty, _, _, why = json.loads(done.stdout)
     assert (heard, duty) == (False, 1000)
-    assert "in a container, bind /run/berth/words into it" in why
+    assert "in a container, bind /run/berth/words/42 into it" in why
 
 
 def test_the_hooks_are_whole_without_the_rest_of_berth(prefix: Path, tmp_path: Path) -> None:

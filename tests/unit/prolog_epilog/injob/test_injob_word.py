@@ -149,7 +149,7 @@ def test_the_sixteenth_process_is_told_why_it_is_not_heard(made: Path) -> None:
 def test_without_a_word_everything_returns_at_once_and_says_why(tmp_path: Path) -> None:
     for job, why in (
         (Job(()), "BERTH_WORD is not set"),
-        (Job((tmp_path / "42" / UUID,)), f"in a container, bind {tmp_path} into it"),
+        (Job((tmp_path / "42" / UUID,)), f"in a container, bind {tmp_path}/42 into it"),
     ):
         assert why in job.why
         assert not job.ready()
