@@ -189,7 +189,7 @@ def _keep(
 
 def _list(paths: Paths, jobs: list[ListedJob]) -> None:
     content = {"format": FORMAT, "boot": processes.boot_id(paths.boot_id), "jobs": [one._asdict() for one in jobs]}
-    files.write(paths.listed, json.dumps(content) + "\n", 0o644)
+    files.write(paths.listed, json.dumps(content) + "\n")
 
 
 def _write(folder: Path, lines: dict[str, str]) -> None:

@@ -16,8 +16,11 @@ ORDER = ("warn", "terminate", "requeue")
 """The answers, from mild to hard; [node] violation names the hardest that the site allows."""
 
 _DUE = {"warn": 1, "terminate": 3, "requeue": 10}
-"""The sample in a row at which an answer is due: a job that ends is still seen for a moment."""
+"""The samples with an excess at which an answer is due: a job that ends is still seen for a moment."""
 _AGAIN = 60
+_LEAK, _LEAST = 0.95, 0.1
+"""The part of the samples that is left after one without the excess, and how few are forgotten: a job that pauses for
+a second, again and again, is answered all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +104,32 @@ def _list(pids: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class Judge:
-    """Remembers for how long each excess lasts, and answers harder the longer it does."""
+    """Remembers how much of each excess was seen lately, and answers harder the more it was."""
 
     hardest: str
-    lasted: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
+    lasted: dict[tuple[str, int | None, str], float] = field(default_factory=dict)
 
     def answers(self, excesses: Sequence[Excess]) -> list[AuditAction]:
         """Returns the answers that are due after this look."""
         keys = {(one.uuid, one.job, one.kind): one for one in excesses}
-        self.lasted = {key: self.lasted.get(key, 0) + 1 for key in keys}
+        before = self.lasted
+        quiet = {key: seen * _LEAK for key, seen in before.items() if key not in keys and seen * _LEAK >= _LEAST}
+        self.lasted = quiet | {key: before.get(key, 0.0) + 1.0 for key in keys}
         return [
             AuditAction(what, one)
             for key, one in keys.items()
             for what in ORDER
-            if self._is_due(what, self.lasted[key], one)
+            if self._is_allowed(what, one)
+            and _times_due(what, self.lasted[key]) > _times_due(what, before.get(key, 0.0))
         ]
 
-    def _is_due(self, what: str, samples: int, excess: Excess) -> bool:
+    def _is_allowed(self, what: str, excess: Excess) -> bool:
         if ORDER.index(what) > ORDER.index(self.hardest):
             return False
-        if what != "warn" and excess.job is None:
-            # It may be an admin's own program: processes of no job are not ended on a guess.
-            return False
-        due = _DUE[what]
-        return samples == due or (samples > due and (samples - due) % _AGAIN == 0)
+        # A process of no job may be an admin's own program: it is not ended on a guess.
+        return what == "warn" or excess.job is not None
+
+
+def _times_due(what: str, samples: float) -> int:
+    """Returns how often an answer was due by so many samples."""
+    return 0 if samples < _DUE[what] else 1 + int((samples - _DUE[what]) // _AGAIN)

@@ -3,7 +3,7 @@
     Init -> Healthy          healthy samples for `admit_s`
     Healthy -> Unhealthy     no healthy sample for `leave_s`: the guest stays, no new one comes
     Unhealthy -> Healthy     healthy samples for `admit_s`
-    any of them -> Overlimit over the limit for `shed_s`: the guest goes
+    any of them -> Overlimit `shed_s` more over the limit than below it: the guest goes
     Overlimit -> Unhealthy   the cool-down has passed and the device is not over its limit
     any -> Disabled          a fault, or no samples for `silent_s`; out of it only through Init
 
@@ -21,6 +21,9 @@ from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.settings import MachineSettings
 
 __all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
+
+_ROUNDING = 1e-6
+"""Seconds by which a sum of many intervals may be off."""
 
 
 class State(Enum):
@@ -82,7 +85,7 @@ class DeviceMachine:
         self._sampled = now
         self._good_since: float | None = None
         self._bad_since: float | None = None
-        self._over_since: float | None = None
+        self._over_s = 0.0
         self._over_entries = 0
         self._forgiven_at = now
         self._cool_until = now
@@ -127,8 +130,8 @@ class DeviceMachine:
 
     def sample(self, now: float, sample: DeviceSample, *, heartbeat: bool) -> Transition | None:
         """Handles a sample of the device; `heartbeat`: the owner reports its own steps."""
-        silent = self.state is State.DISABLED and now - self._sampled > self._limits.silent_s
-        self._sampled = now
+        passed, self._sampled = now - self._sampled, now
+        silent = self.state is State.DISABLED and passed > self._limits.silent_s
         if silent:
             return self.repaired(now)
         if self.state is State.DISABLED:
@@ -138,13 +141,14 @@ class DeviceMachine:
         over = over_limit(sample, self._limits, heartbeat=heartbeat)
         self._good_since = None if against else _since(self._good_since, now)
         self._bad_since = _since(self._bad_since, now) if against else None
-        self._over_since = _since(self._over_since, now) if over else None
+        # A guest that lets go for a moment, again and again, goes all the same.
+        self._over_s = self._over_s + passed if over else max(0.0, self._over_s - passed)
         limits = self._limits
         if self.state is State.OVERLIMIT:
             if now >= self._cool_until and not over:
                 return self._to(State.UNHEALTHY, now, "the cool-down has passed", sample)
             return None
-        if self._over_since is not None and now - self._over_since >= limits.shed_s:
+        if over and self._over_s - passed >= limits.shed_s - _ROUNDING:
             self._cool_until = now + self.cool_down
             self._over_entries += 1
             self._forgiven_at = now
@@ -165,7 +169,8 @@ class DeviceMachine:
         if state is self.state:
             return None
         before, self.state = self.state, state
-        self._good_since = self._bad_since = self._over_since = None
+        self._good_since = self._bad_since = None
+        self._over_s = 0.0
         return Transition(now, before, state, cause, sample)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prolog_epilog.node.devices import GpuProcess
 from prolog_epilog.tenants import audit
-from prolog_epilog.tenants.audit import AuditAction, Judge
+from prolog_epilog.tenants.audit import ORDER, AuditAction, Judge
 from prolog_epilog.tenants.state import SetState, Tenant
+from tests.examples import examples
 
 BOOKS = SetState(
     boot="b",
@@ -116,10 +119,39 @@ def test_what_ended_is_forgotten() -> None:
     judge = Judge("terminate")
     for _ in range(2):
         judge.answers([excess()])
-    judge.answers([])
+    for _ in range(60):
+        judge.answers([])
 
+    assert judge.lasted == {}
     assert judge.answers([excess()]) == [AuditAction("warn", excess())]
     assert judge.answers([excess()]) == []
+
+
+def told(pattern: Iterable[bool], hardest: str = "requeue") -> list[str]:
+    """Return what is answered to a job whose looks show an excess, or none."""
+    judge = Judge(hardest)
+    return [one.what for seen in pattern for one in judge.answers([excess()] if seen else [])]
+
+
+def test_an_excess_of_400_seconds_in_600_is_answered_whatever_its_pauses() -> None:
+    assert "requeue" in told([True, True, False] * 200)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=40, max_size=80))
+def test_a_pause_makes_no_excess_unseen(turns: list[tuple[int, int]]) -> None:
+    """Turns of looks with an excess and without: where it is half of the time, it is answered as one without pauses."""
+    pattern = [seen for busy, quiet in turns for seen in [True] * busy + [False] * min(busy, quiet)]
+
+    assert set(told(pattern)) == set(ORDER)
+    assert set(told(pattern, "terminate")) == {"warn", "terminate"}
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.integers(20, 90), min_size=1, max_size=40))
+def test_a_blink_now_and_then_is_only_told(pauses: list[int]) -> None:
+    """A job that ends is still seen for a moment; the one after it may have the same number."""
+    assert set(told(seen for quiet in pauses for seen in [True] + [False] * quiet)) == {"warn"}
 
 
 def test_a_process_of_no_job_is_never_ended() -> None:

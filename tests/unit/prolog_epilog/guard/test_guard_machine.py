@@ -160,3 +160,23 @@ def test_only_a_minute_of_health_ever_admits(fed: list[tuple[DeviceSample, int, 
         assert allowed[one.before](one.after)
         assert one.after is not State.HEALTHY or one.at - left >= MachineSettings().admit_s
         left = one.at
+
+
+@pytest.mark.parametrize("pattern", [(3, 1), (2, 1), (3, 2)])
+def test_a_guest_that_lets_go_for_a_moment_now_and_then_goes_all_the_same(
+    healthy: Clock, pattern: tuple[int, int]
+) -> None:
+    over, calm = pattern
+    for _ in range(20):
+        healthy.feed(FULL, over)
+        healthy.feed(CALM, calm)
+
+    assert State.OVERLIMIT in {one.after for one in healthy.seen}
+
+
+def test_a_peak_now_and_then_sends_nobody_away(healthy: Clock) -> None:
+    for _ in range(50):
+        healthy.feed(FULL, 1)
+        healthy.feed(CALM, 2)
+
+    assert healthy.machine.state is State.HEALTHY
