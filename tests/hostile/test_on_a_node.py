@@ -1,4 +1,4 @@
-"""What the programs of running jobs do on their node: no other job there loses anything, and none is told of another."""
+"""What programs of running jobs try on their node: no other job there loses anything, and none is told of another."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def end(slurm: Slurm, *jobs: int) -> None:
     for job in jobs:
         slurm.wait_state(job, {"CANCELLED", "COMPLETED", "FAILED"})
     assert_nothing_left(slurm, NODE)
-    assert nodes_of(slurm)[NODE].bash("ls /run/berth/words; grep -c /run/berth/words/ /proc/mounts", check=False) == "0\n"
+    assert (
+        nodes_of(slurm)[NODE].bash("ls /run/berth/words; grep -c /run/berth/words/ /proc/mounts", check=False) == "0\n"
+    )
 
 
 @pytest.mark.parametrize("attacker", [OWNER, GUEST], ids=["an owner", "a guest"])
@@ -119,18 +121,20 @@ def test_no_user_finds_the_name_of_anothers_job_on_a_node(slurm: Slurm) -> None:
 
 
 def test_a_job_can_write_nothing_that_lies_on_the_nodes_own_file_system(slurm: Slurm) -> None:
-    look = "find /run/berth -xdev -writable ! -type s ! -type p 2>/dev/null; true"
+    look = "find /run/berth -xdev -writable ! -type s ! -type p 2>/dev/null"
     jobs = [begin(slurm, *OWNER, body=f"{look}\n{STAY}", user="alice") for _ in range(2)]
-    jobs += [begin(slurm, *SHARE, body=f"find $CUDA_MPS_PIPE_DIRECTORY/*; {look}\n{STAY}", user="alice")]
-    # Others cannot list the folder of a job: it knows its own by name.
-    named = "find $(dirname ${BERTH_WORD%%:*}) -xdev -writable ! -type s; stat -f -c %b $(dirname ${BERTH_WORD%%:*})"
-    jobs += [begin(slurm, *OWNER, body=f"{named}\n{STAY}", user="bob")]
+    # She cannot list this folder; but the names in it are MPS's, and are the same everywhere.
+    pipe = "cd $CUDA_MPS_PIPE_DIRECTORY; find control_lock nvidia-cuda-mps-control.pid -writable -printf '/run %p\\n'"
+    jobs += [begin(slurm, *SHARE, body=f"{look}; {pipe}\n{STAY}", user="alice")]
+    # Nor that of her own pages, whose names she is told.
+    pages = "stat -f -c %b ${BERTH_WORD%/*}; for f in $page.beat $page.order; do [ ! -w $f ] || echo may write $f; done"
+    page = begin(slurm, *OWNER, body=f"{PAGE}\n{pages}\n{STAY}", user="bob")
 
-    for job in jobs[:-1]:
-        assert [line for line in output(slurm, job).splitlines() if line.startswith("/run") and "/pipe" not in line] == []
-    beat, blocks, *_ = output(slurm, jobs[-1]).splitlines()
-    assert (beat.rpartition(".")[2], blocks) == ("beat", "2")
-    end(slurm, *jobs)
+    for job in jobs:
+        assert [line for line in output(slurm, job).splitlines() if line.startswith("/run")] == []
+    blocks, *written, _ = output(slurm, page).splitlines()
+    assert (blocks, [line.rpartition(".")[2] for line in written]) == ("2", ["beat"])
+    end(slurm, *jobs, page)
 
 
 def test_a_flood_of_locks_on_a_page_keeps_the_guard_from_nobody(slurm: Slurm) -> None:

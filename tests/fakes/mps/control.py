@@ -104,6 +104,9 @@ def _daemon(arguments: list[str], pipe: str, driver: str) -> int:
     }
     log = os.environ.get("CUDA_MPS_LOG_DIRECTORY") or "/var/log/nvidia-mps"
     lock = os.open(f"{pipe}/control_lock", os.O_RDWR | os.O_CREAT, 0o666)
+    if os.fstat(lock).st_uid == os.geteuid():
+        # It heeds no umask.
+        os.fchmod(lock, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

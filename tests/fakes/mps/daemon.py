@@ -73,6 +73,7 @@ class Daemon:
             os.mkfifo(f"{pipe}/log")
             os.chmod(f"{pipe}/log", 0o777)  # noqa: PTH101, S103
         Path(pipe, "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}")
+        Path(pipe, "nvidia-cuda-mps-control.pid").chmod(0o666)
         self.say("control", f"Starting control daemon using socket {pipe}/control")
         self.say("control", f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}")
 

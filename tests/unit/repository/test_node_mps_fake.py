@@ -80,6 +80,7 @@ def test_a_daemon_makes_the_files_that_the_real_one_makes(site: Site) -> None:
     assert modes["control"] == (stat.S_IFSOCK, 0o666)
     assert modes["control_privileged"] == (stat.S_IFSOCK, 0o755)
     assert modes["log"] == (stat.S_IFIFO, 0o777)
+    assert modes["control_lock"] == modes["nvidia-cuda-mps-control.pid"] == (stat.S_IFREG, 0o666)
     pid = int((site.pipe / "nvidia-cuda-mps-control.pid").read_text())
     assert pid in site.node.processes()
     code, text = site.control("-d")

@@ -245,7 +245,9 @@ print(json.dumps(berth_injob.why()))
 
 
 @needs_torch
-@pytest.mark.parametrize(("words", "why"), [("", None), ("/nowhere/42/GPU-a", "in a container, bind /nowhere/42 into it")])
+@pytest.mark.parametrize(
+    ("words", "why"), [("", None), ("/nowhere/42/GPU-a", "in a container, bind /nowhere/42 into it")]
+)
 def test_without_a_guard_the_program_runs_and_can_be_told_why(words: str, why: str | None) -> None:
     loss, said = run("print(json.dumps(training(3)))", words)
 

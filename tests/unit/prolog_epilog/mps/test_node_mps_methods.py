@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,3 +313,38 @@ def test_a_job_that_asked_for_no_memory_gets_no_wall(node: Node) -> None:
     node.attach(1, 30)
     assert raise_wall(node.paths, 1, Path("/sys/fs/cgroup/job_1")) is None
     assert raise_wall(node.paths, 99, Path("/sys/fs/cgroup/job_99")) is None
+
+
+TWO = (0, 1)
+"""The positions of the GPUs of a share on two of them."""
+
+
+def bare(environment: dict[str, str]) -> dict[str, str]:
+    """Return what is left where a program drops the limit of its own: then the server's holds it."""
+    return {name: value for name, value in environment.items() if name != "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}
+
+
+def test_the_server_holds_the_memory_of_each_gpu_of_a_share_on_two(node: Node) -> None:
+    small = node.attach(1, 30, 2048, gpus=TWO)
+    assert node.app("hold=60", given=bare(small.environment)).says()["memory"] == [2048, 2048]
+    node.attach(2, 40, 4096, gpus=TWO)
+    assert node.app("hold=60", given=bare(small.environment)).says()["memory"] == [4096, 4096]
+    detach(node.paths, node.config, 2)
+    assert node.app("hold=60", given=bare(small.environment)).says()["memory"] == [2048, 2048]
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+@pytest.mark.parametrize("command", ["get_default_device_pinned_mem_limit", "get_device_pinned_mem_limit"])
+def test_a_limit_that_one_of_two_gpus_does_not_show_is_no_share(
+    node: Node, monkeypatch: pytest.MonkeyPatch, command: str, ordinal: int
+) -> None:
+    tell = Control.tell
+
+    def other(control: Control, text: str, *words: Any, **more: Any) -> str:
+        said = text.split()
+        return "9G\n" if said[0] == command and said[-1] == str(ordinal) else tell(control, text, *words, **more)
+
+    monkeypatch.setattr(Control, "tell", other)
+    with pytest.raises(ControlError, match=f"memory limit of {sorted(GPUS[:2])[ordinal]}"):
+        node.attach(1, 30, 2048, gpus=TWO)
+    assert node.clean()
