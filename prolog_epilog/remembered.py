@@ -1,50 +1,60 @@
 """Keeps the GPUs that a job has on this node, from its Prolog to its Epilog: by then Slurm has forgotten them.
 
-A file for each job, in /run/berth/given. It is there only where the site has scripts of its own behind the Epilog.
+There is a file for each job, in /run/berth/given, and only where the site has scripts of its own behind the Epilog.
 """
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from prolog_epilog.errors import NodeError
 from prolog_epilog.here import Here
 from prolog_epilog.job.job import NodeJob
 
+if TYPE_CHECKING:
+    from prolog_epilog.node.paths import Paths
+
 FORMAT = "berth-given/1"
-_MOST_BYTES = 4096
 
 
 def keep(job: NodeJob, gpus: Sequence[int], here: Here) -> None:
     """Keeps the indices of a job's GPUs; a failure is only reported."""
-    path = _path(job, here)
-    draft = f"{path}.{os.getpid()}"
+    from prolog_epilog.node import files  # noqa: PLC0415 - few sites have such scripts
+
+    paths = here.paths
     try:
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # noqa: PTH103, PTH120 - pathlib costs 10 ms
-        with open(draft, "w", encoding="ascii") as file:  # noqa: PTH123 - see above
-            file.write(f"{FORMAT} start={job.start} gpus={','.join(map(str, gpus))}\n")
-        os.replace(draft, path)  # noqa: PTH105 - see above
-    except OSError as problem:
-        here.say(f"{path}: {problem.strerror}; the scripts behind the Epilog of job {job.id} may see no GPU")
+        files.prepare(paths)
+        files.own_folder(paths.given)
+        files.write(paths.given / str(job.id), f"{_begin(job)}{','.join(map(str, gpus))}\n")
+    except NodeError as problem:
+        here.say(f"{problem}; the scripts behind the Epilog of job {job.id} may see no GPU")
 
 
 def read(job: NodeJob, here: Here) -> tuple[int, ...] | None:
     """Returns what the Prolog of this very run kept; None if it kept nothing."""
-    try:
-        with open(_path(job, here), encoding="ascii") as file:  # noqa: PTH123 - see above
-            text = file.read(_MOST_BYTES)
-    except (OSError, ValueError):
+    from prolog_epilog.node import files  # noqa: PLC0415 - see above
+
+    text = None
+    with suppress(NodeError):
+        text = files.read(here.paths.given / str(job.id))
+    if text is None or not text.startswith(_begin(job)):
         return None
-    begin = f"{FORMAT} start={job.start} gpus="
-    words = text.removeprefix(begin).rstrip("\n").split(",")
-    return tuple(map(int, words)) if text.startswith(begin) and all(map(str.isdecimal, words)) else None
+    words = text.removeprefix(_begin(job)).rstrip("\n").split(",")
+    return tuple(map(int, words)) if all(map(str.isdecimal, words)) else None
 
 
 def forget(job: NodeJob, here: Here) -> None:
     """Removes what was kept of this run."""
     if read(job, here) is not None:
-        with suppress(OSError):
-            os.unlink(_path(job, here))  # noqa: PTH108 - see above
+        (here.paths.given / str(job.id)).unlink(missing_ok=True)
 
 
-def _path(job: NodeJob, here: Here) -> str:
-    return f"{here.root}/given/{job.id}"
+def clean(paths: "Paths", is_over: Callable[[int], bool]) -> None:
+    """Removes what was kept of jobs that are over and whose Epilog never came."""
+    for path in paths.given.iterdir() if paths.given.is_dir() else ():
+        if path.name.isdecimal() and is_over(int(path.name)):
+            path.unlink(missing_ok=True)
+
+
+def _begin(job: NodeJob) -> str:
+    return f"{FORMAT} start={job.start} gpus="

@@ -56,6 +56,10 @@ class Scontrol:
         self._seconds = seconds
         self._environment = {**children.CLEAN, "SLURM_CONF": conf} if conf else children.CLEAN
 
+    def gpus(self, job: int, node: str) -> tuple[int, ...]:
+        """Returns the positions of the GPUs that Slurm gave a job on a node, ascending."""
+        return self.held(job, node).positions
+
     def held(self, job: int, node: str, *, alone: bool = False) -> HeldGres:
         """Returns the GPUs that Slurm gave a job on a node; `alone`: the job has no other node."""
         return held(self._show(self._seconds, job, "-d")[1], node, alone=alone)

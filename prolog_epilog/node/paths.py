@@ -71,6 +71,11 @@ class Paths:
         return self.root / "failed"
 
     @property
+    def given(self) -> Path:
+        """The folder of the GPUs that jobs have, for the site's scripts behind the Epilog."""
+        return self.root / "given"
+
+    @property
     def xids(self) -> Path:
         """The file of GPU faults that the guard has heard of."""
         return self.root / "xids"

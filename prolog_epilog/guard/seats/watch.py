@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import monitoring, tenancy, time_slices
+from prolog_epilog import monitoring, remembered, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure.logs import Logs
@@ -277,9 +277,11 @@ class Watch:
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
         self._clear_files()
+        remembered.clean(self.paths, lambda job: tenancy.is_over(job, self.slurm))
         self.forget_arrivals()
         share_file.remove_old(self.paths)
-        folders = [self.paths.root, self.paths.frozen, self.paths.arrivals, self.paths.lost, self.paths.failed]
+        known = self.paths
+        folders = [known.root, known.frozen, known.arrivals, known.lost, known.failed, known.given]
         folders += [Path(name) for name in (self.config.jobs_for_dcgm, self.config.jobs_for_jobstats) if name]
         files.remove_drafts(folders, share_file.KEEP_SECONDS)
         for job in monitoring.clean(self.paths, self.config, lambda job: tenancy.is_over(job, self.slurm)):

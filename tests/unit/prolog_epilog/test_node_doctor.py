@@ -260,17 +260,26 @@ def test_a_share_is_too_small_where_it_is_less_than_a_part(chunks: int, least: s
     assert f"of shares below {least} fewer fit" in doctor.parts(chunks).text
 
 
-@pytest.mark.parametrize(("mounted", "says"), [(False, "is part of /run's file system"), (True, "of its own")])
-def test_words_that_may_fill_run_are_a_remark(
-    world: World, monkeypatch: pytest.MonkeyPatch, mounted: bool, says: str
+@pytest.mark.parametrize(
+    ("mounted", "ok", "says"),
+    [
+        ((), False, "the pages of job 41, 42 are part of /run's file system"),
+        (("41",), False, "the pages of job 42 are part"),
+        (("41", "42"), True, "each job's pages are a file system of their own"),
+        (("words",), True, "which a hostile job could fill for the other jobs"),
+    ],
+)
+def test_pages_that_may_fill_run_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, mounted: tuple[str, ...], ok: bool, says: str
 ) -> None:
     assert list(doctor.words_apart(world.paths)) == []
-    world.paths.words.mkdir(parents=True)
-    monkeypatch.setattr(Path, "is_mount", lambda _: mounted)
+    for job in (41, 42):
+        world.paths.word(job).mkdir(parents=True)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name in mounted)
 
     [found] = doctor.words_apart(world.paths)
 
-    assert found.ok
+    assert found.ok is ok
     assert says in found.text
 
 

@@ -112,7 +112,7 @@ def test_what_is_asked_of_an_arrays_last_task_is_answered_of_no_other(array: Ask
     assert array.slurm.is_sent_away(42)
     assert array.slurm.state(42) == "COMPLETING"
     assert array.slurm.is_there(42)
-    assert array.slurm.held(42, "n1").positions == (3,)
+    assert array.slurm.gpus(42, "n1") == (3,)
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"])

@@ -304,6 +304,7 @@ def nothing_left(world: NodePart) -> None:
             left += [os.path.relpath(f"{folder}/{name}", machine.folder / "run/berth") for name in names]
         known = {"guard.lock", "gpus.json", "jobs/.lock", "listed.json", "failed/.lock", "xids"}
         left = [one for one in left if one not in known and not one.startswith(("culprits/", "failed/"))]
+        left += machine.mounted
         if left:
             raise ViolationError(f"{machine.name}: files of jobs that are gone are left: {sorted(left)}")
         for folder in ("gpus", "mps", "words"):

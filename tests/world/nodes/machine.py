@@ -103,6 +103,8 @@ class Machine:
         """How many writes on each of them fails."""
         self.locks: dict[int, list[tuple[int, int, bool, ModelProcess]]] = {}
         """Record locks by the file's number: first byte, length, exclusive, holder."""
+        self.mounted: set[str] = set()
+        """Folders that have a file system of their own."""
         self.nvml_fails = False
         self.nvml_stale = False
         self.xids: list[tuple[str, int]] = []
@@ -118,6 +120,13 @@ class Machine:
         (self.folder / SLURM_SCOPE).mkdir(exist_ok=True)
         for name in ("nvidia-cuda-mps-control", "scontrol"):
             (self.folder / "usr/bin" / name).touch(0o755)
+        self.number_gpus(gap=False)
+
+    def number_gpus(self, *, gap: bool) -> None:
+        """Give the GPUs their minors; with a gap where a GPU has been taken out: 0, 2, 3 and so on."""
+        for gpu in self.gpus:
+            (self.folder / f"dev/nvidia{gpu.minor}").unlink(missing_ok=True)
+            gpu.minor = gpu.index + (gap and gpu.index > 0)
         for gpu in self.gpus:
             (self.folder / f"dev/nvidia{gpu.minor}").touch()
 
@@ -150,6 +159,7 @@ class Machine:
         for process in list(self.processes.values()):
             process.end()
         self.locks.clear()
+        self.mounted.clear()
         self.boots += 1
         self.booted = self.tasks.clock.passed
         for name in ("run", "sys", "tmp"):

@@ -58,6 +58,7 @@ class NodePart:
             text += ['jobs_for_dcgm = "/run/dcgm"', 'jobs_for_jobstats = "/run/jobstats"']
         text += ["[notice]", 'hosts = "ctl"', "[guard.action]", f"evict_grace_s = {5 if bits & 64 else 0}"]
         for machine in self.side.machines.values():
+            machine.number_gpus(gap=bool(bits & 256))
             (machine.folder / "etc/slurm/berth.conf").write_text("\n".join(text) + "\n")
             script = machine.folder / "etc/slurm/site.sh"
             script.write_text("#!/bin/sh\n")

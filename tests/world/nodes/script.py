@@ -34,7 +34,7 @@ def drawn_nodes(seed: int, count: int) -> list[Step]:
     ]
     # Jobs of few kinds meet oftener.
     jobs = draw.choice((KINDS, KINDS, ("share",), ("host", "guest", "guest"), ("whole", "guest")))
-    steps: list[Step] = [("site", draw.getrandbits(8), draw.randrange(3), draw.choice((3, 5, 8)))]
+    steps: list[Step] = [("site", draw.getrandbits(9), draw.randrange(3), draw.choice((3, 5, 8)))]
     if draw.randrange(4):
         steps += [("guard", 0), ("guard", 1)]
     while len(steps) < count:
@@ -58,7 +58,7 @@ def node_step(draw: Random, name: str, jobs: tuple[str, ...]) -> Step:  # noqa: 
         case "submit":
             # Few GPUs, so that jobs meet.
             work, user = draw.choice((1, 5, 20, 60, 200)), draw.choice((0, 0, 0, 1))
-            return name, draw.choice(jobs), draw.choice((0, 0, 0, 1, 2)), some, work, user
+            return name, draw.choice(jobs), draw.choice((0, 0, 0, 1, 2, 4)), some, work, user
         case "run":
             kind = draw.choice(("prolog", "prolog", "epilog", "epilog", "guard", ""))
             return name, kind, some, draw.choice((1, 3, 10, 30, 100, 300))

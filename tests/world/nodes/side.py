@@ -31,7 +31,7 @@ from prolog_epilog.here import Here
 from prolog_epilog.injob import word  # noqa: F401
 from prolog_epilog.job import slurm as slurm_module
 from prolog_epilog.mps import control
-from prolog_epilog.node import devices, files, freezer, processes
+from prolog_epilog.node import devices, files, freezer, mounts, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.spool import Failed
 from tests.world.clock import Replaced, VirtualTime
@@ -147,6 +147,9 @@ class NodeSide:
         put.set(senses, "threading", node_threading(kernel, lambda: kernel.pace))
         put.set(errands, "queue", node_queue(kernel))
         put.set(thaws, "ctypes", SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(inotify_init1=lambda _: -1)))
+        put.set(mounts, "mount_small", lambda folder, _: self._mounted().add(str(folder)))
+        put.set(mounts, "unmount", lambda folder: self._mounted().discard(str(folder)))
+        put.set(mounts, "is_seen", lambda _folder, _pid: True)
         put.set(deadman, "start", self._start_dead_man)
         put.set(program, "Errands", partial(errands.Errands, tell=self._tell))
         put.set(program, "notice", SimpleNamespace(tell=self._tell))
@@ -159,6 +162,10 @@ class NodeSide:
         put.set(senses, "PERIOD", senses.PERIOD)
         config.open = self._open  # type: ignore[attr-defined]
         kernel.after_fork = self._aftermath
+
+    def _mounted(self) -> set[str]:
+        self.kernel.operation()
+        return self.kernel.machine.mounted
 
     def take_out(self) -> None:
         """End all programs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,7 +94,6 @@ class NodeSlurm:
         self.out = False
         self.script_fails: set[str] = set()
         self.script_hangs = False
-        self.script_saw: list[tuple[str, str, str]] = []
         """What a site's script was run with: node, job, the GPUs that it may touch."""
         self.drained: dict[str, str] = {}
         self.run_program: Callable[[str], Callable[[], object]] = lambda _: lambda: 0
@@ -157,7 +157,7 @@ class NodeSlurm:
             "SLURM_CONF": "/etc/slurm/slurm.conf",
         }
         if places:
-            found["SLURM_JOB_GPUS"] = str(max(places))
+            found["SLURM_JOB_GPUS"] = str(self.machines[node].gpus[max(places)].minor)
         return found
 
     def _prolog(self, job: ModelJob, node: str) -> None:
@@ -347,12 +347,24 @@ class NodeSlurm:
 
     def _script(self, path: str, environment: Mapping[str, str], seconds: float) -> ProgramEnd:
         machine = self.kernel.machine
-        self.script_saw.append((machine.name, environment["SLURM_JOB_ID"], environment.get("SLURM_JOB_GPUS", "")))
+        self._see(machine, environment)
         if self.script_hangs:
             self.tasks.block(seconds)
             raise TookTooLong(f"{path} did not end within {seconds:.3g} s; find out what it waits for")
         self.tasks.block(0.5)
         return ProgramEnd(1 if machine.name in self.script_fails else 0)
+
+    def _see(self, machine: Machine, environment: Mapping[str, str]) -> None:
+        """A site's script is told the GPUs of a job that has them whole: all of them, before it and after it."""
+        job, start = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_JOB_START_TIME"])
+        found = [one for one in (*self.runs.values(), *self.past) if one.job.id == job and one.node == machine.name]
+        run = next((one for one in found if one.start == start), None)
+        if run is None or run.sharing or run.job.touched or run.excuse or self.excuse_at(machine.name):
+            return
+        told = environment.get("SLURM_JOB_GPUS", "")
+        if told != ",".join(str(machine.gpus[place].minor) for place in run.gpus):
+            which = environment["SLURM_SCRIPT_CONTEXT"].partition("_")[0]
+            self.problems.append(f"a script behind the {which} of job {job} is told GPU {told!r}, not {run.gpus}")
 
     def answer(self, words: tuple[str, ...]) -> str:
         """What scontrol prints."""
@@ -394,11 +406,13 @@ class NodeSlurm:
         ]
         held = {name: self.cluster.nodes[name].held.get(job.id) for name in job.nodes if name in self.cluster.nodes}
         if detailed and any(held.values()):
-            lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", "   JOB_GRES=gpu:1"]
+            found = {name: detail(one) for name, one in held.items() if one is not None}
+            counts = re.sub(r"\([^)]*\)", "", next(iter(found.values())))
+            lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", f"   JOB_GRES={counts}"]
+            # At a job's end Slurm has forgotten the GPUs of each node.
             lines += [
-                f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={detail(one)}"
-                for name, one in held.items()
-                if one is not None
+                f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={'' if job.ends_on else gres}"
+                for name, gres in found.items()
             ]
         lines += ["   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0", f"   AdminComment={job.admin_comment}"]
         return "\n".join(lines) + "\n"

@@ -120,7 +120,7 @@ class NodeWorld(NodePart):
         job.fate = "FAILED" if size % 5 == 4 else "COMPLETED"
         node = ("n1", "n2")[place // 2 % 2]
         gpus, nodes = [place % 2], [node]
-        if kind == "whole" and size % 3 == 0:
+        if (kind == "whole" and size % 3 == 0) or (kind == "share" and place > 3):
             gpus = [0, 1]
         if kind in {"whole", "host"} and size % 4 == 1:
             nodes = ["n1", "n2"]
@@ -144,7 +144,9 @@ class NodeWorld(NodePart):
             job.tres_per_node = pin_text.tres_text(("gpu",), gpus, 1)
         job.k = len(gpus)
         job.req_nodes = ",".join(nodes)
-        job.extra = pin_text.extra_text("", nodes, ",".join(map(str, gpus)), more)
+        # Slurm itself places some.
+        left = kind == "whole" and place > 1
+        job.extra = "" if left else pin_text.extra_text("", nodes, ",".join(map(str, gpus)), more)
         job.admin_comment = "[berth/1 state=pinned]"
         job.submitted = int(cluster.now)
         cluster.add(job)
