@@ -44,7 +44,8 @@ def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
     if not (here.config.chain_prolog or here.config.chain_epilog):
         return 0
     gpus = indices_of(job, berth, here, held)
-    if here.config.chain_epilog and gpus and (berth is not None or held is not None):
+    if here.config.chain_epilog and gpus and berth is None and held is not None:
+        # Its Extra does not tell them, and Slurm forgets them before the Epilog.
         remembered.keep(job, gpus, here)
     return run_chain(here.config.chain_prolog, job, gpus, here)
 

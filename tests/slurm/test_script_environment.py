@@ -110,6 +110,8 @@ def test_scripts_are_told_all_gpus_of_a_job_that_an_administrator_moved(chained:
     """Its Extra names other GPUs, which another job may use by then."""
     job = chained.submit("-n1", "-w", "n1", "--gpus=1", "--begin=now+600", body="true")
     other = "gres/gpu:g6:1,gres/gpu:g7:1"
+    # berthd would give it a place of its own again.
+    chained.berthd("stop")
     chained.target.run(["scontrol", "update", f"JobId={job}", f"TresPerNode={other}", "StartTime=now"], user="root")
 
     for environment in told(chained, job, 1).values():
@@ -117,7 +119,7 @@ def test_scripts_are_told_all_gpus_of_a_job_that_an_administrator_moved(chained:
 
 
 def test_scripts_are_told_no_gpu_of_a_guest_and_those_of_a_share_once_it_is_free(chained: Slurm) -> None:
-    [owner] = occupy(chained, "guaranteed", "n1", gpus=1)
+    [owner] = occupy(chained, "guaranteed", "n1")
     guest = chained.submit("-w", "n1", "--gpu-tier=opportunistic", "--gpus=1", body="true")
     for environment in told(chained, guest, 1).values():
         assert gpus(environment) == (None,) * 3

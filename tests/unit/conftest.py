@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-from pathlib import Path
-
 import pytest
 
 from prolog_epilog.node import mounts
 
 
-def not_mounted(_folder: Path, _files: int) -> None:
-    raise OSError(errno.EPERM, "cannot mount a tmpfs")
-
-
 @pytest.fixture(autouse=True)
 def no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "mount_small", not_mounted)
+    monkeypatch.setattr(mounts, "mount_small", lambda _folder, _files: None)
+    monkeypatch.setattr(mounts, "is_seen", lambda _folder, _pid: True)

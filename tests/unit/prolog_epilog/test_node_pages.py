@@ -15,7 +15,7 @@ import pytest
 
 from prolog_epilog.injob.word import PAGE, beat_path, read_beats
 from prolog_epilog.node import mounts
-from prolog_epilog.node.mounts import mount_small
+from prolog_epilog.node.mounts import is_seen, mount_small
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import pages
 from tests.rights import needs_root
@@ -46,6 +46,7 @@ def mounting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pytest.skip(f"root may not mount here: {problem.strerror}")
     mounts.unmount(trial)
     monkeypatch.setattr(mounts, "mount_small", mount_small)
+    monkeypatch.setattr(mounts, "is_seen", is_seen)
     # Process 1 may have other mounts than whoever runs the tests.
     monkeypatch.setattr(pages, "_FIRST", os.getpid())
 
@@ -140,11 +141,17 @@ def test_mounts_that_the_guard_would_not_see_are_taken_back(paths: Paths, monkey
 def test_a_process_is_asked_for_the_mounts_that_it_has_itself(paths: Paths) -> None:
     paths.root.mkdir(exist_ok=True)
 
-    assert mounts.is_seen(paths.root, os.getpid())
-    assert not mounts.is_seen(paths.root, 1 << 22)
+    assert is_seen(paths.root, os.getpid())
+    assert not is_seen(paths.root, 1 << 22)
 
 
-def test_where_root_may_not_mount_the_guard_takes_the_blocks_away(paths: Paths) -> None:
+def test_where_root_may_not_mount_the_guard_takes_the_blocks_away(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_folder: Path, _files: int) -> None:
+        raise OSError(errno.EPERM, "cannot mount a tmpfs")
+
+    monkeypatch.setattr(mounts, "mount_small", refused)
     (mine,), lack = pages.make(paths, 41, ["GPU-a"], UID)
     assert lack == "cannot mount a tmpfs"
     assert fill(beat_path(mine)) == 16 << 20
