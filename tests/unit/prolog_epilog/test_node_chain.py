@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from prolog_epilog import chain
 from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.job import slurm
 from tests.fakes.mps.world import USER
-from tests.unit.node_world import JOB_TEXT, ROOT, World, berth, is_alive
+from tests.unit.node_world import JOB_TEXT, NODE, ROOT, World, berth, is_alive
 from tests.waiting import until
 
 HEALTH_CHECK = """
@@ -136,6 +137,71 @@ def test_a_job_without_a_berth_is_asked_of_slurm_once(site: World) -> None:
 
     assert site.asked == "show job 7 -d\n"
     assert written(site, "site/checked") == ["gpu 1 good", "gpu 4 good"]
+
+
+def over(site: World, gres: str = "gpu:g1:1,gpu:g4:1") -> None:
+    """The job of the next call is at its end: Slurm has forgotten its GPUs, and knows the sum over all its nodes."""
+    text = JOB_TEXT.format(job=7, node=NODE, gres="").replace("JOB_GRES=gpu:2", f"JOB_GRES={gres}")
+    (site.folder / "job").write_text(text.replace("JobState=RUNNING", "JobState=COMPLETING"))
+
+
+def test_the_epilog_is_told_what_slurm_has_forgotten(site: World) -> None:
+    site.slurm_knows("gpu:g1:1(IDX:1),gpu:g4:1(IDX:4)")
+    run = {"SLURM_JOB_START_TIME": "1700000000", "SLURM_JOB_NODELIST": "n[1-2]"}
+    site.run("prolog", gpus="4", **run)
+    over(site, "gpu:g1:2,gpu:g4:2")
+    asked = site.asked
+    (kept,) = (site.root / "given").iterdir()
+    assert (stat.S_IMODE(kept.stat().st_mode), stat.S_IMODE(kept.parent.stat().st_mode)) == (0o600, 0o700)
+
+    site.run("epilog", gpus="4", **run)
+
+    assert written(site, "reset/resets") == ["reset -i 1", "reset -i 4"]
+    assert site.asked == asked, "it costs no question"
+    assert list((site.root / "given").iterdir()) == []
+
+
+def test_what_was_kept_of_another_run_is_not_believed(site: World) -> None:
+    site.slurm_knows("gpu:g1:1(IDX:1),gpu:g4:1(IDX:4)")
+    site.run("prolog", gpus="4", SLURM_JOB_START_TIME="1700000000", SLURM_JOB_NODELIST="n[1-2]")
+    over(site)
+
+    site.run("epilog", gpus="6", SLURM_JOB_START_TIME="1700000099", SLURM_JOB_NODELIST="n[1-2]")
+
+    # Of the GPUs of this run one is known, by Slurm's own word.
+    assert written(site, "reset/resets") == ["reset -i 6"]
+    assert [one.name for one in (site.root / "given").iterdir()] == ["7"]
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(NODE, ["1", "4"]), ("n[1-2]", ["4"])])
+def test_where_the_prolog_kept_nothing_the_sum_counts_for_a_job_of_one_node(
+    site: World, nodes: str, expected: list[str]
+) -> None:
+    """As after an update of Berth while a job runs, or where the Prolog never ran."""
+    site.slurm_knows("")
+    over(site)
+
+    site.run("epilog", gpus="4", SLURM_JOB_NODELIST=nodes)
+
+    assert written(site, "reset/resets") == [f"reset -i {gpu}" for gpu in expected]
+
+
+def test_a_job_whose_extra_tells_its_gpus_costs_no_file(site: World) -> None:
+    site.run("prolog", berth(1, 4), "4")
+
+    assert not (site.root / "given").exists()
+
+
+@pytest.mark.parametrize("text", ["", "berth-given/1 start=0 gpus=\n", "berth-given/1 start=0 gpus=1;x\n", "\x00"])
+def test_a_file_that_says_nothing_is_not_believed(site: World, text: str) -> None:
+    site.slurm_knows("")
+    over(site)
+    (site.root / "given").mkdir(parents=True)
+    (site.root / "given" / "7").write_text(text)
+
+    site.run("epilog", gpus="4", SLURM_JOB_NODELIST=NODE)
+
+    assert written(site, "reset/resets") == ["reset -i 1", "reset -i 4"]
 
 
 def test_a_job_without_gpus_asks_nobody(site: World) -> None:

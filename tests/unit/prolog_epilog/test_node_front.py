@@ -340,6 +340,23 @@ def test_where_monitoring_is_told_of_jobs_those_with_gpus_are_the_programs(node:
     assert [node.front(context, node.world.slurmd(context, extra, "3")) for context in CONTEXTS] == ["python"] * 2
 
 
+@pytest.mark.parametrize(("extra", "says"), [("", "python"), (berth(3), "")])
+def test_where_the_site_has_scripts_behind_the_epilog_jobs_without_a_berth_are_the_programs(
+    node: Node, extra: str, says: str
+) -> None:
+    """The Prolog has to keep their GPUs: the Epilog learns them no more."""
+    asks_slurm(node)
+    text = (node.folder / "berth.conf").read_text()
+    node.configure(f"{text}chain_epilog = ['/bin/false']\n")
+    gave(node, berth(3))
+    call = ("prolog", node.world.slurmd("prolog", extra, "3", SLURM_JOB_NODELIST=NODE))
+
+    assert node.front(*call) == says
+    assert node.program([call])[0][0] == 0
+    assert (node.world.root / "given").exists() == bool(says)
+    assert node.front("prolog", node.world.slurmd("prolog")) == ""
+
+
 def test_a_berth_conf_that_cannot_be_read_is_the_programs(node: Node) -> None:
     (node.folder / "berth.conf").mkdir()
 
