@@ -135,8 +135,8 @@ def test_a_jobs_programs_can_pass_whatever_umask_slurmd_has(tmp_path: Path) -> N
         spool.add(other, NodeJob(7, 1000, "n1", "", (), {}), "1:0")
     finally:
         os.umask(before)
-    for folder in (paths.root, paths.words, paths.word(7), other.root):
-        assert folder.stat().st_mode & 0o777 == 0o755, folder
+    for folder, mode in ((paths.root, 0o755), (paths.words, 0o711), (paths.word(7), 0o711), (other.root, 0o755)):
+        assert folder.stat().st_mode & 0o777 == mode, folder
 
 
 def test_berthds_folder_is_left_as_it_is(tmp_path: Path) -> None:

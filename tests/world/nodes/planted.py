@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from prolog_epilog import tenancy
+from prolog_epilog import chain, remembered, tenancy
 from prolog_epilog.guard.hold import grip
 from prolog_epilog.guard.seats import watch
 from prolog_epilog.mps import ceiling, daemon, lifecycle, modes
-from prolog_epilog.node import files, freezer
+from prolog_epilog.node import files, freezer, mounts
 from prolog_epilog.tenants import share_file, state
 from tests.world.clock import Replaced
 from tests.world.kinds import NODES
@@ -129,6 +130,25 @@ def _guests_end_for_no_reason(put: Replaced) -> None:
     put.set(seat, "_host_changed", broken)
 
 
+def _gpus_are_not_kept_for_the_epilog(put: Replaced) -> None:
+    put.set(remembered, "keep", lambda _job, _gpus, _here: None)
+
+
+def _minors_are_taken_for_positions(put: Replaced) -> None:
+    put.set(chain, "indices", lambda gpus, _known: tuple(gpus))
+
+
+def _pages_stay_mounted(put: Replaced) -> None:
+    put.set(mounts, "unmount", lambda _folder: None)
+
+
+def _the_second_gpu_has_no_limit(put: Replaced) -> None:
+    text = inspect.getsource(ceiling.InteractiveServer.set_memory)
+    made: dict[str, Any] = {}
+    exec(textwrap.dedent(text).replace(" {ordinal}", " 0"), vars(ceiling), made)  # noqa: S102 - the product's own text
+    put.set(ceiling.InteractiveServer, "set_memory", made["set_memory"])
+
+
 NODE_PLANTED = (
     PlantedFault("a repeated Epilog takes the next run's share", _an_epilog_takes_the_share_of_a_later_run, 200),
     PlantedFault("shares are not added up", _shares_are_not_added_up, 200),
@@ -146,6 +166,10 @@ NODE_PLANTED = (
     PlantedFault("books are written in place", _books_are_written_in_place, 200),
     PlantedFault("GPUs are not locked", _gpus_are_not_locked, 200),
     PlantedFault("a guest is ended when its owner comes", _guests_end_for_no_reason, 200),
+    PlantedFault("GPUs are not kept for the Epilog", _gpus_are_not_kept_for_the_epilog, 200),
+    PlantedFault("minors are taken for positions", _minors_are_taken_for_positions, 200),
+    PlantedFault("pages stay mounted", _pages_stay_mounted, 200),
+    PlantedFault("the second GPU of a share has no limit", _the_second_gpu_has_no_limit, 200),
 )
 
 
