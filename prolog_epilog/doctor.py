@@ -306,19 +306,18 @@ def _cgroups() -> NodeFinding:
 
 def words_apart(paths: Paths) -> Iterator[NodeFinding]:
     """Checks the file systems in which owners and guests write; yields nothing if there is no such job now."""
-    if not (folders := sorted(paths.words.iterdir()) if paths.words.is_dir() else []):
-        return
-    if not (open_ones := [folder.name for folder in folders if not folder.is_mount()]):
-        yield NodeFinding("words", ok=True, text="each job's pages are a file system of their own")
-    elif paths.words.is_mount():
+    folders = sorted(paths.words.iterdir()) if paths.words.is_dir() else []
+    together = ", ".join(folder.name for folder in folders if not folder.is_mount())
+    text = "each job's pages are a file system of their own"
+    if together and paths.words.is_mount():
         text = f"{paths.words} is a file system of its own, which a hostile job could fill for the other jobs"
-        yield NodeFinding("words", ok=True, text=text)
-    else:
-        advice = (
-            f"the pages of job {', '.join(open_ones[:5])} are part of /run's file system, which a hostile job could "
-            "fill there; let slurmd mount file systems that the guard sees (docs/injob.md, Safety)"
+    elif together:
+        text = (
+            f"the pages of job {together[:60]} are part of /run's file system, which a hostile job could fill there; "
+            "let slurmd mount file systems that the guard sees (docs/injob.md, Safety)"
         )
-        yield NodeFinding("words", ok=False, text=advice)
+    if folders:
+        yield NodeFinding("words", ok=not together or paths.words.is_mount(), text=text)
 
 
 def _guard() -> NodeFinding:

@@ -31,7 +31,7 @@ def look(job: NodeJob, here: Here, *, everywhere: bool) -> tuple[NodeBerth | Non
     if not _has_to_be_asked(job, berth, here, everywhere=everywhere):
         return _believed(berth, problem), None
     try:
-        held = here.slurm.held(job.id, job.node, alone=job.is_alone)
+        held = here.slurm.held(job.id, job.node, alone=job.environment.get("SLURM_JOB_NODELIST") == job.node)
     except Imitated as error:
         sentence = f"{error}; {_WHAT_TO_DO} under another name and without such a comment"
         raise Disagreement(sentence, hold=False) from None

@@ -69,7 +69,7 @@ def indices_of(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres
     if held is not None or berth is not None:
         return chain.indices(held.positions if held is not None else berth.gpus if berth else (), known)
     try:
-        return chain.indices(here.slurm.held(job.id, job.node, alone=job.is_alone).positions, known)
+        return chain.indices(here.slurm.gpus(job.id, job.node), known)
     except NodeSlurmError as problem:
         here.say(f"{problem}; the site's scripts see GPU {_list(job.indices)} only")
         return job.indices

@@ -13,9 +13,9 @@ from prolog_epilog.messages import numbered
 def run(job: NodeJob, here: Here) -> int:
     """Runs the Prolog; an exit status other than 0 takes the node out of service."""
     berth, held, listed = None, None, bool(here.config.jobs_for_dcgm or here.config.jobs_for_jobstats)
-    chained = bool(here.config.chain_prolog or here.config.chain_epilog)
+    keeps = bool(here.config.chain_epilog) and "[berth/" not in job.extra
     try:
-        berth, held = given.look(job, here, everywhere=chained or listed)
+        berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog) or keeps or listed)
     except Disagreement as problem:
         return _refuse(job, here, problem, hold=problem.hold)
     except ExtraError as problem:

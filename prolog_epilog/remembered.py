@@ -3,16 +3,12 @@
 There is a file for each job, in /run/berth/given, and only where the site has scripts of its own behind the Epilog.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from prolog_epilog.errors import NodeError
 from prolog_epilog.here import Here
 from prolog_epilog.job.job import NodeJob
-
-if TYPE_CHECKING:
-    from prolog_epilog.node.paths import Paths
 
 FORMAT = "berth-given/1"
 
@@ -47,13 +43,6 @@ def forget(job: NodeJob, here: Here) -> None:
     """Removes what was kept of this run."""
     if read(job, here) is not None:
         (here.paths.given / str(job.id)).unlink(missing_ok=True)
-
-
-def clean(paths: "Paths", is_over: Callable[[int], bool]) -> None:
-    """Removes what was kept of jobs that are over and whose Epilog never came."""
-    for path in paths.given.iterdir() if paths.given.is_dir() else ():
-        if path.name.isdecimal() and is_over(int(path.name)):
-            path.unlink(missing_ok=True)
 
 
 def _begin(job: NodeJob) -> str:

@@ -243,7 +243,6 @@ def read_beats(word: Path) -> tuple[WordBeat, ...]:
     try:
         found = os.fstat(descriptor)
         if found.st_size != PAGE or found.st_blocks * 512 > mmap.PAGESIZE:
-            # Blocks beyond the end go too.
             os.ftruncate(descriptor, PAGE)
         page = os.pread(descriptor, PAGE, 0)
         if len(page) != PAGE:

@@ -29,11 +29,6 @@ class NodeJob(NamedTuple):
         return _or_zero(self.environment.get("SLURM_JOB_START_TIME", ""))
 
     @property
-    def is_alone(self) -> bool:
-        """Tells whether this is the job's only node."""
-        return self.environment.get("SLURM_JOB_NODELIST") == self.node
-
-    @property
     def ended_badly(self) -> bool:
         """Tells whether the job failed; one that was ended by SIGTERM did not."""
         return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}

@@ -62,10 +62,7 @@ def _ended(control: Control, state: SetState) -> EndedAtOnce:
 
 
 def await_socket(control: Control, state: SetState, until: float) -> None:
-    """Waits until the daemon's socket is there, then opens the folder to the tenants.
-
-    The first command shows whether the daemon works.
-    """
+    """Waits until the daemon's socket is there, then opens the folder to the tenants; a command shows if it works."""
     while not os.path.lexists(control.pipe / "control") and running(state) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
     if not running(state):

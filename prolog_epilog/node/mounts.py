@@ -5,8 +5,6 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["is_seen", "mount_small", "unmount"]
-
 _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _DETACH, _NOFOLLOW = 2, 8
 _LIBC = ctypes.CDLL(None, use_errno=True)

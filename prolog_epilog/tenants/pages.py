@@ -7,7 +7,6 @@ root's file system these would take the room of all other jobs.
 from collections.abc import Sequence
 from pathlib import Path
 
-from prolog_epilog.errors import StateError
 from prolog_epilog.injob import word
 from prolog_epilog.node import files, mounts
 from prolog_epilog.node.paths import Paths
@@ -18,35 +17,24 @@ _FIRST = 1
 
 def make(paths: Paths, job: int, uuids: Sequence[str], uid: int) -> tuple[tuple[Path, ...], str]:
     """Makes a job's pages; returns their paths, and the reason why they have no file system of their own, if so."""
-    folder = paths.word(job)
+    folder, lack = paths.word(job), ""
     # An earlier run of the job may have left some for fewer GPUs.
     remove(paths, job)
     files.own_folder(paths.words, files.THROUGH)
     # The release before made it with a mode in which all users could list it.
     paths.words.chmod(files.THROUGH)
     files.own_folder(folder, files.THROUGH)
-    lack = _mount(folder, 2 * len(uuids))
-    return word.create(folder, uuids, uid, -1), lack
-
-
-def _mount(folder: Path, count: int) -> str:
     try:
-        mounts.mount_small(folder, count)
+        mounts.mount_small(folder, 2 * len(uuids))
+        if not mounts.is_seen(folder, _FIRST):
+            mounts.unmount(folder)
+            lack = "the guard does not see what slurmd mounts"
     except OSError as problem:
-        return f"{problem.strerror or problem}"
-    if mounts.is_seen(folder, _FIRST):
-        return ""
-    mounts.unmount(folder)
-    return "the guard does not see what slurmd mounts"
+        lack = problem.strerror or str(problem)
+    return word.create(folder, uuids, uid, -1), lack
 
 
 def remove(paths: Paths, job: int) -> None:
     """Removes a job's pages; a process that still has one open keeps its last order until the lease ends."""
-    folder = paths.word(job)
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    try:
-        mounts.unmount(folder)
-    except OSError as problem:
-        raise StateError(f"{problem.strerror}; its job is over: umount {folder}") from None
-    word.remove(folder)
+    mounts.unmount(paths.word(job))
+    word.remove(paths.word(job))

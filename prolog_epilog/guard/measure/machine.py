@@ -22,9 +22,6 @@ from prolog_epilog.guard.settings import MachineSettings
 
 __all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
 
-_ROUNDING = 1e-6
-"""Seconds by which a sum of many intervals may be off."""
-
 
 class State(Enum):
     """The states of a GPU."""
@@ -148,7 +145,7 @@ class DeviceMachine:
             if now >= self._cool_until and not over:
                 return self._to(State.UNHEALTHY, now, "the cool-down has passed", sample)
             return None
-        if over and self._over_s - passed >= limits.shed_s - _ROUNDING:
+        if over and self._over_s - passed >= limits.shed_s:
             self._cool_until = now + self.cool_down
             self._over_entries += 1
             self._forgiven_at = now

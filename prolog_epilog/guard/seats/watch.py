@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import monitoring, remembered, tenancy, time_slices
+from prolog_epilog import monitoring, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure.logs import Logs
@@ -277,7 +277,9 @@ class Watch:
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
         self._clear_files()
-        remembered.clean(self.paths, lambda job: tenancy.is_over(job, self.slurm))
+        for kept in self.paths.given.glob("[0-9]*"):
+            if tenancy.is_over(int(kept.name), self.slurm):
+                kept.unlink(missing_ok=True)
         self.forget_arrivals()
         share_file.remove_old(self.paths)
         known = self.paths

@@ -147,14 +147,13 @@ def over(site: World, gres: str = "gpu:g1:1,gpu:g4:1") -> None:
 
 def test_the_epilog_is_told_what_slurm_has_forgotten(site: World) -> None:
     site.slurm_knows("gpu:g1:1(IDX:1),gpu:g4:1(IDX:4)")
-    run = {"SLURM_JOB_START_TIME": "1700000000", "SLURM_JOB_NODELIST": "n[1-2]"}
-    site.run("prolog", gpus="4", **run)
+    site.run("prolog", gpus="4", SLURM_JOB_START_TIME="1700000000", SLURM_JOB_NODELIST="n[1-2]")
     over(site, "gpu:g1:2,gpu:g4:2")
     asked = site.asked
     (kept,) = (site.root / "given").iterdir()
     assert (stat.S_IMODE(kept.stat().st_mode), stat.S_IMODE(kept.parent.stat().st_mode)) == (0o600, 0o700)
 
-    site.run("epilog", gpus="4", **run)
+    site.run("epilog", gpus="4", SLURM_JOB_START_TIME="1700000000", SLURM_JOB_NODELIST="n[1-2]")
 
     assert written(site, "reset/resets") == ["reset -i 1", "reset -i 4"]
     assert site.asked == asked, "it costs no question"
