@@ -30,7 +30,7 @@ MOST_NEW = 3_000
 MOST_KEPT = 400_000
 
 _MOST_LESSONS = 20
-"""Trials of a job, the latest, that correct its predictions."""
+"""Users whose latest trial beside a job corrects its predictions: one user's many jobs teach as much as one job."""
 
 
 class Footing(StrEnum):
@@ -253,8 +253,9 @@ class Companions:
         if not mine:
             return []
         if (key, as_host) not in self._errors:
-            last = sorted(mine, key=lambda pair: (self._tried_at(pair), pair), reverse=True)[:_MOST_LESSONS]
-            self._errors[key, as_host] = [error for pair in last if (error := self._error(pair)) is not None]
+            last = sorted(mine, key=lambda pair: (self._tried_at(pair), pair))
+            known = {pair[as_host].user: error for pair in last if (error := self._error(pair)) is not None}
+            self._errors[key, as_host] = list(known.values())[-_MOST_LESSONS:]
         return self._errors[key, as_host]
 
     def _tried_at(self, pair: tuple[ProfileKey, ProfileKey]) -> float:

@@ -118,6 +118,6 @@ def test_a_gpu_that_became_slow_is_told_by_its_ranks_and_avoided(slurm: Slurm, n
     now = scores(slurm)
     moved = now.pop((NAME, slow))
     print(f"the slow GPU's score: 1.00 -> {moved:.3f}; all others: {min(now.values()):.3f} to {max(now.values()):.3f}")
-    assert moved > 1.08
+    assert 1.02 < moved < 1.04, "one user's word moves a score by 3 %"
     assert all(abs(score - 1.0) < 0.01 for score in now.values())
     until("berthd to plan by it", lambda: chosen(slurm) != slow or None, 60)

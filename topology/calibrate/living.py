@@ -5,6 +5,9 @@ how long a run took are not known, so that a report says how its GPUs differ, an
 say how their sets of GPUs differ. The score table is what is known before; what is known afterwards is exact for this
 model, by application class. Two things lie outside of it, and are looked for first: a GPU that has changed since, to
 which its old score must not cling, and a host that is late, for which no GPU is to blame.
+
+A report is a user's word, which may be false. So each user has one vote on a GPU, however many runs report. A score
+stays within `_WORTH` of the median vote, and within `_WORTH` of the table until `_LEAST_USERS` have voted.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ _CHANGED_SD = 0.20
 """Standard deviation of the score of a GPU that has changed."""
 _SURE, _WORTH, _LEAST_RUNS = 4.5, 0.03, 3
 """A change is believed from so many standard errors, so much (as a logarithm) and so many runs on."""
+_LEAST_USERS = 3
+"""Votes from which on one false vote is not the median."""
 _LATE_SHARE = 0.5
 """If more than this part of a node's GPUs became slower together, the host is the cause."""
 _CLOCK_SD, _CLOCK_OWN_SD = 0.010, 0.010
@@ -48,6 +53,10 @@ _MAD_TO_SD = 1.4826
 Told = Literal["", "changed", "host"]
 Where = tuple[str, int, str]
 """Node, position, UUID."""
+Clocks = dict[Where, dict[str, float]]
+"""By GPU and user."""
+Apart = dict[int, dict[str, list[float]]]
+"""By GPU and user, a value for each run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Living:
     reports: int
     """Number of job runs with information about this GPU."""
     clocks: int
-    """Number of the guard's samples."""
+    """Number of users under whose jobs the guard saw the clock."""
     told: Told = ""
     """`changed`: no longer what was calibrated, measure it again; `host`: its node is late, the score is kept."""
 
@@ -100,36 +109,43 @@ def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
     return replace(job, ranks=tuple(rank for rank in job.ranks if _new(rank, job.at, since)))
 
 
-def _clock_times(reports: Sequence[ClockReport]) -> dict[Where, list[float]]:
-    """Returns by GPU the times derived from its clocks: logarithms over the median of its model, limit and work."""
+def _user(app: str) -> str:
+    """Returns the user of an application: berthd names it `1004-7f`."""
+    return app.partition("-")[0]
+
+
+def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
+    """Returns by GPU and user the time derived from clocks: logarithms over the median of its model, limit and work."""
     peers: dict[tuple[str, float, str], list[ClockReport]] = defaultdict(list)
     for one in reports:
         if one.seconds >= _LEAST_CLOCK_S:
             peers[one.model, one.power_limit_w, one.app].append(one)
-    found: dict[Where, list[float]] = defaultdict(list)
-    for some in peers.values():
+    found: dict[Where, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (_, _, app), some in peers.items():
         by_gpu: dict[Where, list[float]] = defaultdict(list)
         for one in some:
             by_gpu[one.node, one.position, one.uuid].append(one.sm_mhz)
         if len(by_gpu) >= _LEAST_CLOCKS:
             typical = median(median(clocks) for clocks in by_gpu.values())
             for where, clocks in by_gpu.items():
-                found[where] += [math.log(typical / clock) for clock in clocks]
-    return found
+                found[where][_user(app)] += [math.log(typical / clock) for clock in clocks]
+    return {where: {user: median(seen) for user, seen in users.items()} for where, users in found.items()}
 
 
-def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: dict[Where, list[float]]) -> list[Living]:
+def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: Clocks) -> list[Living]:
     """Returns all scores of one class."""
     index = {_where(one): place for place, one in enumerate(scores)}
     mean = np.log([one.score for one in scores])
     prior = np.array([one.error or _UNKNOWN_SD for one in scores]) ** 2
     noise = PUBLISHED.get(scores[0].app_class, PUBLISHED["compute"])
     seen = _Seen(jobs, index)
-    told = _changed(seen, scores, mean, prior, noise, clocks)
+    votes = seen.apart(mean)
+    told = _changed(votes, scores, mean, prior, noise, clocks)
     wide = np.array([told.get(place) == "changed" for place in range(len(scores))])
     start = np.where(wide, prior + _CHANGED_SD**2, prior)
     late = {place for place, what in told.items() if what == "host"}
     after, variance, counts = _posterior(seen.without(late), mean, start, noise, index, clocks)
+    after = _bounded(after, mean, {place: one for place, one in votes.items() if place not in late}, clocks, index)
     made = []
     for place, one in enumerate(scores):
         looks = len(clocks.get(_where(one), ()))
@@ -167,6 +183,16 @@ class _Seen:
                 times = np.log([rank.own_ms for _, rank in mine])
                 self.jobs.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
 
+    def apart(self, mean: Floats) -> Apart:
+        """Returns how far each GPU was from the middle of its run, beyond its score, by GPU and user."""
+        found: Apart = defaultdict(lambda: defaultdict(list))
+        for job in self.jobs:
+            if job.gpus.size > 1:
+                rest = job.times - mean[job.gpus]
+                for place, value in zip(job.gpus.tolist(), (rest - np.median(rest)).tolist(), strict=True):
+                    found[place][_user(job.app)].append(value)
+        return found
+
     def without(self, late: set[int]) -> list[_Job]:
         """Returns runs without GPUs whose host is late."""
         kept = []
@@ -178,27 +204,22 @@ class _Seen:
 
 
 def _changed(
-    seen: _Seen,
+    apart: Apart,
     scores: Sequence[Score],
     mean: Floats,
     prior: Floats,
     noise: Variances,
-    clocks: dict[Where, list[float]],
+    clocks: Clocks,
 ) -> dict[int, Told]:
     """Finds GPUs whose times differ surely from their score, run after run, with the cause: GPU or host."""
-    apart: dict[int, list[float]] = defaultdict(list)
-    for job in seen.jobs:
-        if job.gpus.size > 1:
-            rest = job.times - mean[job.gpus]
-            for place, value in zip(job.gpus.tolist(), (rest - np.median(rest)).tolist(), strict=True):
-                apart[place].append(value)
     sd = math.sqrt(noise.node_run + noise.gpu_run)
     moved: dict[int, float] = {}
-    for place, values in apart.items():
-        middle = median(values)
+    for place, users in apart.items():
+        middle = median(median(values) for values in users.values())
+        runs = sum(map(len, users.values()))
         # A median's variance is pi / 2 times a mean's.
-        sure = _SURE * math.sqrt(prior[place] + 1.57 * sd**2 / len(values))
-        if len(values) >= _LEAST_RUNS and abs(middle) > max(sure, _WORTH):
+        sure = _SURE * math.sqrt(prior[place] + 1.57 * sd**2 / runs)
+        if runs >= _LEAST_RUNS and abs(middle) > max(sure, _WORTH):
             moved[place] = middle
     by_node: dict[str, list[int]] = defaultdict(list)
     for place in apart:
@@ -210,11 +231,23 @@ def _changed(
         looks = clocks.get(_where(scores[place]))
         if looks:
             # A chip that is slower shows it in its clock; one that is kept waiting does not.
-            by_host = shift > 0 and median(looks) - mean[place] < 0.5 * shift
+            by_host = shift > 0 and median(looks.values()) - mean[place] < 0.5 * shift
         else:
             by_host = shift > 0 and together > _LATE_SHARE * len(siblings) > 1
         told[place] = "host" if by_host else "changed"
     return told
+
+
+def _bounded(after: Floats, mean: Floats, votes: Apart, clocks: Clocks, index: dict[Where, int]) -> Floats:
+    """Returns the scores, as logarithms, held within what the users' votes on each GPU allow."""
+    middle = np.zeros(mean.size)
+    for where, place in index.items():
+        said = {user: median(values) for user, values in votes.get(place, {}).items()}
+        said |= {user: value - mean[place] for user, value in clocks.get(where, {}).items()}
+        if len(said) >= _LEAST_USERS:
+            middle[place] = median(said.values())
+    held: Floats = np.clip(after, mean + middle - _WORTH, mean + middle + _WORTH)
+    return held
 
 
 def _posterior(
@@ -223,7 +256,7 @@ def _posterior(
     prior: Floats,
     noise: Variances,
     index: dict[Where, int],
-    clocks: dict[Where, list[float]],
+    clocks: Clocks,
 ) -> tuple[Floats, Floats, Floats]:
     """Returns means, variances and numbers of runs. Only GPUs with data are in the system of equations."""
     counts = np.zeros(mean.size)
@@ -239,7 +272,7 @@ def _posterior(
     for place, looks in looked.items():
         weight = 1.0 / (_CLOCK_SD**2 + _CLOCK_OWN_SD**2 / len(looks))
         precision[row[place], row[place]] += weight
-        linear[row[place]] += weight * (float(np.mean(looks)) - mean[place])
+        linear[row[place]] += weight * (float(np.mean(list(looks.values()))) - mean[place])
     by_app: dict[str, list[_Job]] = defaultdict(list)
     for job in jobs:
         by_app[job.app].append(job)

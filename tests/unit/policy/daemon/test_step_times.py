@@ -138,14 +138,14 @@ def calibrated(folder: Path) -> Path:
     return folder / "scores.csv"
 
 
-def recorded(folder: Path, told: Sequence[str]) -> Path:
-    """What berthd makes of the guard's notices."""
+def recorded(folder: Path, told: Sequence[str], user_of: Callable[[int], int] = lambda _job: 0) -> Path:
+    """What berthd makes of the guard's notices; `user_of` a job."""
     record = Record(folder / "steps")
     at = time.time() - 600.0
     for number, text in enumerate(told):
         found = read_word(text.encode())
         assert found is not None, text
-        record.hear(found, running(found.job, "n1", 0xFF, 3_000), "compute", at + number / 1_000)
+        record.hear(found, running(found.job, "n1", 0xFF, 3_000, user=user_of(found.job)), "compute", at + number / 1_000)
     record.write_due(at + 300.0, lambda _node, _uuid: "NVIDIA H200")
     return folder / "steps"
 
@@ -169,7 +169,10 @@ def test_a_gpu_that_became_slow_is_found_within_an_hour_of_jobs(node: Node, tmp_
     table = calibrated(tmp_path)
     three_jobs(node, 1_200)
     recorded(tmp_path, node.told)
+    assert living(tmp_path)[SLOW] == pytest.approx(1.03, abs=0.001), "the word of one user"
 
+    (tmp_path / "steps").unlink()
+    recorded(tmp_path, node.told, user_of=lambda job: 1_000 + job)
     scores = living(tmp_path)
     assert scores[SLOW] == pytest.approx(1.2, abs=0.03)
     assert all(abs(score - 1.0) < 0.02 for gpu, score in enumerate(scores) if gpu != SLOW)

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.bench.scores_steps import Weeks, living
+from tests.examples import examples
 from topology.calibrate.living import Living, refresh, table
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import FORMAT, ClockReport, JobReport, Rank, Report, decode, encode
@@ -51,14 +54,52 @@ def by_place(found: Sequence[Living]) -> dict[tuple[str, int], Living]:
 
 def test_a_gpu_that_became_slow_is_found_by_its_jobs_and_its_score_follows() -> None:
     known = scores()
-    found = by_place(refresh(known, [run(n, known, {("n1", 2): 1.2}) for n in range(8)], NOW))
+    found = by_place(refresh(known, of_users(1, 2, 3, runs=3, slow=1.2, some=known), NOW))
 
     slow = found["n1", 2]
     assert slow.told == "changed"
     assert slow.score.score == pytest.approx(1.2, abs=0.03)
-    assert (slow.before, slow.reports) == (1.0, 8)
+    assert (slow.before, slow.reports) == (1.0, 9)
     others = [one for place, one in found.items() if place != ("n1", 2)]
     assert all(not one.told and abs(one.score.score - 1.0) < 0.015 for one in others)
+
+
+def of_users(*users: int, runs: int, slow: float, some: Sequence[Score]) -> list[Report]:
+    """Runs of these users, one after the other, in which n1's third GPU is slow."""
+    return [run(n, some, {("n1", 2): slow}, f"{user}-7f") for user in users for n in range(runs)]
+
+
+@given(
+    st.integers(1, 40),
+    st.floats(0.01, 100.0),
+    st.integers(0, 2),
+    st.booleans(),
+    st.floats(0.005, 0.05),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_one_users_runs_and_clocks_move_a_score_by_three_percent_however_many_and_false_they_are(
+    runs: int, lie: float, honest: int, by_clock: bool, error: float
+) -> None:
+    known = scores(error=error)
+    said = of_users(1004, runs=runs, slow=lie, some=known)
+    if by_clock:
+        said += [replace(one, app="1004-7f") for one in clocks(known, {("n1", 2): lie})] * runs
+    for user in range(honest):
+        said += of_users(2000 + user, runs=3, slow=1.0, some=known)
+
+    # Honest runs differ by a percent.
+    most = 0.031 if honest < 2 else 0.05
+    for one in refresh(known, said, NOW):
+        assert abs(math.log(one.score.score)) <= most, f"{one.score.node} GPU {one.score.position}: {one.score.score}"
+
+
+@given(st.integers(1, 40), st.sampled_from([0.02, 0.7, 1.0, 1.5, 50.0]))
+@settings(max_examples=examples(30), deadline=None)
+def test_one_false_user_among_three_does_not_hide_that_a_gpu_became_slow(runs: int, lie: float) -> None:
+    known = scores()
+    said = of_users(1004, runs=runs, slow=lie, some=known) + of_users(1, 2, 3, runs=3, slow=1.2, some=known)
+
+    assert by_place(refresh(known, said, NOW))["n1", 2].score.score == pytest.approx(1.2, abs=0.06)
 
 
 def test_two_slow_runs_are_no_change() -> None:
@@ -79,7 +120,7 @@ def test_a_node_of_which_all_gpus_became_slow_has_a_late_host_and_keeps_its_scor
     assert not any(one.told for place, one in found.items() if place[0] != "n1")
 
 
-def clocks(known: Sequence[Score], slow: dict[tuple[str, int], float]) -> list[Report]:
+def clocks(known: Sequence[Score], slow: dict[tuple[str, int], float]) -> list[ClockReport]:
     return [
         ClockReport(
             one.node, one.position, one.uuid, AT, "V100", 300.0, 1500.0 / slow.get((one.node, one.position), 1.0), 60.0
@@ -90,7 +131,7 @@ def clocks(known: Sequence[Score], slow: dict[tuple[str, int], float]) -> list[R
 
 def test_the_clock_tells_a_slow_chip_from_a_late_host() -> None:
     known = scores()
-    jobs: list[Report] = [run(n, known, {("n1", 2): 1.2}) for n in range(8)]
+    jobs = of_users(1, 2, 3, runs=3, slow=1.2, some=known)
 
     chip = by_place(refresh(known, [*jobs, *clocks(known, {("n1", 2): 1.2})], NOW))["n1", 2]
     host = by_place(refresh(known, [*jobs, *clocks(known, {})], NOW))["n1", 2]
@@ -103,7 +144,8 @@ def test_the_clock_tells_a_slow_chip_from_a_late_host() -> None:
 def test_clocks_alone_move_a_score_that_little_is_known_of_and_say_nothing_of_memory() -> None:
     known = scores(error=0.03)
     memory = [replace(one, app_class="memory") for one in known]
-    found = refresh([*known, *memory], clocks(known, {("n0", 0): 1.1}), NOW)
+    seen = [replace(one, app=f"{user}-7f") for user in range(3) for one in clocks(known, {("n0", 0): 1.1})]
+    found = refresh([*known, *memory], seen, NOW)
 
     assert 1.07 < found[0].score.score < 1.1
     assert found[0].score.error < 0.015
