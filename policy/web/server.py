@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from math import isfinite, nan
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from policy.plan.answer.explain import rows
+from policy.site.http_server import BoundedServer
 from policy.web.access import COOKIE, NoAccessError, WebAccess
 from policy.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, WebViewer, seen_by
 
 MOST_VIEWERS = 200
 """Open event streams; whoever comes later is told so, and may still load the page."""
-MOST_CONNECTIONS = 512
 MOST_KEPT = 64
 """Replies that are kept ready."""
 PATIENCE = 15.0
@@ -170,6 +170,11 @@ class WebHandler(BaseHTTPRequestHandler):
     timeout = PATIENCE
     server: "WebServer"
 
+    def handle_one_request(self) -> None:
+        """Takes one of a connection's requests, each within a deadline of its own."""
+        self.server.expect(self.connection)
+        super().handle_one_request()
+
     def do_GET(self) -> None:
         """Answers a request."""
         self._answer()
@@ -233,6 +238,7 @@ class WebHandler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_VIEWERS} viewers are connected; try again later")
             return
         self.close_connection = True
+        self.server.expect(self.connection, deadline=False)
         try:
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", "text/event-stream")
@@ -289,10 +295,11 @@ class WebHandler(BaseHTTPRequestHandler):
         """Logs nothing: who looks at which job is private."""
 
 
-class WebServer(ThreadingHTTPServer):
-    """The server; a thread for each connection, and a bounded number of them."""
+class WebServer(BoundedServer):
+    """The server of the page."""
 
-    daemon_threads = True
+    most_connections = 512
+    lives_for = PATIENCE
     allow_reuse_address = True
     request_queue_size = 128
 
@@ -312,7 +319,6 @@ class WebServer(ThreadingHTTPServer):
             f"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self' {embed_in}".strip()
         )
         self._names = frozenset({"localhost", "127.0.0.1", "[::1]", address[0].lower(), *map(str.lower, names)})
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._files = {
             name: _packed(files("policy.web").joinpath("static", name).read_bytes()) for name, _ in _FILES.values()
         }
@@ -326,20 +332,6 @@ class WebServer(ThreadingHTTPServer):
     def file(self, name: str) -> tuple[bytes, bytes]:
         """Returns a file of the page, plain and compressed."""
         return self._files[name]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection; beyond the bound it is closed at once."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves one connection, and gives its place back."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leaves viewers alone who hang up; every other fault is reported."""

@@ -7,15 +7,12 @@
 * `/metrics/PAGE` shows metrics; a standby sends the reader to the first SlurmctldHost.
 """
 
-import contextlib
 import ipaddress
 import socket
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
 from prometheus_client import exposition
@@ -24,13 +21,10 @@ from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import PAGES, MetricsPage, PageName, Sources
 from policy.formats.errors import DaemonError
 from policy.site import log
+from policy.site.http_server import BoundedServer
 
 FRESH = 30_000
 """Milliseconds up to which a reading is fresh; jobs are placed by none that is older."""
-
-MOST_CONNECTIONS = 32
-LIVES_FOR = 10.0
-"""Seconds after which a connection is cut, whatever it does."""
 
 _TEXT = "text/plain; charset=utf-8"
 _ROOT = """berthd index of endpoints:
@@ -142,10 +136,9 @@ def _told(checks: Mapping[str, bool]) -> str:
     return "".join(f"{name}:{'TF'[not passed]}\n" for name, passed in checks.items())
 
 
-class MetricsServer(ThreadingHTTPServer):
-    """A thread for each connection, of which there are few, and none for long."""
+class MetricsServer(BoundedServer):
+    """Serves one site on one port."""
 
-    daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, site: MetricsSite, address: str, port: int, each_turn: Callable[[], None] | None = None) -> None:
@@ -153,37 +146,14 @@ class MetricsServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
         self.site = site
         self._each_turn = each_turn
-        self._open: dict[Any, float] = {}
-        self._lock = threading.Lock()
         try:
             super().__init__((address, port), _Handler)
         except OSError as problem:
             raise DaemonError(f"cannot serve metrics on {address} port {port}: {problem.strerror}") from None
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection, unless there are too many."""
-        with self._lock:
-            full = len(self._open) >= MOST_CONNECTIONS
-            if not full:
-                self._open[request] = time.monotonic()
-        if full:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Closes a connection."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
     def service_actions(self) -> None:
-        """Cuts connections that last too long."""
-        with self._lock:
-            late = [request for request, since in self._open.items() if time.monotonic() - since > LIVES_FOR]
-            for request in late:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+        """Cuts connections that last too long, and takes the caller's turn."""
+        super().service_actions()
         if self._each_turn is not None:
             self._each_turn()
 

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from policy.daemon.metrics import web
 from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import PAGES, TABLE, Sources
 from policy.daemon.metrics.hook_calls import HookCalls
@@ -301,8 +300,8 @@ def test_a_page_comes_over_the_wire_and_only_get_is_known() -> None:
 
 
 def test_silent_readers_do_not_keep_others_out_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "LIVES_FOR", 0.5)
-    monkeypatch.setattr(web, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(MetricsServer, "lives_for", 0.5)
+    monkeypatch.setattr(MetricsServer, "most_connections", 4)
     with serving() as port, ExitStack() as peers:
         silent = [peers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(4)]
         for peer in silent:

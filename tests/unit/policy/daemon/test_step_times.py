@@ -145,7 +145,9 @@ def recorded(folder: Path, told: Sequence[str], user_of: Callable[[int], int] = 
     for number, text in enumerate(told):
         found = read_word(text.encode())
         assert found is not None, text
-        record.hear(found, running(found.job, "n1", 0xFF, 3_000, user=user_of(found.job)), "compute", at + number / 1_000)
+        record.hear(
+            found, running(found.job, "n1", 0xFF, 3_000, user=user_of(found.job)), "compute", at + number / 1_000
+        )
     record.write_due(at + 300.0, lambda _node, _uuid: "NVIDIA H200")
     return folder / "steps"
 

@@ -2,11 +2,14 @@
 
 import getpass
 import gzip
+import http.client
 import json
 import os
+import select
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from policy.web.access import MUNGE_TEXT, WebAccess, read_tokens
 from policy.web.model import WebMoment, WebViewer
 from policy.web.server import Exhibit, poll
 from policy.web.simulated import SimulatedSource
+from tests.unit.policy.daemon.test_notices import raise_file_limit
 from tests.unit.policy.web.test_web_model import StandInSlurm, job, live
 from tests.unit.policy.web.web_world import asked, served, simulated_day, told
 
@@ -275,3 +279,60 @@ def test_a_live_page_has_one_moment_whatever_is_asked() -> None:
     exhibit = Exhibit(source)
     first = exhibit.moment(WebViewer(), None)
     assert all(exhibit.moment(WebViewer(), float(at)) is first for at in range(10))
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["another peer", "the same proxy"])
+def test_520_connections_of_one_peer_that_send_a_byte_now_and_then_shut_the_page_for_nobody(
+    day: SimulatedSource, source: str
+) -> None:
+    raise_file_limit()
+    with served(day) as server, ExitStack() as peers:
+        slow = []
+        for _ in range(520):
+            slow.append(peers.enter_context(connected(server)))
+            slow[-1].sendall(b"GET / HTTP/1.1\r\nX: ")
+        for _ in range(20):
+            for one in slow:
+                with suppress(OSError):
+                    one.sendall(b"x")
+            seen = http.client.HTTPConnection("127.0.0.1", server.server_address[1], 20, (source, 0))
+            seen.request("GET", "/api/room")
+            assert seen.getresponse().status == 200
+            seen.close()
+
+
+def test_a_request_that_trickles_in_is_cut_at_its_deadline_and_a_viewers_stream_is_not(
+    day: SimulatedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.WebServer, "lives_for", 0.5)
+    with served(day, patience=0.1) as server, connected(server) as slow:
+        viewer = first_lines(server.server_address[1])
+        slow.sendall(b"GET / HTTP/1.1\r\n")
+        with suppress(OSError):
+            for _ in range(400):
+                slow.sendall(b"X: x\r\n")
+                time.sleep(0.02)
+                if select.select([slow], [], [], 0)[0]:  # hung up
+                    break
+        assert slow.recv(1) == b""
+        for _ in range(10):
+            until(viewer, b"still here")
+        viewer.close()
+
+
+@pytest.mark.parametrize("greedy", [3, 30])
+def test_the_peer_with_most_connections_makes_room(
+    day: SimulatedSource, monkeypatch: pytest.MonkeyPatch, greedy: int
+) -> None:
+    monkeypatch.setattr(module.WebServer, "most_connections", 4)
+    with served(day) as server, ExitStack() as peers:
+        honest = [peers.enter_context(connected(server, f"127.0.0.{number}")) for number in (2, 3)]
+        for _ in range(greedy):
+            peers.enter_context(connected(server))
+        for one in honest:
+            one.sendall(b"GET /api/room HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert one.recv(15).startswith(b"HTTP/1.1 200")
+
+
+def connected(server: module.WebServer, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), 20, (source, 0))
