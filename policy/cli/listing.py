@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from policy.cli.output import say
 from policy.formats.errors import UsageError, nearest
 from policy.formats.messages import one_line
+from policy.formats.moments import local_time
 
 __all__ = ["Column", "add_list_options", "columns_of", "lines_of", "list_parser", "moment", "say_age", "span"]
 
@@ -89,7 +90,7 @@ def _cut(text: str, width: int) -> str:
 
 def moment(seconds: float | None) -> str:
     """Writes a moment as squeue does."""
-    return "N/A" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
+    return "N/A" if seconds is None else local_time(seconds)
 
 
 def span(seconds: float | None) -> str:

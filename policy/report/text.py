@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from policy.formats import hostlist
+from policy.formats.moments import bounded
 
 _LONGEST_NUMBER = 16
 _LONGEST_LIST = 40
@@ -327,7 +328,7 @@ def _worth(found: Mapping[str, Any]) -> ReportTable:
 
 def day(moment: float) -> str:
     """Formats a moment as a date and a time."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(bounded(moment), UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def span(seconds: float) -> str:

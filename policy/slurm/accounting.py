@@ -7,11 +7,11 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import IO, cast
 
 from policy.formats.errors import SlurmError
+from policy.formats.moments import local_time
 from policy.slurm.unstarted import not_started
 
 __all__ = ["days", "opened"]
@@ -52,7 +52,7 @@ def opened(path: Path) -> IO[str]:
 @contextmanager
 def _sacct(begin: float, end: float, columns: Sequence[str], separator: str) -> Iterator[Iterable[str]]:
     """Yields sacct's lines while it writes them."""
-    words = ["sacct", "-aDP", "-S", _local(begin), "-E", _local(end), "-o", ",".join(columns)]
+    words = ["sacct", "-aDP", "-S", local_time(begin), "-E", local_time(end), "-o", ",".join(columns)]
     if separator != "|":
         words.append(f"--delimiter={separator}")
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
@@ -87,7 +87,3 @@ def _sacct(begin: float, end: float, columns: Sequence[str], separator: str) -> 
 def _chain(first: str, rest: IO[str]) -> Iterator[str]:
     yield first
     yield from rest
-
-
-def _local(moment: float) -> str:
-    return datetime.fromtimestamp(moment).strftime("%Y-%m-%dT%H:%M:%S")  # noqa: DTZ006 - sacct wants local time

@@ -61,6 +61,15 @@ def listed(
     return dict(kinds)
 
 
+def mark(path: Path) -> tuple[int, int, int] | None:
+    """Returns what tells this list from another one; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def write(path: Path, jobs: Mapping[int, int]) -> None:
     """Replace the list by these jobs' own ids and kinds; a reader sees the former list or the new one, never a part."""
     words = array("I", [word for job in sorted(jobs.items()) for word in job])

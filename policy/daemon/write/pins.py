@@ -41,6 +41,8 @@ class Pins:
         self._pinned_file = pinned_file
         self._skipped = skipped
         self._listed: Mapping[int, int] | None = None
+        self._list_mark: object = None
+        """The file as it was written: one that was removed or changed since is written again."""
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
@@ -145,11 +147,12 @@ class Pins:
         """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""
         jobs = pinned.listed(queue, everybody, self._skipped)
         now = time.monotonic()
-        if jobs == self._listed or now < self._no_list_before:
+        as_written = jobs == self._listed and self._list_mark == pinned.mark(self._pinned_file)
+        if as_written or now < self._no_list_before:
             return
         try:
             pinned.write(self._pinned_file, jobs)
-            self._listed = jobs
+            self._listed, self._list_mark = jobs, pinned.mark(self._pinned_file)
         except DaemonError as problem:
             self._no_list_before = now + _RETRY_LIST_EVERY
             log.error(problem)

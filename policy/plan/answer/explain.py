@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from policy.formats import hostlist, preflight_mark
 from policy.formats.messages import tagged
+from policy.formats.moments import local_time
 from policy.retry.classes import CLASSES
 
 __all__ = ["rows", "sentence"]
@@ -41,7 +42,7 @@ def _happens(slurm_state: str, values: Mapping[str, str]) -> str:
     """Returns what happens to a job, and why."""
     reason = values.get("why", "no reason was given")
     if slurm_state == "PENDING" and "because" in values:
-        expected = f", expected at {_moment(start)}" if (start := values.get("start", "")).isdigit() else ""
+        expected = f", expected at {local_time(start)}" if (start := values.get("start", "")).isdigit() else ""
         place = f" for {_place(values)}{expected}" if "nodes" in values else ""
         return f"waits{place}: {values.get('because_text') or values['because']}"
     if values.get("state") in {"passed", "released"}:
@@ -54,7 +55,7 @@ def _happens(slurm_state: str, values: Mapping[str, str]) -> str:
         done = "runs" if slurm_state in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"} else "ran"
         return f"{done} on {_place(values)}: {reason}"
     if values.get("state") == "waiting":
-        expected = f", expected at {_moment(start)}" if (start := values.get("start", "")).isdigit() else ""
+        expected = f", expected at {local_time(start)}" if (start := values.get("start", "")).isdigit() else ""
         return f"waits for {_place(values)}{expected}: {reason}"
     return f"has {_place(values)} and starts when Slurm starts it: {reason}"
 
@@ -85,7 +86,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         if "held" in values:
             found.append(("enforced", f"{values.get('held_text', '')} ({values['held'].replace(',', ', ')})"))
     if values.get("state") == "waiting" and values.get("start", "").isdigit():
-        found.append(("expected", _moment(values["start"])))
+        found.append(("expected", local_time(values["start"])))
     if "because" in values and slurm_state == "PENDING":
         found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
     found += _preflight(values, slurm_state)
@@ -104,7 +105,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         found.append(("asked", values["asked"].replace(";", ", ")))
     found += [(f"--{name[2:]}", value or "given") for name, value in values.items() if name.startswith("f.")]
     if values.get("at", "").isdigit():
-        found.append(("decided", _moment(values["at"])))
+        found.append(("decided", local_time(values["at"])))
     if values.get("pins", "0") != "0":
         found.append(("moved", f"{values['pins']} times since"))
     return found
@@ -115,12 +116,12 @@ def _moved(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]
     found = []
     if "move_until" in values:
         names, _, gpus = values.get("move_to", "").partition(":")
-        when = "" if slurm_state == "PENDING" else f" by {_moment(values['move_until'])}"
+        when = "" if slurm_state == "PENDING" else f" by {local_time(values['move_until'])}"
         found.append(("moves on", f"to {names} (GPUs {gpus}){when}, because {values.get('move_text', '?')}"))
     times = [one for one in values.get("moves", "").split(",") if one.isdigit()]
     if times and not found:
         often = "once" if len(times) == 1 else f"{len(times)} times"
-        found.append(("moved on", f"{often} while it ran, last at {_moment(times[-1])}"))
+        found.append(("moved on", f"{often} while it ran, last at {local_time(times[-1])}"))
     return found
 
 
@@ -181,7 +182,7 @@ def _failure(values: Mapping[str, str]) -> list[tuple[str, str]]:
     if "retry_text" in values:
         found.append(("try again", f"{'yes' if 'again' in values else 'no'}: {values['retry_text']}"))
     if values.get("again", "").isdigit():
-        found.append(("not before", _moment(values["again"])))
+        found.append(("not before", local_time(values["again"])))
     return found
 
 
@@ -200,7 +201,3 @@ def _insists(values: Mapping[str, str]) -> str:
         return text
     left = int(values["until"]) - int(time.time())
     return f"{text}, {left} s left" if left > 0 else f"{text}, which are over"
-
-
-def _moment(seconds: str) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(seconds)))

@@ -13,6 +13,7 @@ from typing import TypeVar
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.errors import SlurmError
+from policy.formats.moments import local_time
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
@@ -343,7 +344,7 @@ def _begin(value: str) -> str:
     """A begin time as scontrol takes it."""
     if value.startswith("+"):
         return f"now{value}"
-    return "now" if value == changes.NOW else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(value)))
+    return "now" if value == changes.NOW else local_time(value)
 
 
 def _node_count(value: str) -> str:

@@ -14,6 +14,7 @@ from policy.daemon.known import topologies
 from policy.daemon.passes import planner as planner_module
 from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
+from policy.daemon.write.pins import Pins
 from policy.formats.errors import TooLong
 from policy.formats.excluded_nodes import KEY, mark_of
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
@@ -314,3 +315,30 @@ def test_a_job_that_moves_in_a_pass_is_not_put_back_for_its_list(tmp_path: Path,
     # What the reading shows of it is out of date, its old place too.
     assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n2",))]
     assert slurm.others == ["n1"]
+
+
+@pytest.mark.parametrize("harm", ["removed", "empty", "cut", "foreign", "grown"])
+def test_a_list_of_pinned_jobs_that_is_removed_or_damaged_is_written_again_at_the_next_pass(
+    tmp_path: Path, harm: str
+) -> None:
+    path = tmp_path / "pinned"
+    pins, queue = Pins(None, path), [running(1, "n1", 1, 60.0, segment={"tier": "guaranteed"})]  # type: ignore[arg-type]
+    pins.list_pinned((), queue)
+    whole, before = path.read_bytes(), path.stat()
+    pins.list_pinned((), queue)
+    assert path.stat().st_ino == before.st_ino, "an unharmed list is not written again"
+
+    match harm:
+        case "removed":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "cut":
+            path.write_bytes(whole[:-3])
+        case "foreign":
+            (tmp_path / "other").write_bytes(whole)
+            (tmp_path / "other").rename(path)
+        case "grown":
+            path.write_bytes(whole + b"\0")
+    pins.list_pinned((), queue)
+    assert path.read_bytes() == whole, f"{harm}: the plugin would let owners change pinned jobs"
