@@ -208,7 +208,8 @@ class QueuePasses:
             if self.over_quota(task) or (self.rolled is not None and self.rolled.holds(task, now)):
                 continue
             plan = profile.earliest(task.demand.every_split[0], duration)
-            if plan is not None:
+            # Where nothing runs, no end will make the policy take a job that it refuses: others are not kept waiting.
+            if plan is not None and (self._running.tasks or plan[0] > now):
                 start, nodes = plan
                 profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
 

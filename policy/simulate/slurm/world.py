@@ -8,6 +8,7 @@ Places are chosen by a placement policy at the start of a job, or by a `PlaceCho
 the same queue, passes, quotas and nodes.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -151,21 +152,28 @@ class SlurmWorld:
                 self._comes(moment, "node", partial(self._node_changes, event, begins=begins_then))
 
     def play(self) -> None:
-        """Plays events until all jobs have ended."""
+        """Plays events until all jobs have ended, or nothing more can start; the others then count as never started."""
         left = len(self.tasks)
         while len(self._ends) < left:
             moment = self.clock.next()
             if moment is None or self._is_stuck(moment):
-                self._leave_out([*self.queue, *self.held.values()])
-                break
+                waiting = [*self.queue, *self.held.values()]
+                never = (
+                    f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}: "
+                    "the policy gives them no place, or a node that they need never comes back"
+                )
+                if not self._ends:
+                    raise UsageError(never)
+                sys.stderr.write(f"berth simulate: {never}; the figures leave them out\n")
+                return
             self._waits.advance(moment)
             self.clock.step()
 
     def outcome(self, policy: str, began: float) -> SimulationOutcome:
         """Returns the outcome of a policy; `began` is when the simulation was started, by `perf_counter`."""
         chosen = self.settings.measured
-        ended = (task.job for task in self.tasks if task.job.id in self._ends)
-        measured = [job for job in ended if chosen is None or job.id in chosen]
+        wanted = [task.job for task in self.tasks if chosen is None or task.job.id in chosen]
+        measured = [job for job in wanted if job.id in self._ends]
         first = min((job.submit for job in measured), default=0.0)
         last = max((self._ends[job.id] for job in measured), default=0.0)
         levels = {size: Counter[str]() for size in SIZES}
@@ -173,9 +181,8 @@ class SlurmWorld:
         for job in with_gpus:
             levels[size_class(job.gpus)][self._levels[job.id]] += 1
         stretches = sorted(self.running.stretches, key=lambda one: (one.start, one.job))
-        extra: dict[str, object] = {"killed": self._killed, **self._empty_nodes(stretches)}
-        if left := len(self.tasks) - len(self._ends):
-            extra["never_started"] = left
+        never = {"never_started": len(wanted) - len(measured)} if len(measured) < len(wanted) else {}
+        extra: dict[str, object] = {"killed": self._killed, **never, **self._empty_nodes(stretches)}
         if self._relocator:
             extra["moved"] = self._relocator.moves
         if self.settings.counts_cores:
@@ -212,16 +219,6 @@ class SlurmWorld:
         if self.running.tasks or self.held or self._to_come:
             self._progress_at = moment
         return moment > self._progress_at + STUCK_AFTER + self._longest_wait
-
-    def _leave_out(self, waiting: "Sequence[Task]") -> None:
-        """Leaves jobs out that the policy does not place, though nothing else happens any more."""
-        if not self._ends:
-            raise UsageError(
-                f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}: the policy has no place for them "
-                f"while nothing runs, or a node that they need never comes back"
-            )
-        for task in waiting:
-            self._waits.go(task.job.id)
 
     # The events
 

@@ -6,11 +6,17 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from policy.cluster.fleet import Fleet
-from policy.formats.errors import UsageError
+from policy.cluster.view import View
+from policy.formats.errors import NotNow, UsageError
+from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
+from policy.request.demand import Demand
 from policy.simulate.berthd import processes
 from policy.simulate.berthd.records import request_of
 from policy.simulate.jobs import TraceJob
@@ -20,6 +26,7 @@ from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import Delays, Multifactor, Quotas, SlurmSettings
 from policy.simulate.world import Layout, build
+from tests.examples import examples
 
 LAYOUT = Layout(4, 8, nodes_per_leaf=2)
 AT_ONCE = Delays(read=0, plan=0, look=0, freed=0, update=0, most_held_up=0)
@@ -126,12 +133,40 @@ def test_priorities_order_what_berthd_pins(delays: Delays | None) -> None:
 
 @pytest.mark.parametrize("berthd", [False, True])
 @pytest.mark.parametrize("delays", [None, Delays()], ids=["instant", "timed"])
-def test_jobs_that_wait_for_a_node_that_never_comes_back_are_named(delays: Delays | None, berthd: bool) -> None:
+def test_jobs_that_wait_for_a_node_that_never_comes_back_are_named(
+    delays: Delays | None, berthd: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = SlurmSettings(berthd=berthd, delays=delays, events=[NodeEvent(0, 50, math.inf, math.inf)])
     jobs = [TraceJob("one", 8, 0, 400, limit=600), TraceJob("wide", 16, 60, 400, limit=600, nodes=2)]
 
-    with pytest.raises(UsageError, match="1 jobs can never start, first job wide; a node that they need never comes"):
-        run(jobs, build(Layout(2, 8)), BerthPolicy() if berthd else SlurmPolicy(), settings)
+    found = run(jobs, build(Layout(2, 8)), BerthPolicy() if berthd else SlurmPolicy(), settings)
+    assert ([job.id for job in found.jobs], found.extra["never_started"]) == (["one"], 1)
+    assert "1 jobs can never start, first job wide: the policy gives them no place, or" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"1 jobs can never start, first job wide: .* or a node that they need never"):
+        run(jobs[1:], build(Layout(2, 8)), BerthPolicy() if berthd else SlurmPolicy(), settings)
+
+
+class OnOneNode(SlurmPolicy):
+    """A site's policy that refuses jobs wider than a node."""
+
+    def place(self, demand: Demand, view: View) -> Berth:
+        if demand.n != 1:
+            raise NotNow("this site's jobs stay on one node")
+        return super().place(demand, view)
+
+
+@given(st.lists(st.sampled_from([1, 4, 8, 16, 24]), min_size=1, max_size=12))
+@hypothesis_settings(max_examples=examples(15), deadline=None)
+def test_a_policy_that_refuses_wide_jobs_loses_those_jobs_and_no_run(widths: list[int]) -> None:
+    jobs = [TraceJob(f"j{n}", gpus, n, 60, limit=120, nodes=-(-gpus // 8)) for n, gpus in enumerate(widths)]
+    narrow = [job.id for job in jobs if job.gpus <= 8]
+    if not narrow:
+        with pytest.raises(UsageError, match="the policy gives them no place"):
+            run(jobs, build(Layout(3, 8)), OnOneNode(), SlurmSettings())
+        return
+    found = run(jobs, build(Layout(3, 8)), OnOneNode(), SlurmSettings())
+    assert [job.id for job in found.jobs] == narrow, "jobs that the policy takes have run"
+    assert found.extra.get("never_started", 0) == len(jobs) - len(narrow)
 
 
 def test_a_job_that_follows_another_comes_when_that_has_ended() -> None:
