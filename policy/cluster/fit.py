@@ -43,7 +43,8 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
         request = replace(request, whole_nodes=True)
     if request.share:
         may_use = described(fleet, _allowed_to_share(request, fleet, may_use.nodes, names))
-    tier = ALONE if request.share else settle(request.flags, request.qos, terms.rules_of, *fleet.sharing.tiers)
+    share = request.share is not None
+    tier = settle(request.flags, request.qos, terms.rules_of, *fleet.sharing.tiers, share=share)
     if tier is not ALONE and fleet.sharing.guest_way == "mps":
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:

@@ -29,6 +29,7 @@ class Outcome:
     """Paths of its output files, as its user wrote them."""
     comment: str = ""
     """Its user's comment, by which some systems are told to requeue it; Berth never writes it."""
+    user: int = 0
 
 
 _REQUEUES = 5

@@ -76,22 +76,26 @@ def find(rules: Rules, qos: str, partition: str) -> str:
     return ""
 
 
-def settle(flags: Mapping[str, str], qos: str, partitions: str, default: Rules, allowed: Rules) -> Tier:
-    """Returns the tier of a job.
+def settle(
+    flags: Mapping[str, str], qos: str, partitions: str, default: Rules, allowed: Rules, *, share: bool = False
+) -> Tier:
+    """Returns the tier of a job; raises if a rule of the site does not allow it.
 
-    With several partitions, the first one gives the default tier, and each one must allow a tier that is asked for.
-    Each of several QOS must allow it too, as Slurm may start the job by any of them.
+    With several partitions, the first one gives the default tier, and each one must allow the job's tier. Each of
+    several QOS must allow it too, as Slurm may start the job by any of them. A share is never a guest, so a rule for
+    guests alone forbids it. A guest that asks for `upgrade` may come to own its GPU, so it must be allowed that too.
     """
     names = partitions.split(",")
     asked = flags.get("gpu-tier")
-    if asked is None:
-        said = find(default, qos, names[0])
-        return parse_tier(said) if said else ALONE
-    tier = parse_tier(asked)
+    said = asked or ("" if share else find(default, qos, names[0]))
+    tier = parse_tier(said) if said else ALONE
+    wanted = {EXCLUSIVE, GUARANTEED} if share else {tier.name}
     for one, name in product(qos.split(","), names):
-        may = find(allowed, one, name)
-        if may and tier.name not in may.split("+"):
-            by_qos = any(rule.kind == "qos" and rule.name == one for rule in allowed)
-            where = f"QOS {one}" if by_qos else f"partition {name}"
-            raise Never(f"--gpu-tier={asked}: a job of {where} may be {' or '.join(may.split('+'))}", 403)
+        may = find(allowed, one, name).split("+")
+        if may == [""] or (not wanted.isdisjoint(may) and not (asked and tier.upgrade and EXCLUSIVE not in may)):
+            continue
+        by_qos = any(rule.kind == "qos" and rule.name == one for rule in allowed)
+        where = f"QOS {one}" if by_qos else f"partition {name}"
+        what = f"--gpu-tier={asked}" if asked else "--gpu-share" if share else f"no --gpu-tier, which means {tier.name}"
+        raise Never(f"{what}: a job of {where} may be {' or '.join(may)}; say --gpu-tier={may[0]}", 403)
     return tier

@@ -46,4 +46,5 @@ def _outcome(job: JobJson) -> Outcome:
         may_requeue=job.requeue and job.batch_flag,
         logs=job.logs,
         comment=job.comment,
+        user=job.user_id,
     )

@@ -240,7 +240,7 @@ class Failures:
         if preflight_mark.is_one(values):
             # The job that depends on it ends with it: a second try would be for nobody.
             if self._preflights is not None:
-                self._preflights.failed(found.id, failure, config, at)
+                self._preflights.failed(found.id, found.user, failure, config, at)
         elif "f.retry" in values:
             others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in values)
             theirs = RetryDecision(again=False, reason=others)

@@ -45,8 +45,10 @@ class Preflights:
         self._accounts = accounts
         self._wait = wait
         self._run = run
-        self._jobs: dict[int, tuple[int, float]] = {}
-        """By pre-flight: the job that depends on it, and when that was last seen."""
+        self._jobs: dict[tuple[int, int], tuple[int, float]] = {}
+        """By pre-flight and user: the job that depends on it, and when that was last seen.
+
+        A job names its pre-flight by itself, so it may name another user's."""
         self._alone: dict[int, float] = {}
         """Pre-flights that fly and whose job no reading has shown: since when; infinite once it was looked for."""
         self._flying: dict[int, JobFacts] = {}
@@ -76,19 +78,21 @@ class Preflights:
             for number, job in flying.items()
             if job.state in _WAITING and not job.reason.startswith(_NOT_ITS_OWN)
         }
-        for number, since in self._could_begin.items():
-            if reading.at - since >= self._wait and number in self._jobs and number not in self._ended:
-                self._give_up(number, self._jobs[number][0])
-        watched = flying.keys() & self._jobs.keys()
+        watched = {(number, job.user) for number, job in flying.items()} & self._jobs.keys()
+        for one in sorted(watched):
+            since = self._could_begin.get(one[0], math.inf)
+            if reading.at - since >= self._wait and one[0] not in self._ended:
+                self._give_up(one)
+        watched &= self._jobs.keys()
         present = {job.id for job in reading.jobs if job.state in _PRESENT} if watched else set()
-        for number in watched:
-            job_id, seen = self._jobs[number]
+        for one in watched:
+            job_id, seen = self._jobs[one]
             if job_id in present or reading.at - seen <= 2.0:
                 continue
             if self._is_over(job_id):
-                self._end(number, f"job {job_id}, which waited for it, is gone")
+                self._end(one[0], f"job {job_id}, which waited for it, is gone")
             else:
-                self._jobs[number] = job_id, reading.at
+                self._jobs[one] = job_id, reading.at
 
     def _is_over(self, job_id: int) -> bool:
         """By its record: a reading may leave a job out, and to end its pre-flight would end the job."""
@@ -98,25 +102,31 @@ class Preflights:
             return False
 
     def _remember(self, marked: Iterable[JobFacts], at: float) -> None:
-        self._jobs = {number: job for number, job in self._jobs.items() if job[1] + REMEMBERED > at}
+        self._jobs = {one: job for one, job in self._jobs.items() if job[1] + REMEMBERED > at}
         for job in marked:
             if (number := preflight_mark.first(job.segment)) is not None and job.state in _WAITING:
-                self._jobs[number] = job.id, at
+                self._jobs[number, job.user] = job.id, at
 
     def _look_for_jobs(self, at: float) -> None:
         """Find the job of a pre-flight that nobody was seen to wait for: it was over before a reading showed it."""
-        self._alone = {number: self._alone.get(number, at) for number in self._flying.keys() - self._jobs.keys()}
-        due = {number for number, since in self._alone.items() if at - since >= _ALONE}
+        self._alone = {
+            number: self._alone.get(number, at)
+            for number, job in self._flying.items()
+            if (number, job.user) not in self._jobs
+        }
+        due = {(number, self._flying[number].user) for number, since in self._alone.items() if at - since >= _ALONE}
         if not due:
             return
-        self._alone |= dict.fromkeys(due, math.inf)
+        self._alone |= dict.fromkeys((number for number, _ in due), math.inf)
         with suppress(SlurmError):
             for job in self._gateway.read(ended=True).jobs:
-                if (number := preflight_mark.first(job.segment)) in due and number is not None:
-                    self._jobs[number] = job.id, at
+                number = preflight_mark.first(job.segment)
+                if number is not None and (number, job.user) in due:
+                    self._jobs[number, job.user] = job.id, at
 
-    def _give_up(self, number: int, job_id: int) -> None:
+    def _give_up(self, one: tuple[int, int]) -> None:
         """A job waits no longer for a pre-flight that does not begin."""
+        number, (job_id, _) = one[0], self._jobs[one]
         try:
             record = self._run("scontrol", "show", "job", str(job_id))
             found = _DEPENDENCY.search(record)
@@ -125,7 +135,7 @@ class Preflights:
         except SlurmError as problem:
             log.error(f"JobId={job_id} still waits for its pre-flight, job {number}: {problem}", 623)
             return
-        self._jobs.pop(number)
+        self._jobs.pop(one)
         text = f"did not begin within {self._wait:.0f} s, so that the job goes on without it"
         log.info(f"JobId={job_id} its pre-flight, job {number}, {text}", 624)
         self._annotate(job_id, {"preflight_text": text})
@@ -141,10 +151,10 @@ class Preflights:
         except SlurmError as problem:
             log.error(f"JobId={number} could not be cancelled: {problem}", 623)
 
-    def failed(self, number: int, failure: Classification, config: Mapping[str, str], at: float) -> None:
-        """A pre-flight failed: its job's own record says of what."""
+    def failed(self, number: int, user: int, failure: Classification, config: Mapping[str, str], at: float) -> None:
+        """A pre-flight of this user failed: its job's own record says of what."""
         self._failed += 1
-        job_id, _ = self._jobs.get(number, (0, 0.0))
+        job_id, _ = self._jobs.get((number, user), (0, 0.0))
         if not job_id:
             return
         new = {"preflight_fail": failure.failure, "preflight_sign": failure.sign}

@@ -155,7 +155,7 @@ def test_what_it_failed_of_is_written_into_a_job_that_still_waits() -> None:
     slurm = Slurm()
     known = flights(slurm)
     known.step(look(flying(), real()))
-    known.failed(FIRST, IMPORT, {}, NOW + 1)
+    known.failed(FIRST, 0, IMPORT, {}, NOW + 1)
 
     assert slurm.values["preflight_fail"] == "import_error"
     assert {key: slurm.values[key] for key in PLACED} == PLACED
@@ -173,7 +173,9 @@ def test_what_it_failed_of_goes_into_the_accounting_of_a_job_that_slurm_has_ende
     known = flights(slurm, accounts)
     known.step(look(flying(), real()))
     known.step(look(at=NOW + 1))
-    known.failed(FIRST, IMPORT, {"AccountingStorageType": "accounting_storage/slurmdbd", "ClusterName": "c"}, NOW + 60)
+    known.failed(
+        FIRST, 0, IMPORT, {"AccountingStorageType": "accounting_storage/slurmdbd", "ClusterName": "c"}, NOW + 60
+    )
     accounts.tend(NOW + 60 + AFTER)
 
     [words] = ran
@@ -183,12 +185,65 @@ def test_what_it_failed_of_goes_into_the_accounting_of_a_job_that_slurm_has_ende
     assert known.told == {"preflights": "0", "preflights_over": "1", "preflights_failed": "1"}
 
 
+STRANGER = 7
+"""The user of a job that names another user's pre-flight; `first` and `real` have user 0."""
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
+def test_a_strangers_job_that_names_a_preflight_is_not_its_job(order: int) -> None:
+    slurm = Slurm(depends=f"afterok:{FIRST}(unfulfilled)")
+    known = flights(slurm)
+    theirs = real(user=STRANGER, id=77)
+    for at in (0, 1):
+        known.step(look(first(), *[real(), theirs][::order], at=NOW + at))
+    known.step(look(first(), real(), at=NOW + 9))
+    assert slurm.done == [], "the stranger's job is gone, and the pre-flight has its own"
+    known.step(look(first(), real(), theirs, at=NOW + WAIT))
+
+    assert slurm.done == [f"scontrol update JobId={REAL} Dependency=", f"scancel {FIRST}"]
+
+
+def test_a_strangers_job_alone_neither_ends_a_preflight_nor_reads_what_it_failed_of() -> None:
+    slurm = Slurm("CANCELLED")
+    slurm.ended = [real(user=STRANGER, state="CANCELLED")]
+    known = flights(slurm)
+    known.step(look(first(), real(user=STRANGER)))
+    for at in (9, WAIT, 2 * WAIT):
+        known.step(look(flying(), at=NOW + at))
+    assert slurm.done == []
+    slurm.state = "PENDING"
+    known.failed(FIRST, 0, IMPORT, {}, NOW + 2 * WAIT)
+
+    assert "preflight_fail" not in slurm.values
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.sampled_from(["run", *"1234569"])), max_size=8))
+def test_whatever_jobs_name_only_those_of_the_same_user_are_touched(jobs: list[tuple[int, int, str]]) -> None:
+    """Jobs with a number, a user and a mark, some gone after a while: no user's mark reaches another user's job."""
+    of_user = {number: user for number, user, _ in jobs}
+    marks = {number: mark for number, _, mark in jobs}
+    slurm = Slurm("CANCELLED", depends="afterok:1")
+    known = flights(slurm)
+    facts = [
+        waiting(number, "n1", 1, segment={"preflight": mark}, user=of_user[number]) for number, mark in marks.items()
+    ]
+    for at in (0.0, 5.0, WAIT, WAIT + 5):
+        known.step(look(*facts, at=NOW + at))
+    for kept in range(len(facts)):
+        known.step(look(*facts[kept:], at=NOW + WAIT + 9 * (kept + 2)))
+
+    for one in filter(lambda text: text.startswith("scancel "), slurm.done):
+        target = int(one.split()[1])
+        assert marks[target] == "run"
+        assert of_user[target] in {of_user[number] for number, mark in marks.items() if mark == str(target)}
+
+
 def test_no_memory_lasts_for_ever() -> None:
     slurm = Slurm()
     known = flights(slurm)
     known.step(look(flying(), real()))
     known.step(look(at=NOW + 2 * REMEMBERED))
-    known.failed(FIRST, IMPORT, {}, NOW + 2 * REMEMBERED)
+    known.failed(FIRST, 0, IMPORT, {}, NOW + 2 * REMEMBERED)
 
     assert "preflight_fail" not in slurm.values
 

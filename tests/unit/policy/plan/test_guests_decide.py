@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.formats import segment
 from policy.formats.errors import ConfigError, FormatError, Never
-from policy.formats.flags import Tier, parse_tier
+from policy.formats.flags import TIERS, Tier, parse_tier
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
@@ -145,6 +147,69 @@ def test_partition_and_qos_say_what_a_job_is_and_what_it_may_be() -> None:
     decision, _ = answer(there, [], {**ONE, "qos": "scavenger", "flag.gpu-tier": "guaranteed"}, sharing)
     assert "QOS scavenger may be opportunistic" in decision.fields["message"]
     assert answer(there, [], {**ONE, "flag.gpu-tier": "exclusive"}, sharing)[0].fields["seats"] == "1"
+
+
+def test_the_tier_that_a_job_has_by_naming_none_has_to_be_allowed_too() -> None:
+    allowed = tiers.parse_allowed("partition=low:opportunistic qos=prod:exclusive")
+    for default, tier in (((), "exclusive"), (tiers.parse_default("guaranteed"), "guaranteed")):
+        with pytest.raises(Never, match=f"which means {tier}: .* partition low may be opportunistic"):
+            tiers.settle({}, "", "gpu,low", default, allowed)
+        assert tiers.settle({}, "", "gpu", default, allowed).name == tier
+    assert tiers.settle({}, "", "low", tiers.parse_default("partition=low:opportunistic"), allowed).name == (
+        "opportunistic"
+    )
+    with pytest.raises(Never, match="QOS prod may be exclusive"):
+        tiers.settle({}, "prod", "gpu", tiers.parse_default("guaranteed"), allowed)
+
+
+def test_a_share_is_no_way_around_a_partition_of_guests_alone() -> None:
+    share = {**ONE, "flag.gpu-share": "99"}
+    there = [node("n1")]
+    for rule, verb in (("opportunistic", "refuse"), ("exclusive", "place"), ("guaranteed+opportunistic", "place")):
+        sharing = Sharing(tier_allowed=tiers.parse_allowed(f"partition=gpu:{rule}"))
+        decision, _ = answer(there, [], share, sharing)
+        assert decision.verb == verb, rule
+
+
+def test_nor_is_an_upgrade_which_ends_with_a_gpu_of_its_own() -> None:
+    allowed = tiers.parse_allowed("partition=low:opportunistic partition=gpu:opportunistic+exclusive")
+    flags = {"gpu-tier": "opportunistic,upgrade"}
+    with pytest.raises(Never, match="opportunistic,upgrade: a job of partition low may be opportunistic"):
+        tiers.settle(flags, "", "low", (), allowed)
+    assert tiers.settle(flags, "", "gpu", (), allowed).upgrade
+    # A site that makes it the default wants it so.
+    assert tiers.settle({}, "", "low", tiers.parse_default("opportunistic,upgrade"), allowed).upgrade
+
+
+@given(
+    st.sampled_from(["", *TIERS, "opportunistic,upgrade"]),
+    st.booleans(),
+    st.dictionaries(
+        st.sampled_from(["partition=a", "partition=b", "qos=x", ""]), st.sets(st.sampled_from(TIERS), min_size=1)
+    ),
+    st.sampled_from(["", "x", "y", "y,x"]),
+    st.sampled_from(["a", "b", "c", "a,b", "c,a"]),
+)
+def test_whatever_a_job_says_or_leaves_out_each_rule_that_holds_for_it_allows_what_it_gets(
+    asked: str, share: bool, rules: dict[str, set[str]], qos: str, partitions: str
+) -> None:
+    flags = {"gpu-tier": asked} if asked and not share else {}
+    allowed = tiers.parse_allowed(" ".join(f"{of and of + ':'}{'+'.join(sorted(may))}" for of, may in rules.items()))
+    holding = [
+        rules.get(f"qos={one}") or rules.get(f"partition={name}") or rules.get("") or set(TIERS)
+        for one in qos.split(",")
+        for name in partitions.split(",")
+    ]
+    gets = {asked.partition(",")[0] or "exclusive"} | (
+        {"exclusive"} if "upgrade" in flags.get("gpu-tier", "") else set()
+    )
+    fits = all(may - {"opportunistic"} if share else gets <= may for may in holding)
+    try:
+        tiers.settle(flags, qos, partitions, (), allowed, share=share)
+    except Never:
+        assert not fits
+    else:
+        assert fits
 
 
 def test_of_several_partitions_each_has_to_allow_what_is_asked() -> None:
