@@ -115,6 +115,8 @@ def examine(
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
         yield _types(gpu_nodes)
         yield _seats(gpu_nodes)
+        if settings.skipped_shards:
+            yield _skipped_shards(gpu_nodes, settings.skip_partitions)
         yield _scripts(config)
     else:
         yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
@@ -176,6 +178,16 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
         f"set in {some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
     )
     return Finding("DefCpuPerGPU", not places, advice if places else "not set")
+
+
+def _skipped_shards(nodes: Sequence["NodeFacts"], skipped: frozenset[str]) -> Finding:
+    """Checks that shards that users ask for by hand lie on no GPU of Berth's."""
+    both = [node.name for node in nodes if node.shards and node.partitions & skipped and node.partitions - skipped]
+    advice = (
+        f"skipped partitions have shards on {some(both)}, which Berth's partitions have too: there a shard is a whole"
+        ' GPU without a limit; set [hook] skipped_shards = "refuse", or give them nodes of their own'
+    )
+    return Finding("shards in skipped partitions", not both, advice if both else "on nodes of their own")
 
 
 def _plugin(config: Mapping[str, str]) -> Finding:

@@ -23,6 +23,7 @@ _HOOK = {
     "breaker_seconds": int,
     "fail": str,
     "skip_partitions": str,
+    "skipped_shards": str,
     "def_cpu_per_gpu": int,
     "message": str,
     "layout": str,
@@ -101,6 +102,7 @@ _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
 _WORDS = {
     "fail": ("open", "closed"),
     "message": ("always", "flags", "never"),
+    "skipped_shards": ("refuse", "site"),
     "layout": ("exact", "plain"),
     "mode": ("act", "observe"),
     "way": ("mps", "time"),
@@ -155,6 +157,8 @@ class Config:
     pinned_file: Path = Path("/run/berth/pinned")
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""
+    skipped_shards: bool = False
+    """True if users may ask for shards there."""
     notice_port: int = 0
     """Port for the Epilogs' notices, on every interface; 0: no notices are taken."""
     munge_socket: str = ""
@@ -210,6 +214,10 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     users = _checked(path, tables, "users", _USERS)
     defaults = Config()
     fabric = berthd.get("fabric", defaults.fabric)
+    sharing = _sharing(path, _checked(path, tables, "sharing", _SHARING))
+    if berthd.get("mode") == "observe" or hook.get("layout") == "plain":
+        # No job has a tier there, so none is refused for one.
+        sharing = replace(sharing, tier_allowed=())
     if fabric and fabric != "none" and not fabric.startswith("/"):
         raise ConfigError(f'{path}: [berthd] fabric is a path from / on, or "none", not {fabric!r}')
     return Config(
@@ -221,7 +229,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
         settings=replace(
             _settings(path, berthd),
-            sharing=_sharing(path, _checked(path, tables, "sharing", _SHARING)),
+            sharing=sharing,
             moving=_moving(path, _checked(path, tables, "moving", _MOVING), berthd),
         ),
         scores=Path(berthd["scores"]) if "scores" in berthd else None,
@@ -232,6 +240,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         order_weight=_order_weight(path, berthd),
         pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
         skip_partitions=frozenset(re.findall(r"[^, ]+", hook.get("skip_partitions", ""))),
+        skipped_shards=hook.get("skipped_shards") == "site",
         notice_port=notice_port if notice.get("hosts") else 0,
         munge_socket=notice.get("munge_socket", ""),
         users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),

@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* More users than submit such jobs within half a minute; of more the oldest are forgotten. */
-#define NOTES 256
+/* More users than submit jobs within half a minute; of more the oldest are forgotten. */
+#define NOTES 1024
 #define LASTS_US (RECENT_SECONDS * UINT64_C(1000000))
 
 struct note {

@@ -17,6 +17,8 @@
 #define RECENT_COUNTED 4u
 /* A GPU that the job has not alone. */
 #define RECENT_SHARED 8u
+/* Any job of Berth's partitions. */
+#define RECENT_ANY 16u
 
 /* How long a note lasts: many times as long as berthd takes from one list to the next. */
 #define RECENT_SECONDS 30

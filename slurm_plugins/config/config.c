@@ -25,6 +25,7 @@ static const struct key hook_keys[] = {
     {"fail", KEY_FAIL, FIELD(fail_closed), 0, 0, "\"open\" or \"closed\""},
     {"skip_partitions", KEY_LIST, FIELD(skip_partitions), 0, 0,
      "partitions, comma-separated, at most 1023 bytes"},
+    {"skipped_shards", KEY_SHARDS, FIELD(skipped_shards), 0, 0, "\"refuse\" or \"site\""},
     {"def_cpu_per_gpu", KEY_NUMBER, FIELD(def_cpu_per_gpu), 0, 1024,
      "a whole number from 0 to 1024"},
     {"layout", KEY_LAYOUT, FIELD(layout), 0, 0, "\"exact\" or \"plain\""},

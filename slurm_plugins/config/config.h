@@ -21,6 +21,7 @@ struct hook_config {
 	uint32_t breaker_seconds;
 	bool fail_closed;
 	char skip_partitions[CONFIG_TEXT_MAX + 1];
+	bool skipped_shards; /* users may ask for shards there */
 	uint32_t def_cpu_per_gpu;
 	enum message_mode message;
 	enum gpu_layout layout;

@@ -90,6 +90,9 @@ static bool set_value(void *config, const struct key *key, char *value, bool quo
 	case KEY_FAIL:
 		*(bool *)field = !strcmp(value, "closed");
 		return *(bool *)field || !strcmp(value, "open");
+	case KEY_SHARDS:
+		*(bool *)field = !strcmp(value, "site");
+		return *(bool *)field || !strcmp(value, "refuse");
 	case KEY_MESSAGE:
 		return set_message(value, field);
 	case KEY_LAYOUT:

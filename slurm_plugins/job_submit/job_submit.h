@@ -70,6 +70,12 @@ bool let_change_unpin(job_desc_msg_t *change, const struct listed *job);
  */
 bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		    char message[MESSAGE_MAX + 1]);
+/*
+ * Would this change take a job with a part of a GPU to a partition that Berth does not touch, or
+ * give a job a tier where the site does not allow it? Then as above.
+ */
+bool change_breaks_rule(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+			char message[MESSAGE_MAX + 1]);
 /* Could it be a job that shares a GPU and that the list does not name yet? Asked of changes that
  * nothing else speaks against. */
 bool change_too_early(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,

@@ -384,16 +384,27 @@ static const char *partitions_of(const job_desc_msg_t *job)
 	return default_name ? *default_name : NULL;
 }
 
-/* What is Berth's alone is asked for by nobody else, wherever the job goes. */
+/*
+ * In a partition that Berth skips. What is Berth's alone is asked for by nobody else there: a shard
+ * is a whole GPU for the price of a hundredth, as nothing holds the job to its part.
+ */
 static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
 	struct tres_found found;
+	bool part;
 
 	request_scan(job, &found);
-	if (!(found.seat || found.hidden) || trusted(uid))
+	part = found.seat || (found.shared && !hook_config()->skipped_shards);
+	if (layout_is_plain() || !(part || found.hidden) || trusted(uid))
 		return SLURM_SUCCESS;
-	/* Of these two alone: the rest is the partition's own matter. */
-	found = (struct tres_found){.shared = found.seat, .hidden = found.hidden};
+	if (part)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: shard and seat are not asked for by hand; ask for whole GPUs, "
+		    "or use --gpu-share or --gpu-tier in a partition that Berth looks "
+		    "at" BERTH_ID(808));
+	/* The rest is the partition's own matter. */
+	found = (struct tres_found){.hidden = true};
 	return check_gres(&found, uid, err_msg);
 }
 
@@ -424,6 +435,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		note_unchecked(job, request_owner(job, submit_uid));
 		return check_own_gres(job, submit_uid, err_msg);
 	}
+	recent_note(request_owner(job, submit_uid), RECENT_ANY, monotonic_us());
 	if (flags_read(job, &flags, &wrong))
 		rc = submit_with_flags(job, submit_uid, &flags, err_msg);
 	else
@@ -470,7 +482,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	listed = change_look_up(job, record);
 	if (layout_is_plain() && let_change_unpin(job, &listed))
 		return SLURM_SUCCESS;
-	if (change_refused(job, &listed, submit_uid, message))
+	if (change_refused(job, &listed, submit_uid, message) ||
+	    change_breaks_rule(job, &listed, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	request_scan(job, &found);
 	elsewhere = change_is_elsewhere(job, &listed);

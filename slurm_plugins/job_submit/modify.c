@@ -109,7 +109,8 @@ static const char shares_sentence[] =
     "berth: job %s shares a GPU, and its Extra tells the node how; it cannot change while the job "
     "runs" BERTH_ID(822);
 static const char just_shared_sentence[] =
-    "berth: the Extra of job %s and the GPUs that it asks for cannot change yet: you submitted "
+    "berth: the Extra of job %s, the GPUs that it asks for and its partition cannot change yet: "
+    "you submitted "
     "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a "
     "minute" BERTH_ID(823);
 static const char recent_sentence[] =
@@ -119,6 +120,19 @@ static const char recent_sentence[] =
 static const char counted_sentence[] =
     "berth: the licences of job %s count its GPUs, so neither can change; cancel it and submit it "
     "again, or ask your administrator" BERTH_ID(825);
+
+static const char part_sentence[] =
+    "berth: job %s has a part of a GPU or a seat, which no partition has that Berth does not look "
+    "at, so it cannot move there; cancel it and submit it there" BERTH_ID(815);
+static const char tier_sentence[] =
+    "berth: this site does not allow the tier (--gpu-tier) of job %s everywhere, so where it is "
+    "and "
+    "its QOS and account cannot change, nor can it ask for GPUs later; cancel it and submit it as "
+    "it is to be" BERTH_ID(816);
+static const char just_tier_sentence[] =
+    "berth: the partition, QOS, account and GPUs of job %s cannot change yet: you submitted a job "
+    "a "
+    "moment ago, and berthd has not listed it; try again in half a minute" BERTH_ID(817);
 
 static const char unchecked_sentence[] =
     "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
@@ -145,10 +159,16 @@ static bool names_partition(const job_desc_msg_t *change)
 	return change->partition && *change->partition;
 }
 
+/* Without another account Slurm may choose another QOS. */
+static bool touches_qos(const job_desc_msg_t *change)
+{
+	return change->qos || change->account;
+}
+
 bool change_matters(const job_desc_msg_t *change)
 {
 	return touches_place(change) || touches_start(change) || names_partition(change) ||
-	       touches_licenses(change);
+	       touches_licenses(change) || touches_qos(change);
 }
 
 /* To one of Berth's own. */
@@ -211,10 +231,36 @@ bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint
 	return told(objection(change, job->kinds, uid), change, job, message);
 }
 
+static bool leaves(const job_desc_msg_t *change)
+{
+	return names_partition(change) && config_skips(hook_config(), change->partition);
+}
+
+/* Could a tier that is allowed where the job is, be one that is not after this change? */
+static bool escapes(const job_desc_msg_t *change, uint32_t kinds)
+{
+	return ((kinds & LISTED_BY_PARTITION) && comes_here(change)) ||
+	       ((kinds & LISTED_BY_QOS) && touches_qos(change)) ||
+	       ((kinds & LISTED_NO_GPUS) && touches_gpus(change));
+}
+
+bool change_breaks_rule(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+			char message[MESSAGE_MAX + 1])
+{
+	const char *why = escapes(change, job->kinds) ? tier_sentence : NULL;
+
+	if ((job->kinds & LISTED_PART) && leaves(change))
+		why = part_sentence;
+	if (!job->kinds && recent_has(uid, RECENT_ANY, monotonic_us()) &&
+	    escapes(change, pinned_kinds(hook_config()->pinned_file, 0)))
+		why = just_tier_sentence;
+	return told(why, change, job, message);
+}
+
 bool change_too_early(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		      char message[MESSAGE_MAX + 1])
 {
-	bool early = !job->kinds && (change->extra || touches_gpus(change)) &&
+	bool early = !job->kinds && (change->extra || touches_gpus(change) || leaves(change)) &&
 		     recent_has(uid, RECENT_SHARED, monotonic_us());
 
 	return told(early ? just_shared_sentence : NULL, change, job, message);

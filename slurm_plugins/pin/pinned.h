@@ -18,6 +18,13 @@
 #define LISTED_SHARES 16u
 /* Its licences count its GPUs by model. */
 #define LISTED_COUNTED 32u
+/* It waits for a part of a GPU, or for a seat: both mean something in Berth's partitions alone. */
+#define LISTED_PART 64u
+/* Another partition, or another QOS, may not allow its tier. Job 0: that of any job. */
+#define LISTED_BY_PARTITION 128u
+#define LISTED_BY_QOS 256u
+/* It asks for no GPUs, and where it is it may not have any of its own. */
+#define LISTED_NO_GPUS 512u
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

@@ -49,6 +49,17 @@ bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong
 	return *wrong == (int)berth_option_count;
 }
 
+/* sbatch has put the pre-flight before all that the user's own job depends on. */
+static bool depends_first_on(const job_desc_msg_t *job, const char *id)
+{
+	static const char kind[] = "afterok:";
+	const char *first = job->dependency ? job->dependency : "";
+	size_t len = strlen(id);
+
+	return !strncmp(first, kind, strlen(kind)) && !strncmp(first + strlen(kind), id, len) &&
+	       strchr(",", first[strlen(kind) + len]);
+}
+
 const char *request_preflight(const job_desc_msg_t *job)
 {
 	static const char first[] = PREFLIGHT_JOB "=", is_one[] = PREFLIGHT_SECONDS "=";
@@ -62,7 +73,8 @@ const char *request_preflight(const job_desc_msg_t *job)
 		if (!strncmp(entry, is_one, strlen(is_one)))
 			return "run";
 		if (!strncmp(entry, first, strlen(first)) &&
-		    parse_number(entry + strlen(first), UINT32_MAX, &id) && id > 0)
+		    parse_number(entry + strlen(first), UINT32_MAX, &id) && id > 0 &&
+		    depends_first_on(job, entry + strlen(first)))
 			return entry + strlen(first);
 	}
 	return NULL;

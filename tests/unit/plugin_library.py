@@ -95,6 +95,7 @@ class Config(ctypes.Structure):
         ("breaker_seconds", ctypes.c_uint32),
         ("fail_closed", ctypes.c_bool),
         ("skip_partitions", ctypes.c_char * 1024),
+        ("skipped_shards", ctypes.c_bool),
         ("def_cpu_per_gpu", ctypes.c_uint32),
         ("message", ctypes.c_int),
         ("layout", ctypes.c_int),

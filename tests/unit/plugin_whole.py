@@ -146,7 +146,7 @@ def refused(said: Said) -> bool:
 def _forget(built: ctypes.CDLL) -> None:
     """Drive out what the plugin remembers of users, who submit in other tests too."""
     now = ctypes.c_uint64(int(time.monotonic() * 1e6))
-    for uid in range(256):
+    for uid in range(1_024):
         built.recent_note(_NOBODY + uid, 1 << 31, now)
 
 

@@ -84,7 +84,9 @@ class Planner:
         self._guards = Guards()
         self._culprits = Culprits(gateway)
         self._living = LivingScores(config.steps, config.scores)
-        self._pins = Pins(gateway, config.pinned_file, self._evictions, config.skip_partitions)
+        self._pins = Pins(
+            gateway, config.pinned_file, self._evictions, config.skip_partitions, config.settings.sharing.tier_allowed
+        )
         self._lists = Lists(self._pins)
         self._moving = Relocations(
             gateway,

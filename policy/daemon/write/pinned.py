@@ -3,6 +3,8 @@
 The plugin asks no daemon from job_modify, where slurmctld holds its write locks; it reads this file.
 """
 
+import functools
+import operator
 import sys
 from array import array
 from collections import defaultdict
@@ -12,7 +14,7 @@ from pathlib import Path
 from policy.formats.errors import DaemonError
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.waiting_jobs import Waiting
-from policy.request import counted
+from policy.request import counted, tiers
 
 HEADER = b"berth-pinned/2\n\0"
 
@@ -32,11 +34,23 @@ SHARES = 16
 COUNTED = 32
 """Its licences count its GPUs by model."""
 
+PART = 64
+"""It waits for a part of a GPU or for a seat, which mean something in Berth's partitions alone."""
+BY_PARTITION, BY_QOS = 128, 256
+"""Another partition, or another QOS, may not allow its tier; under `ANY_JOB` that of some job."""
+NO_GPUS = 512
+"""It asks for no GPUs, and its partition allows it none of its own."""
+ANY_JOB = 0
+"""Number under which the list has what may hold for a job that it does not name yet."""
+
 
 def listed(
-    queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset()
+    queue: Iterable[Waiting],
+    jobs: Iterable[JobFacts] = (),
+    skipped: frozenset[str] = frozenset(),
+    allowed: tiers.Rules = (),
 ) -> dict[int, int]:
-    """Returns what the plugin has to know of which waiting job; `jobs` are all that Slurm has."""
+    """Returns what the plugin has to know of which job; `jobs` are all that Slurm has, `allowed` the rules of tiers."""
     kinds: dict[int, int] = defaultdict(int)
     for entry in queue:
         job = entry.job
@@ -53,11 +67,18 @@ def listed(
             kinds[job.id] |= SHARES
         if "berth_" in job.licenses and counted.ours(job.licenses):
             kinds[job.id] |= COUNTED
-        if skipped and waits and skipped.issuperset(job.partition.split(",")):
+        if skipped and skipped.issuperset(job.partition.split(",")):
             # Of a job with a place its owner cannot change the request.
             unchecked = UNCHECKED if job.wants_gpus and not kinds.get(job.id) else 0
-            for number in {job.id, job.array} if job.tasks and job.array else {job.id}:
-                kinds[number] |= ELSEWHERE | unchecked
+            bound = (ELSEWHERE | unchecked) if waits else 0
+        else:
+            bound = PART if waits and (job.share or job.guest) else 0
+            bound |= _bound_by(allowed, job) if allowed else 0
+        # Of a task that gets a record of its own nobody knows the number yet.
+        for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
+            kinds[number] |= bound
+    if any_tier := functools.reduce(operator.or_, (_forbidden(allowed, {name}) for name in tiers.TIERS)):
+        kinds[ANY_JOB] = any_tier | NO_GPUS
     return dict(kinds)
 
 
@@ -68,6 +89,25 @@ def mark(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _bound_by(allowed: tiers.Rules, job: JobFacts) -> int:
+    """Returns what the rules of tiers forbid to a job that is allowed as it is."""
+    if not job.wants_gpus:
+        may = tiers.find(allowed, "", job.partition.partition(",")[0])
+        return NO_GPUS if may and tiers.EXCLUSIVE not in may.split("+") else 0
+    values = job.segment or {}
+    said = values.get("tier") or values.get("f.gpu-tier", "").partition(",")[0] or tiers.EXCLUSIVE
+    return _forbidden(allowed, {tiers.EXCLUSIVE, tiers.GUARANTEED} if job.share else {said})
+
+
+def _forbidden(allowed: tiers.Rules, names: set[str]) -> int:
+    """Tells whether a rule for some partition, and for some QOS, could forbid all of these tiers after a change."""
+    against = {rule.kind for rule in allowed if names.isdisjoint(rule.value.split("+"))}
+    # A rule for the QOS that it has now may be all that allows it in its partition.
+    in_favour = {rule.kind for rule in allowed if not names.isdisjoint(rule.value.split("+"))}
+    by_qos = "qos" in against or (against and "qos" in in_favour)
+    return (BY_PARTITION if against - {"qos"} else 0) | (BY_QOS if by_qos else 0)
 
 
 def write(path: Path, jobs: Mapping[int, int]) -> None:

@@ -17,7 +17,7 @@ from policy.plan.changes import Change, Evict, Move, Own, Park, Release
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.plan.waiting_jobs import Waiting
 from policy.request.settings import Sharing
-from policy.request.tiers import OPPORTUNISTIC
+from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log
 from policy.slurm.changes import target
 from policy.slurm.interface import Gateway, Pin
@@ -34,12 +34,13 @@ class Pins:
         pinned_file: Path,
         evictions: Evictions | None = None,
         skipped: frozenset[str] = frozenset(),
+        allowed: Rules = (),
     ) -> None:
-        """`skipped` are the partitions that Berth does not touch."""
+        """`skipped` are the partitions that Berth does not touch, `allowed` are the site's rules of tiers."""
         self._gateway = gateway
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
-        self._skipped = skipped
+        self._skipped, self._allowed = skipped, allowed
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
         """The file as it was written: one that was removed or changed since is written again."""
@@ -145,7 +146,7 @@ class Pins:
 
     def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
         """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""
-        jobs = pinned.listed(queue, everybody, self._skipped)
+        jobs = pinned.listed(queue, everybody, self._skipped, self._allowed)
         now = time.monotonic()
         as_written = jobs == self._listed and self._list_mark == pinned.mark(self._pinned_file)
         if as_written or now < self._no_list_before:

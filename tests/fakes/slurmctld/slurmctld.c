@@ -246,13 +246,16 @@ int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 
 	if (!strcmp(name, "argument"))
 		job->argv = longer(job->argv, &job->argc, value);
+	else if (!strcmp(name, "spank_job_env"))
+		job->spank_job_env = longer(job->spank_job_env, &job->spank_job_env_size, value);
 	else if (!strcmp(name, "environment"))
 		job->environment = longer(job->environment, &job->env_size, value);
 	else if (field && !field->size)
 		set_string(text_of(job, field), value);
 	else if (field)
 		memcpy((char *)job + field->offset, &number, field->size);
-	return field || !strcmp(name, "argument") || !strcmp(name, "environment");
+	return field || !strcmp(name, "argument") || !strcmp(name, "environment") ||
+	       !strcmp(name, "spank_job_env");
 }
 
 int fake_get(job_desc_msg_t *job, const char *name, char *value, size_t size)

@@ -59,6 +59,7 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
         ('deadline_ms = "50"', ["deadline_ms"]),
         ("deadline_ms = 5 5", ["deadline_ms"]),
         ('fail = "maybe"', ["fail", '"closed"']),
+        ('skipped_shards = "yes"', ["skipped_shards", '"refuse" or "site"']),
         ("fail = open", ["fail"]),
         ('socket = "relative"', ["socket", "absolute"]),
         (f'socket = "/{"x" * 107}"', ["socket", "107"]),
@@ -156,3 +157,19 @@ def test_the_file_lies_beside_slurm_conf_unless_the_environment_says_otherwise(
     assert path.value == b"/elsewhere/b.toml"
     monkeypatch.setenv("BERTH_CONF", "/" + "x" * 1100)
     assert not library().config_path(b"/opt/site/slurm.conf", path)
+
+
+@pytest.mark.parametrize(("line", "taken"), [("", False), ("refuse", False), ("site", True), ("true", None)])
+def test_both_halves_read_alike_whether_shards_may_be_asked_for_where_berth_does_not_look(
+    tmp_path: Path, line: str, taken: bool | None
+) -> None:
+    text = f'[hook]\nskipped_shards = "{line}"\n' if line else ""
+    config, error = parse(text)
+    conf = tmp_path / "berth.conf"
+    conf.write_text(text)
+    if taken is None:
+        assert "skipped_shards" in error
+        with pytest.raises(ConfigError, match="skipped_shards is one of refuse, site"):
+            load(conf)
+    else:
+        assert (config.skipped_shards, load(conf).skipped_shards) == (taken, taken)

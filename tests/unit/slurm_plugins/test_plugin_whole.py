@@ -149,16 +149,16 @@ def test_what_is_berths_alone_is_refused_in_any_partition(plugin: Plugin, own: s
     user = next(users)
     assert refused(plugin.submit(user, partition="plain", tres_per_node=own))
     assert refused(plugin.modify("JobId=18", user, partition="plain", tres_per_node=own))
-    # On GPUs that Berth does not look at shards are the site's own.
-    assert plugin.submit(user, partition="plain", tres_per_node="gres/shard:2").rc == 0
+    # GPUs that Berth does not look at are the site's own.
+    assert plugin.submit(user, partition="plain", tres_per_node="gres/gpu:g0:1").rc == 0
 
 
 def test_a_reservation_may_lead_to_any_partition(plugin: Plugin) -> None:
     default = ctypes.c_char_p.in_dll(plugin.built, "default_part_name")
     before, default.value = default.value, b"plain"
     try:
-        assert plugin.submit(next(users), tres_per_node="gres/shard:2").rc == 0
-        assert refused(plugin.submit(next(users), reservation="r1", tres_per_node="gres/shard:2"))
+        assert plugin.submit(next(users), tres_per_node="gres/gpu:g0:1").rc == 0
+        assert refused(plugin.submit(next(users), reservation="r1", tres_per_node="gres/gpu:g0:1"))
     finally:
         default.value = before
 
@@ -388,7 +388,7 @@ def test_of_several_partitions_berthd_hears_which_admit_the_users_groups(
 
 def test_where_all_partitions_are_skipped_the_job_is_left_alone(plugin: Plugin) -> None:
     for partitions in ("plain", "cpu,plain"):
-        for tres in ("gres/gpu:a100:2", "gres/gpu:g0:1", "gres/shard:100"):
+        for tres in ("gres/gpu:a100:2", "gres/gpu:g0:1"):
             said = plugin.submit(next(users), partition=partitions, tres_per_node=tres)
             assert (said.rc, said.text) == (0, "")
             assert said.fields == {"partition": partitions, "tres_per_node": tres}
@@ -423,7 +423,7 @@ def test_nor_does_a_quick_one(plugin: Plugin) -> None:
 
 def test_changes_in_skipped_partitions_are_slurms_own_affair(plugin: Plugin) -> None:
     plugin.list({19: ELSEWHERE})
-    for change in ({"tres_per_node": "gres/gpu:a100:2"}, {"tres_per_node": "gres/shard:1"}):
+    for change in ({"tres_per_node": "gres/gpu:a100:2"}, {"tres_per_node": "gres/gpu:g0:1"}):
         said = plugin.modify("JobId=19", next(users), **change)
         assert (said.rc, said.fields) == (0, change)
         said = plugin.modify("JobId=20", next(users), partition="plain", **change)

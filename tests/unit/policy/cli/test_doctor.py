@@ -84,6 +84,19 @@ def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old:
     assert not findings[check].ok
 
 
+def test_doctor_finds_shards_for_everybody_on_gpus_of_berths(slurm: Path, tmp_path: Path) -> None:
+    check, topology = "shards in skipped partitions", described(tmp_path / "t")
+    plain = {"skip_partitions": frozenset({"plain"})}
+    assert check not in examine(slurm, topology, {}, **plain)
+
+    found = examine(slurm, topology, {}, skipped_shards=True, **plain)[check]
+    assert (found.ok, "have shards on n1, n2, n3, n4" in found.text) == (False, True), found.text
+
+    all_of_them = frozenset(re.findall(r"PartitionName=(\S+)", (slurm / "scontrol-show-partition").read_text()))
+    for skipped in (frozenset[str](), all_of_them):
+        assert examine(slurm, topology, {}, skipped_shards=True, skip_partitions=skipped)[check].ok
+
+
 def untouched(recording: Path, nodes: str = "n1 n2 n3 n4", *, plugin: bool = False) -> None:
     """Makes a recording that of a site with plain GRES types, on some nodes."""
     lines = (recording / "scontrol-show-node").read_text().splitlines(keepends=True)

@@ -19,6 +19,7 @@ from policy.plan.answer.segment_values import moved
 from policy.plan.answer.segment_values import parked as parked_values
 from policy.plan.changes import Move, Own, Park
 from policy.plan.waiting_jobs import nodes_avoided
+from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import Config, load
 from policy.slurm import changes
@@ -408,6 +409,47 @@ def test_jobs_that_wait_where_berth_does_not_look_are_listed_as_such() -> None:
     found = pinned.listed((), jobs, frozenset({"plain", "cpu"}))
     assert found == {3: unchecked, 4: elsewhere, 7: unchecked, 8: unchecked}
     assert pinned.listed((), jobs) == {}
+
+
+def test_what_may_not_leave_its_partition_or_qos_is_listed_as_such() -> None:
+    allowed = tiers.parse_allowed("partition=gpu:exclusive+guaranteed partition=low:opportunistic qos=best:guaranteed")
+    jobs = [
+        replace(waiting(1, "n1", 1), share=30),
+        replace(waiting(2, "n1", 1, segment={"tier": "opportunistic"}), guest=True, partition="low"),
+        running(3, "n1", 1, 9_000),
+        waiting(4, "n1", 1, segment={"f.gpu-tier": "guaranteed,mps"}),
+        replace(waiting(5, "n1", 1), wants_gpus=False, segment=None, partition="low"),
+        replace(waiting(6, "n1", 1), wants_gpus=False, segment=None),
+        replace(waiting(7, "n1", 1), partition="plain"),
+        running(8, "n1", 1, 9_000, partition="plain"),
+    ]
+    both, skipped = pinned.BY_PARTITION | pinned.BY_QOS, frozenset({"plain"})
+    found = pinned.listed((), jobs, skipped, allowed)
+    assert found == {
+        pinned.ANY_JOB: both | pinned.NO_GPUS,
+        1: pinned.PART | both,
+        2: pinned.PART | both,
+        3: both,
+        4: both,
+        5: pinned.NO_GPUS,
+        7: pinned.ELSEWHERE | pinned.UNCHECKED,
+    }
+    assert pinned.listed((), jobs, skipped) == {1: pinned.PART, 2: pinned.PART, 7: found[7]}
+    for rules, bits in (
+        ("exclusive+guaranteed qos=low:opportunistic", pinned.BY_QOS),
+        ("guaranteed qos=best:exclusive+guaranteed", both),
+        ("partition=low:opportunistic qos=best:guaranteed+opportunistic", both),
+        ("partition=low:opportunistic", pinned.BY_PARTITION),
+        ("exclusive+guaranteed+opportunistic", 0),
+    ):
+        assert pinned.listed((), jobs[2:3], skipped, tiers.parse_allowed(rules)).get(3, 0) == bits, rules
+
+
+@pytest.mark.parametrize("text", ['[berthd]\nmode = "observe"\n', '[hook]\nlayout = "plain"\n'])
+def test_where_no_job_has_a_tier_none_is_refused_for_one(tmp_path: Path, text: str) -> None:
+    conf = tmp_path / "berth.conf"
+    conf.write_text(f'{text}[sharing]\ntier_allowed = "opportunistic"\n')
+    assert load(conf).settings.sharing.tier_allowed == ()
 
 
 def test_a_guest_without_a_seat_is_parked_by_the_planner(tmp_path: Path) -> None:
