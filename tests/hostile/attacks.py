@@ -62,6 +62,18 @@ SUBMISSIONS = (
     sbatch("a seat beside a GPU", "--gres=gpu:1,seat:g0:1", OWN),
     sbatch("a seat by task", "--tres-per-task=gres/seat:g0:1", OWN),
     sbatch("a seat in a partition that Berth skips", "-p plain --gres=seat:g0:1", OWN),
+    *(
+        sbatch(f"shards in a partition that Berth skips: {words}", f"-p plain {words}", OWN)
+        for words in (
+            *("--gres=shard:1", "--gres=shard:g0:1", "--gres=gpu:1,shard:g0:1", "--tres-per-task=gres/shard:g0:1"),
+            *("--array=0-31 --gres=shard:g0:1", "-N2 --gres=shard:100", "--exclusive --gres=shard:g7:1"),
+        )
+    ),
+    Attack(
+        "sbatch a part with shards in a skipped partition", "sbatch -n1 : -n1 -p plain --gres=shard:1 --wrap :", OWN
+    ),
+    Attack("srun shards in a skipped partition", "timeout 9 srun -n1 -t 1 -p plain --gres=shard:g0:1 true", OWN),
+    Attack("salloc shards in a skipped partition", "timeout 9 salloc -n1 -t 1 -p plain --gres=shard:1 true", OWN),
     sbatch("shards in a list of partitions", "-p plain,gpu --gres=shard:g0:1", OWN),
     sbatch("a seat in a list of partitions", "-p gpu,plain --gres=seat:g0:1", OWN),
     sbatch("a seat that hides", "--gres=xgres/seat:g0:1", SLURMS),
@@ -179,6 +191,8 @@ UPDATES = (
     *(update("HELD", f"{field}={form}") for form in HIDDEN_FORMS for field in FIELDS),
     *(update("PLAIN", f"{field}={form}") for form in HIDDEN_FORMS[:2] for field in FIELDS),
     *(update("HELD", f"TresPerNode=gres/{kind}:g0:1", OWN) for kind in ("seat", "shard")),
+    *(update("PLAIN", f"{field}=gres/shard:g0:1", OWN) for field in FIELDS),
+    update("HELD", "Partition=plain TresPerNode=gres/shard:g0:1", OWN),
     update("HELD", "TresPerNode=gres/gpu:g1:1", POSITION),
     update("HELD", "Gres=gpu:g1:1", POSITION),
     update("HELD", "TresPerNode=gres/gpu:v100:1", "leave the model out"),

@@ -28,6 +28,7 @@ ATTACKER, VICTIM, NODE = "alice", "bob", "n3"
 _MARK = "\x1e"
 _TRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 _HIDES = re.compile(r"(?:^|,)[^,]+gres[:/](?:gpu|shard|seat)")
+_PART = re.compile(r"gres[:/](?:shard|seat)")
 _IN_SHADOW = "root:"
 """The beginning of /etc/shadow."""
 _PATIENCE = 90.0
@@ -125,16 +126,16 @@ def all_gone(slurm: Slurm) -> None:
     until("the attacker's jobs to be gone", lambda: "none" in slurm.target.bash(script, user="root", check=False).out)
 
 
-def jobs_of_the_attacker(slurm: Slurm) -> list[dict[str, Any]]:
+def jobs_of(slurm: Slurm, user: str) -> list[dict[str, Any]]:
     """As Slurm has them: JSON, in which no text poses as another."""
     words = ["scontrol", "show", "jobs", "--json"]
     found: list[dict[str, Any]] = json.loads(slurm.target.run(words, user="root").out)["jobs"]
-    return [job for job in found if job["user_name"] == ATTACKER]
+    return [job for job in found if job["user_name"] == user]
 
 
 def assert_nothing_gained(slurm: Slurm, since: int) -> None:
     """No job from this number on asks for, or holds, anything that Berth has not given it."""
-    jobs = [job for job in jobs_of_the_attacker(slurm) if job["job_id"] >= since]
+    jobs = [job for job in jobs_of(slurm, ATTACKER) if job["job_id"] >= since]
     found = [sentence for job in jobs for sentence in _wrong_with(job)]
     assert not found, "\n".join(found)
 
@@ -147,6 +148,8 @@ def _wrong_with(job: dict[str, Any]) -> Iterator[str]:
     asked = [job[field] for field in _TRES]
     if any(map(_HIDES.search, asked)):
         yield f"{name} asks for what nobody has looked at: {asked}"
+    if job["partition"] == "plain" and any(map(_PART.search, asked)):
+        yield f"{name} asks for a part of a GPU where Berth does not look: {asked}"
     if any(text.count("[berth/") > 1 for text in (job["extra"], job["admin_comment"])):
         yield f"{name} has several segments"
     try:

@@ -24,20 +24,22 @@ fi
 """
 
 
-def sbatch(slurm: Slurm, *words: str, body: str, name: str = "job", check: bool = True, env: str = "") -> Result:
+def sbatch(
+    slurm: Slurm, *words: str, body: str, name: str = "job", check: bool = True, env: str = "", user: str = "alice"
+) -> Result:
     """Submit a file, as users do; what it writes goes to the shared folder."""
     file = f"{slurm.shared}/{name}.sh"
     slurm._write(file, f"#!/bin/bash\n{body}\n")
     return slurm.target.bash(
         f"cd {slurm.shared} && {env} sbatch -o {slurm.shared}/%j.out {' '.join(words)} {file}",
-        user="alice",
+        user=user,
         check=check,
     )
 
 
-def fly(slurm: Slurm, *words: str, body: str, env: str = "") -> tuple[int, int]:
+def fly(slurm: Slurm, *words: str, body: str, env: str = "", user: str = "alice") -> tuple[int, int]:
     """Submit a job with a pre-flight; the ids of both."""
-    result = sbatch(slurm, "--preflight=2", *words, body=body, env=env)
+    result = sbatch(slurm, "--preflight=2", *words, body=body, env=env, user=user)
     found = re.search(r"berth: pre-flight (\d+) runs first", result.err)
     assert found, result.text
     return int(found[1]), job_id(result)

@@ -1,0 +1,202 @@
+"""Requests past the stock commands: no other user's job changes, nobody reads others' words, and all daemons live."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.slurm.harness import Slurm, until
+from tests.slurm.nodes import assert_nothing_left
+from tests.slurm.test_notice import epilogs
+from tests.slurm.test_planner import segment_of
+from tests.slurm.test_preflight import fly
+
+from . import raw
+from .attacks import BERTHS, OWN, POSITION, SEGMENT, SLURMS, Attack
+from .world import ATTACKER, VICTIM, all_gone, assert_nothing_gained, carry_out, got_through, jobs_of, own_jobs
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1_200)]
+
+HIS_WORDS = "the_words_of_bob"
+FLIES = (
+    f"echo {HIS_WORDS}; until [ -e /home/tests/let-{HIS_WORDS} ]; do sleep 0.5; done; python3 -c 'import {HIS_WORDS}'"
+)
+KEPT = ("comment", "dependency", "job_state", "name", "partition", "restart_cnt", "time_limit")
+"""Fields of his jobs that no plan changes."""
+FORMS = ("gres/shard:1", "gres/shard:g0:1", "gres/gpu:1,gres/shard:g0:1", "gres/seat:g0:1")
+
+FIXED = (
+    raw.sbatch([("admin_comment", SEGMENT)], refusal=SLURMS),
+    raw.change([("admin_comment", SEGMENT)], refusal=SLURMS),
+    raw.sbatch([("extra", SEGMENT)], refusal=BERTHS),
+    raw.sbatch([("user_id", "0")], refusal=SLURMS),
+    raw.sbatch([("tres_per_node", "gres/gpu:g0:1")], "", POSITION),
+    *(raw.sbatch([("partition", "plain"), (field, form)], "", OWN) for field in raw.TRES[4:] for form in FORMS),
+    *(raw.sbatch([(field, form)], "-p plain", OWN) for field in raw.TRES[:2] for form in FORMS),
+    *(raw.change([(field, form)], "PLAIN", OWN) for field in raw.TRES[4:] for form in FORMS),
+    *(raw.change([("partition", "plain"), ("tres_per_node", form)], "HELD", OWN) for form in FORMS),
+    *(raw.sbatch([("spank_job_env", f"BERTH_PREFLIGHT_JOB=${name}")], "-H --gpus=1") for name in "VWF"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A pre-flight of the victim's that runs, and the job that waits for it."""
+
+    first: int
+    job: int
+
+
+@contextmanager
+def beside_a_flight(slurm: Slurm) -> Iterator[Flight]:
+    """Both have to be as they were, and afterwards the one has to fail and the other to learn of what."""
+    slurm.target.bash(f"rm -f /home/tests/let-{HIS_WORDS}", user="root")
+    first, job = fly(slurm, "--preflight=9", "--gpus=2", "-J", HIS_WORDS, body=FLIES, user=VICTIM)
+    slurm.wait_state(first, {"RUNNING"})
+    slurm.passes()
+    before = records(slurm, first, job)
+    daemons = pids(slurm)
+    yield Flight(first, job)
+    slurm.passes(4)
+    assert records(slurm, first, job) == before, "a job of another user changed"
+    assert pids(slurm) == daemons, "a daemon began anew"
+    assert slurm.berthd_status().get("problem", "") == ""
+
+
+def records(slurm: Slurm, *jobs: int) -> dict[int, dict[str, Any]]:
+    found = {job["job_id"]: {name: job[name] for name in KEPT} for job in jobs_of(slurm, VICTIM)}
+    return {job: found[job] for job in jobs}
+
+
+def pids(slurm: Slurm) -> str:
+    """The daemons of the controller; those of berthd are the children of one."""
+    return slurm.target.bash("pgrep -o -x slurmctld; pgrep -o -f bin/berthd", user="root").out
+
+
+def assert_tells_nothing(slurm: Slurm) -> None:
+    told = [(job["job_id"], job["admin_comment"]) for job in jobs_of(slurm, ATTACKER) if HIS_WORDS in str(job)]
+    assert told == [], "a job of hers has another user's words"
+
+
+def carried_out(slurm: Slurm, attacks: list[Attack] | tuple[Attack, ...], names: dict[str, str]) -> None:
+    for one, code, text in carry_out(slurm.target, attacks, names):
+        assert code != 99, f"{one.name}: {text}"
+
+
+def test_no_raw_request_reaches_anothers_job(slurm: Slurm) -> None:
+    raw.library(slurm)
+    with beside_a_flight(slurm) as flight:
+        names = {**own_jobs(slurm), "V": str(flight.first), "W": str(flight.job), "F": str(flight.first)}
+        found = got_through(slurm.target, FIXED, names)
+        assert_nothing_gained(slurm, flight.first)
+        assert_tells_nothing(slurm)
+        all_gone(slurm)
+        assert not found, "\n".join(found)
+    slurm.clear()
+    assert_nothing_left(slurm)
+
+
+def test_a_strangers_job_neither_ends_a_preflight_nor_reads_what_it_failed_of(slurm: Slurm) -> None:
+    raw.library(slurm)
+    with beside_a_flight(slurm) as flight:
+        names = {"F": str(flight.first)}
+        mark = [("spank_job_env", "BERTH_PREFLIGHT_JOB=$F"), ("dependency", "afterok:$F")]
+        carried_out(slurm, [raw.sbatch(mark)] * 2, names)
+        hers = sorted(job["job_id"] for job in jobs_of(slurm, ATTACKER))
+        assert segment_of(slurm, hers[0])["preflight"] == str(flight.first), "her job names it"
+        slurm.passes()
+        slurm.target.run(["scancel", str(hers[1])], user=ATTACKER)
+        slurm.wait_state(hers[1], {"CANCELLED"})
+        # Readings two seconds apart show that a job is gone.
+        slurm.passes(12)
+    slurm.target.bash(f"touch /home/tests/let-{HIS_WORDS}", user="root")
+    slurm.wait_state(flight.first, {"FAILED"})
+    log = "svc berthd log"
+    until(
+        "berthd to tell the victim's job",
+        lambda: re.search(rf"JobId={flight.job} ends with its pre-flight", slurm.target.bash(log, user="root").out),
+        90,
+    )
+    assert f"JobId={hers[0]} ends with" not in slurm.target.bash(log, user="root").out
+    assert "preflight_fail" not in segment_of(slurm, hers[0])
+    assert_tells_nothing(slurm)
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(1, 1), *(pytest.param(seed, 10, marks=pytest.mark.hard) for seed in range(2, 6))]
+)
+def test_nor_does_one_that_was_drawn(slurm: Slurm, seed: int, rounds: int) -> None:
+    raw.library(slurm)
+    with beside_a_flight(slurm) as flight:
+        for number in range(rounds):
+            names = {**own_jobs(slurm), "V": str(flight.first), "W": str(flight.job), "F": str(flight.first)}
+            carried_out(slurm, raw.drawn(seed * 1_000 + number, 60, ("PINNED", "HELD", "PLAIN", "PACKED")), names)
+            assert_nothing_gained(slurm, flight.first)
+            assert_tells_nothing(slurm)
+            all_gone(slurm)
+    slurm.clear()
+    assert_nothing_left(slurm)
+
+
+def test_numbers_at_their_limits_and_raw_bytes_stop_nobody(slurm: Slurm) -> None:
+    """Every number with every limit, and every text with every byte, one after the other."""
+    raw.library(slurm)
+    rows = [raw.sbatch([(field, str(limit))], "-H --gpus=1") for field in raw.NUMBERS for limit in raw.LIMITS[-9:]]
+    rows += [raw.sbatch([(field, raw.RAW)], "-H --gpus=1") for field in (*raw.TEXTS, *raw.TRES)]
+    rows += [raw.change([(field, raw.RAW)]) for field in (*raw.TEXTS, *raw.TRES)]
+    with beside_a_flight(slurm) as flight:
+        names = own_jobs(slurm)
+        for first in range(0, len(rows), 60):
+            carried_out(slurm, rows[first : first + 60], names)
+        own = slurm.submit("--gpus=1", body="true", user=VICTIM)
+        slurm.finish(own)
+        slurm.target.bash("berth queue >/dev/null; for j in $(squeue -h -o %A); do berth why $j; done", user="root")
+        assert_nothing_gained(slurm, flight.first)
+        all_gone(slurm)
+
+
+TRICKLE = """
+import socket, time
+held = []
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    while len(held) < 600:
+        one = socket.create_connection(("ctl", 6826), 2)
+        one.setblocking(False)
+        held.append(one)
+    alive = []
+    for number, one in enumerate(held):
+        try:
+            one.send(b"MUNGE:A"[number % 7:][:1])
+            alive.append(one)
+        except OSError:
+            one.close()
+    held = alive
+    time.sleep(0.05)
+print("trickled")
+"""
+
+
+def test_trickled_connections_keep_no_epilog_from_its_answer(slurm: Slurm) -> None:
+    """600 connections of a user that say a byte now and then; the bound for an Epilog is 300 ms."""
+    flood = slurm.target.popen(f"exec python3 - <<'END'\n{TRICKLE}\nEND", user=ATTACKER)
+    try:
+        began = time.monotonic()
+        outcomes = []
+        while time.monotonic() - began < 15:
+            job = slurm.submit("--gpus=1", "-w", "n1", body="true", user=VICTIM)
+            slurm.finish(job)
+            outcomes += epilogs(slurm, job, 1)
+        assert flood.poll() is None, "the flood was over before the jobs were"
+    finally:
+        text, _ = flood.communicate(timeout=60)
+    assert "trickled" in text, text
+    assert len(outcomes) >= 2
+    assert {outcome for _, _, outcome in outcomes} == {"done"}, outcomes
+    assert max(microseconds for _, microseconds, _ in outcomes) < 300_000
