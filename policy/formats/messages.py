@@ -455,10 +455,7 @@ MESSAGES: dict[int, MessageEntry] = {
     805: MessageEntry("The number of GPUs is no number.", "Write `--gpus=2` or `--gpus=MODEL:2`."),
     806: MessageEntry("GPUs are asked for in a form that hides them.", "Write `--gres=gpu:N`."),
     807: MessageEntry("GPUs are asked for by position.", "Ask for a number of GPUs, and use `--locality`."),
-    808: MessageEntry(
-        "Shards or seats are asked for by hand, perhaps in a partition that Berth does not look at.",
-        "Use `--gpu-share` or `--gpu-tier`; for admins: `skipped_shards`.",
-    ),
+    808: MessageEntry("Shards or seats are asked for by hand.", "Use `--gpu-share` or `--gpu-tier`."),
     809: MessageEntry("Licences that count GPUs are asked for by hand.", "Leave them out, and ask for `gpu:MODEL:N`."),
     810: MessageEntry(
         "The GPU model cannot be joined to the constraint.", "Put the model into the constraint yourself."
@@ -473,15 +470,7 @@ MESSAGES: dict[int, MessageEntry] = {
         "The request is too long for berthd, and the site takes no GPU job that berthd has not seen.",
         "Shorten what the message names.",
     ),
-    815: MessageEntry(
-        "A job with a part of a GPU cannot move to a partition that Berth does not look at.",
-        "Cancel it and submit it there.",
-    ),
-    816: MessageEntry(
-        "A change could take a job's tier where the site does not allow it (`tier_allowed`).",
-        "Cancel it and submit it as it is to be.",
-    ),
-    817: MessageEntry("Partition, QOS, account or GPUs of a job cannot be changed yet.", "Try again in half a minute."),
+    816: MessageEntry("A change could take a job where its tier is not allowed.", "Cancel it and submit it again."),
     820: MessageEntry("A job with a planned place cannot be changed in this way.", "Cancel it and submit it again."),
     821: MessageEntry("A guest that waits for a seat cannot be changed in this way.", "Cancel it and submit it again."),
     822: MessageEntry("The Extra of a running job that shares a GPU cannot be changed.", "Leave it as it is."),
@@ -489,9 +478,10 @@ MESSAGES: dict[int, MessageEntry] = {
     824: MessageEntry("berthd has not listed a guest yet.", "Try again in half a minute."),
     825: MessageEntry("The licences of a job count its GPUs and cannot be changed.", "Cancel it and submit it again."),
     826: MessageEntry(
-        "A job with GPUs cannot move out of a partition that Berth does not look at.", "Cancel it and submit it there."
+        "A job with GPUs cannot move from or to a partition that Berth does not look at.",
+        "Cancel it and submit it there.",
     ),
-    827: MessageEntry("The partition of a job cannot be changed yet.", "Try again in half a minute."),
+    827: MessageEntry("Partition, QOS or GPUs of a job cannot be changed yet.", "Try again in half a minute."),
     828: MessageEntry(
         "A change to another GPU model needs the model as a feature.", "Give `Features=MODEL` in the same change."
     ),

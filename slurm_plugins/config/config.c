@@ -25,11 +25,11 @@ static const struct key hook_keys[] = {
     {"fail", KEY_FAIL, FIELD(fail_closed), 0, 0, "\"open\" or \"closed\""},
     {"skip_partitions", KEY_LIST, FIELD(skip_partitions), 0, 0,
      "partitions, comma-separated, at most 1023 bytes"},
-    {"skipped_shards", KEY_SHARDS, FIELD(skipped_shards), 0, 0, "\"refuse\" or \"site\""},
+    {"skipped_shards", KEY_ASK, FIELD(skipped_shards), 0, 0, "\"refuse\" or \"site\""},
     {"def_cpu_per_gpu", KEY_NUMBER, FIELD(def_cpu_per_gpu), 0, 1024,
      "a whole number from 0 to 1024"},
     {"layout", KEY_LAYOUT, FIELD(layout), 0, 0, "\"exact\" or \"plain\""},
-    {"message", KEY_MESSAGE, FIELD(message), 0, 0, "\"always\", \"flags\" or \"never\""},
+    {"message", KEY_TELL, FIELD(message), 0, 0, "\"always\", \"flags\" or \"never\""},
     {"hook_log", KEY_PATH, FIELD(hook_log), 0, 0, "an absolute path of at most 1023 bytes"},
     {"pinned_file", KEY_PATH, FIELD(pinned_file), 0, 0, "an absolute path of at most 1023 bytes"},
 };

@@ -90,10 +90,10 @@ static bool set_value(void *config, const struct key *key, char *value, bool quo
 	case KEY_FAIL:
 		*(bool *)field = !strcmp(value, "closed");
 		return *(bool *)field || !strcmp(value, "open");
-	case KEY_SHARDS:
+	case KEY_ASK:
 		*(bool *)field = !strcmp(value, "site");
 		return *(bool *)field || !strcmp(value, "refuse");
-	case KEY_MESSAGE:
+	case KEY_TELL:
 		return set_message(value, field);
 	case KEY_LAYOUT:
 		*(enum gpu_layout *)field = strcmp(value, "plain") ? LAYOUT_EXACT : LAYOUT_PLAIN;

@@ -9,16 +9,7 @@
 
 #include "config/config.h"
 
-enum key_kind {
-	KEY_PATH,
-	KEY_LIST,
-	KEY_NUMBER,
-	KEY_FAIL,
-	KEY_SHARDS,
-	KEY_MESSAGE,
-	KEY_LAYOUT,
-	KEY_TIME
-};
+enum key_kind { KEY_PATH, KEY_LIST, KEY_NUMBER, KEY_FAIL, KEY_ASK, KEY_TELL, KEY_LAYOUT, KEY_TIME };
 
 struct key {
 	const char *name;

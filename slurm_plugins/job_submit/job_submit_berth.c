@@ -127,7 +127,7 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 	if (found->shared)
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: shard and seat are not asked for by hand; use --gpu-share or "
-			      "--gpu-tier" BERTH_ID(808));
+			      "--gpu-tier, in a partition that Berth looks at" BERTH_ID(808));
 	return SLURM_SUCCESS;
 }
 
@@ -384,10 +384,7 @@ static const char *partitions_of(const job_desc_msg_t *job)
 	return default_name ? *default_name : NULL;
 }
 
-/*
- * In a partition that Berth skips. What is Berth's alone is asked for by nobody else there: a shard
- * is a whole GPU for the price of a hundredth, as nothing holds the job to its part.
- */
+/* What is Berth's alone is asked for by nobody else; where Berth does not look a shard is a GPU. */
 static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
 	struct tres_found found;
@@ -395,16 +392,10 @@ static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_ms
 
 	request_scan(job, &found);
 	part = found.seat || (found.shared && !hook_config()->skipped_shards);
-	if (layout_is_plain() || !(part || found.hidden) || trusted(uid))
+	if (!(part || found.hidden) || trusted(uid))
 		return SLURM_SUCCESS;
-	if (part)
-		return refuse(
-		    err_msg, ESLURM_INVALID_GRES,
-		    "berth: shard and seat are not asked for by hand; ask for whole GPUs, "
-		    "or use --gpu-share or --gpu-tier in a partition that Berth looks "
-		    "at" BERTH_ID(808));
-	/* The rest is the partition's own matter. */
-	found = (struct tres_found){.hidden = true};
+	/* Of these alone: the rest is the partition's own matter. */
+	found = (struct tres_found){.shared = part, .hidden = found.hidden};
 	return check_gres(&found, uid, err_msg);
 }
 

@@ -109,9 +109,8 @@ static const char shares_sentence[] =
     "berth: job %s shares a GPU, and its Extra tells the node how; it cannot change while the job "
     "runs" BERTH_ID(822);
 static const char just_shared_sentence[] =
-    "berth: the Extra of job %s, the GPUs that it asks for and its partition cannot change yet: "
-    "you submitted "
-    "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a "
+    "berth: the Extra, the GPUs and the partition of job %s cannot change yet: you submitted a job "
+    "that shares a GPU a moment ago, and berthd has not listed it; try again in half a "
     "minute" BERTH_ID(823);
 static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
@@ -122,18 +121,15 @@ static const char counted_sentence[] =
     "again, or ask your administrator" BERTH_ID(825);
 
 static const char part_sentence[] =
-    "berth: job %s has a part of a GPU or a seat, which no partition has that Berth does not look "
-    "at, so it cannot move there; cancel it and submit it there" BERTH_ID(815);
+    "berth: job %s has a part of a GPU or a seat, so it cannot move to a partition that Berth does "
+    "not look at; cancel it and submit it there" BERTH_ID(826);
 static const char tier_sentence[] =
-    "berth: this site does not allow the tier (--gpu-tier) of job %s everywhere, so where it is "
-    "and "
-    "its QOS and account cannot change, nor can it ask for GPUs later; cancel it and submit it as "
-    "it is to be" BERTH_ID(816);
+    "berth: job %s is of a tier (--gpu-tier) that this site does not allow everywhere, so its "
+    "partition, QOS and account, and that it has no GPUs, cannot change; cancel it and submit it "
+    "again" BERTH_ID(816);
 static const char just_tier_sentence[] =
     "berth: the partition, QOS, account and GPUs of job %s cannot change yet: you submitted a job "
-    "a "
-    "moment ago, and berthd has not listed it; try again in half a minute" BERTH_ID(817);
-
+    "a moment ago, and berthd has not listed it; try again in half a minute" BERTH_ID(827);
 static const char unchecked_sentence[] =
     "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
     "another; cancel it and submit it there" BERTH_ID(826);
@@ -159,16 +155,10 @@ static bool names_partition(const job_desc_msg_t *change)
 	return change->partition && *change->partition;
 }
 
-/* Without another account Slurm may choose another QOS. */
-static bool touches_qos(const job_desc_msg_t *change)
-{
-	return change->qos || change->account;
-}
-
 bool change_matters(const job_desc_msg_t *change)
 {
 	return touches_place(change) || touches_start(change) || names_partition(change) ||
-	       touches_licenses(change) || touches_qos(change);
+	       touches_licenses(change) || change->qos || change->account;
 }
 
 /* To one of Berth's own. */
@@ -228,7 +218,7 @@ bool let_change_unpin(job_desc_msg_t *change, const struct listed *job)
 bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		    char message[MESSAGE_MAX + 1])
 {
-	return told(objection(change, job->kinds, uid), change, job, message);
+	return told(objection(change, job->kinds & ~LISTED_RULES, uid), change, job, message);
 }
 
 static bool leaves(const job_desc_msg_t *change)
@@ -240,7 +230,8 @@ static bool leaves(const job_desc_msg_t *change)
 static bool escapes(const job_desc_msg_t *change, uint32_t kinds)
 {
 	return ((kinds & LISTED_BY_PARTITION) && comes_here(change)) ||
-	       ((kinds & LISTED_BY_QOS) && touches_qos(change)) ||
+	       /* With another account Slurm may choose another QOS. */
+	       ((kinds & LISTED_BY_QOS) && (change->qos || change->account)) ||
 	       ((kinds & LISTED_NO_GPUS) && touches_gpus(change));
 }
 
@@ -260,7 +251,8 @@ bool change_breaks_rule(const job_desc_msg_t *change, const struct listed *job, 
 bool change_too_early(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		      char message[MESSAGE_MAX + 1])
 {
-	bool early = !job->kinds && (change->extra || touches_gpus(change) || leaves(change)) &&
+	bool early = !(job->kinds & ~LISTED_RULES) &&
+		     (change->extra || touches_gpus(change) || leaves(change)) &&
 		     recent_has(uid, RECENT_SHARED, monotonic_us());
 
 	return told(early ? just_shared_sentence : NULL, change, job, message);

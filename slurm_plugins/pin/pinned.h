@@ -25,6 +25,8 @@
 #define LISTED_BY_QOS 256u
 /* It asks for no GPUs, and where it is it may not have any of its own. */
 #define LISTED_NO_GPUS 512u
+/* What says nothing of a place. */
+#define LISTED_RULES (LISTED_PART | LISTED_BY_PARTITION | LISTED_BY_QOS | LISTED_NO_GPUS)
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

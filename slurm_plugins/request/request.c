@@ -52,12 +52,10 @@ bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong
 /* sbatch has put the pre-flight before all that the user's own job depends on. */
 static bool depends_first_on(const job_desc_msg_t *job, const char *id)
 {
-	static const char kind[] = "afterok:";
 	const char *first = job->dependency ? job->dependency : "";
-	size_t len = strlen(id);
 
-	return !strncmp(first, kind, strlen(kind)) && !strncmp(first + strlen(kind), id, len) &&
-	       strchr(",", first[strlen(kind) + len]);
+	return !strncmp(first, "afterok:", 8) && strcspn(first + 8, ",") == strlen(id) &&
+	       !strncmp(first + 8, id, strlen(id));
 }
 
 const char *request_preflight(const job_desc_msg_t *job)

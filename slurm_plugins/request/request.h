@@ -18,10 +18,7 @@ struct flag_values {
 /* false: *wrong names a flag whose value is not right (its index), or -1: out of memory. */
 bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong);
 void flags_free(struct flag_values *flags);
-/*
- * The id of the job's pre-flight, on whose good end it has to wait, or "run" where it is one
- * itself; NULL: neither.
- */
+/* The id of the pre-flight that it waits for first, or "run": it is one itself; NULL: neither. */
 const char *request_preflight(const job_desc_msg_t *job);
 /* --gpu-share in percent; 0: whole GPUs are wanted. */
 uint32_t flags_share(const struct flag_values *flags);

@@ -3,8 +3,6 @@
 The plugin asks no daemon from job_modify, where slurmctld holds its write locks; it reads this file.
 """
 
-import functools
-import operator
 import sys
 from array import array
 from collections import defaultdict
@@ -15,6 +13,7 @@ from policy.formats.errors import DaemonError
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.waiting_jobs import Waiting
 from policy.request import counted, tiers
+from policy.request.tiers import Rules
 
 HEADER = b"berth-pinned/2\n\0"
 
@@ -45,10 +44,7 @@ ANY_JOB = 0
 
 
 def listed(
-    queue: Iterable[Waiting],
-    jobs: Iterable[JobFacts] = (),
-    skipped: frozenset[str] = frozenset(),
-    allowed: tiers.Rules = (),
+    queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset(), allowed: Rules = ()
 ) -> dict[int, int]:
     """Returns what the plugin has to know of which job; `jobs` are all that Slurm has, `allowed` the rules of tiers."""
     kinds: dict[int, int] = defaultdict(int)
@@ -77,8 +73,9 @@ def listed(
         # Of a task that gets a record of its own nobody knows the number yet.
         for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
             kinds[number] |= bound
-    if any_tier := functools.reduce(operator.or_, (_forbidden(allowed, {name}) for name in tiers.TIERS)):
-        kinds[ANY_JOB] = any_tier | NO_GPUS
+    for name in tiers.TIERS:
+        if bound := _forbidden(allowed, {name}):
+            kinds[ANY_JOB] |= bound | NO_GPUS
     return dict(kinds)
 
 
@@ -91,7 +88,7 @@ def mark(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _bound_by(allowed: tiers.Rules, job: JobFacts) -> int:
+def _bound_by(allowed: Rules, job: JobFacts) -> int:
     """Returns what the rules of tiers forbid to a job that is allowed as it is."""
     if not job.wants_gpus:
         may = tiers.find(allowed, "", job.partition.partition(",")[0])
@@ -101,12 +98,11 @@ def _bound_by(allowed: tiers.Rules, job: JobFacts) -> int:
     return _forbidden(allowed, {tiers.EXCLUSIVE, tiers.GUARANTEED} if job.share else {said})
 
 
-def _forbidden(allowed: tiers.Rules, names: set[str]) -> int:
+def _forbidden(allowed: Rules, names: set[str]) -> int:
     """Tells whether a rule for some partition, and for some QOS, could forbid all of these tiers after a change."""
     against = {rule.kind for rule in allowed if names.isdisjoint(rule.value.split("+"))}
     # A rule for the QOS that it has now may be all that allows it in its partition.
-    in_favour = {rule.kind for rule in allowed if not names.isdisjoint(rule.value.split("+"))}
-    by_qos = "qos" in against or (against and "qos" in in_favour)
+    by_qos = against and any(rule.kind == "qos" for rule in allowed)
     return (BY_PARTITION if against - {"qos"} else 0) | (BY_QOS if by_qos else 0)
 
 

@@ -46,10 +46,8 @@ class Preflights:
         self._wait = wait
         self._run = run
         self._jobs: dict[tuple[int, int], tuple[int, float]] = {}
-        """By pre-flight and user: the job that depends on it, and when that was last seen.
-
-        A job names its pre-flight by itself, so it may name another user's."""
-        self._alone: dict[int, float] = {}
+        """By pre-flight and user, as a job may name another user's: the job that depends on it, and when last seen."""
+        self._alone: dict[tuple[int, int], float] = {}
         """Pre-flights that fly and whose job no reading has shown: since when; infinite once it was looked for."""
         self._flying: dict[int, JobFacts] = {}
         self._could_begin: dict[int, float] = {}
@@ -109,15 +107,12 @@ class Preflights:
 
     def _look_for_jobs(self, at: float) -> None:
         """Find the job of a pre-flight that nobody was seen to wait for: it was over before a reading showed it."""
-        self._alone = {
-            number: self._alone.get(number, at)
-            for number, job in self._flying.items()
-            if (number, job.user) not in self._jobs
-        }
-        due = {(number, self._flying[number].user) for number, since in self._alone.items() if at - since >= _ALONE}
+        alone = {(number, job.user) for number, job in self._flying.items()} - self._jobs.keys()
+        self._alone = {one: self._alone.get(one, at) for one in alone}
+        due = {one for one, since in self._alone.items() if at - since >= _ALONE}
         if not due:
             return
-        self._alone |= dict.fromkeys((number for number, _ in due), math.inf)
+        self._alone |= dict.fromkeys(due, math.inf)
         with suppress(SlurmError):
             for job in self._gateway.read(ended=True).jobs:
                 number = preflight_mark.first(job.segment)
