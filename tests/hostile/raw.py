@@ -54,7 +54,8 @@ _OPTIONS = (
     *("SLURM_JOB_ID", "SLURM_TRES_PER_TASK", "SLURM_GRES", "LD_PRELOAD"),
 )
 _VALUES = ("$V", "$W", "$F", "1", "0", "run", "99", "opportunistic", "4294967295", "-1", "", "x" * 3_000)
-RAW = bytes(range(1, 256)).replace(b"\n", b"").decode("latin-1")
+RAW = bytes(byte for byte in range(1, 256) if byte not in b"\n\x1e").decode("latin-1")
+"""All bytes but the one that ends a field, and the one by which `world.carry_out` parts its answers."""
 
 
 def library(slurm: Slurm) -> str:
