@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from policy.formats.errors import DaemonError
+from policy.formats.flags import TIERS
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.waiting_jobs import Waiting
 from policy.request import counted, tiers
@@ -73,7 +74,7 @@ def listed(
         # Of a task that gets a record of its own nobody knows the number yet.
         for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
             kinds[number] |= bound
-    for name in tiers.TIERS:
+    for name in TIERS:
         if bound := _forbidden(allowed, {name}):
             kinds[ANY_JOB] |= bound | NO_GPUS
     return dict(kinds)
