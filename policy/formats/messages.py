@@ -283,7 +283,9 @@ MESSAGES: dict[int, MessageEntry] = {
         "Look at that job's errors.",
     ),
     613: MessageEntry("A guest leaves its seat for the owner.", _NOTHING),
-    614: MessageEntry("A guest could not be warned or sent away; it is tried again.", "The reason is Slurm's."),
+    614: MessageEntry(
+        "A guest could not be warned or sent away; it is tried again, and ended after 10 s.", "The reason is Slurm's."
+    ),
     615: MessageEntry(
         "A guest that was sent away takes long to end.",
         "KillWait in slurm.conf bounds it; look at the job's processes.",

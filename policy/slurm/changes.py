@@ -180,9 +180,9 @@ def was_written(refusal: str) -> bool:
     return "partition configuration not available" in refusal
 
 
-def annotate(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
-    """Another segment."""
-    return {"admin_comment": segment.put(job.admin_comment, values)}
+def annotate(job: JobText, values: Mapping[str, str], *, requeue: bool = False) -> dict[str, str]:
+    """Another segment; with `requeue` Slurm may requeue the job from then on, whatever its user has said."""
+    return {"admin_comment": segment.put(job.admin_comment, values), **({"requeue": "1"} if requeue else {})}
 
 
 def delay(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:

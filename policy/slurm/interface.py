@@ -67,8 +67,8 @@ class Gateway(Protocol):
         """
         ...
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Replace the segment of a job and nothing else."""
+    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
+        """Replace the segment of a job, and with `requeue` let Slurm requeue the job; nothing else."""
         ...
 
     def requeue(self, job_id: int | str) -> None:
@@ -81,6 +81,10 @@ class Gateway(Protocol):
 
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to: it is not run again."""
+        ...
+
+    def cancel(self, job_id: int) -> None:
+        """End a job for good."""
         ...
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:

@@ -48,6 +48,8 @@ static int perform(char *command, struct text *said)
 		return gateway_requeue(job, false, said);
 	if (!strcmp(verb, "evict") && job && !rest)
 		return gateway_requeue(job, true, said);
+	if (!strcmp(verb, "cancel") && job && !rest)
+		return gateway_cancel(job);
 	if (!strcmp(verb, "signal") && job && rest)
 		return gateway_signal(job, rest);
 	text_addf(said, "a command that berth-slurm does not know: %.64s", verb);

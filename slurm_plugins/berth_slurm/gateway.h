@@ -52,6 +52,7 @@ int gateway_read(bool afresh);
 int gateway_job(uint32_t job_id);
 int gateway_update(char *job, char *changes, struct text *said);
 int gateway_requeue(char *job, bool only_running, struct text *said);
+int gateway_cancel(const char *job);
 int gateway_signal(const char *job, char *number);
 /* A job, by its number or as one of its array, was changed: its record is to be read again. */
 void gateway_changed(const char *name);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `update`, `requeue`, `evict`, `signal`: what Berth writes. `config`, `ping`: what seldom changes.
+/* `update`, `requeue`, `evict`, `cancel`, `signal`: what Berth writes. `config`, `ping`: what
+ * seldom changes.
  */
 #include "berth_slurm/gateway.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <slurm/slurmdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +167,12 @@ int gateway_signal(const char *job, char *number)
 	return slurm_kill_job2(job, (uint16_t)signal, to ? KILL_JOB_BATCH : KILL_STEPS_ONLY, NULL)
 		   ? (errno ? errno : SLURM_ERROR)
 		   : 0;
+}
+
+/* As scancel does without a signal: SIGTERM first, and SIGKILL after KillWait. */
+int gateway_cancel(const char *job)
+{
+	return slurm_kill_job2(job, SIGKILL, 0, NULL) ? (errno ? errno : SLURM_ERROR) : 0;
 }
 
 /* As `scontrol show config` prints it, because the words in it are the same in all releases. */

@@ -150,7 +150,10 @@ def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     gateway.warn(jobs["warned"], "USR1")
     gateway.park(jobs["parked"], {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
     gateway.park(f"{jobs['array']}_3", {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
+    gateway.annotate(jobs["kept"], {"state": "noted"}, requeue=True)
+    gateway.cancel(jobs["cancelled"])
     return {
+        "kept": gateway.evict(jobs["kept"]),
         "running": gateway.evict(jobs["running"]),
         "ended": gateway.evict(jobs["ended"]),
         "not parked": refused(lambda: gateway.park(jobs["warned"], values, 60)),

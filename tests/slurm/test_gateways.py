@@ -416,9 +416,14 @@ def test_all_gateways_do_the_same_to_guests(still: Slurm, scene: Scene) -> None:
             f"{batch} -o /dev/null --wrap true\n"
             f"{batch} -o /dev/null --begin=now+2hours --gres=gpu:2 --wrap 'exec sleep 900'\n"
             f"{batch} -o /dev/null --begin=now+2hours --array=1-4 --gres=gpu:2 --wrap 'exec sleep 900'\n"
+            f"{batch} -o /dev/null --no-requeue --wrap 'exec sleep 900'\n"
+            f"{batch} -o /dev/null --array=1-2 --wrap 'exec sleep 900'\n"
         ).out.split()
-        jobs[name] = dict(zip(("warned", "running", "ended", "parked", "array"), map(int, lines), strict=True))
+        kinds = ("warned", "running", "ended", "parked", "array", "kept", "cancelled")
+        jobs[name] = dict(zip(kinds, map(int, lines), strict=True))
     for name in names:
+        still.wait_state(jobs[name]["kept"], {"RUNNING"})
+        still.wait_state(jobs[name]["cancelled"], {"RUNNING"})
         still.wait_state(jobs[name]["running"], {"RUNNING"})
         still.wait_state(jobs[name]["ended"], {"COMPLETED"})
         until("the step to await its warning", partial(_printed, still, jobs[name]["warned"], "ready"))
@@ -427,7 +432,8 @@ def test_all_gateways_do_the_same_to_guests(still: Slurm, scene: Scene) -> None:
 
     for name in names:
         one, them = jobs[name], said[name]
-        assert (them["running"], them["ended"]) == (True, False), name
+        assert (them["running"], them["ended"], them["kept"]) == (True, False, True), name
+        until(f"{name}'s cancelled job", partial(_is, still, one["cancelled"], "CANCELLED"))
         assert "job" in them["not parked"], name
         assert all(them[key] for key in ("no guest", "nobody")), name
         until(f"{name}'s warning", partial(_printed, still, one["warned"], "warned"))

@@ -107,6 +107,53 @@ def test_one_that_ignores_every_signal_is_ended_by_its_guard(slurm: Slurm) -> No
     assert slurm.show(guest)["Restarts"] == "1"
 
 
+LONGEST_WAIT = 60.0
+"""Seconds that an owner waits at most for a guest that Slurm does not requeue."""
+
+
+def unrequeuable(slurm: Slurm, guests: list[int]) -> None:
+    """Says of guests that Slurm may not requeue them, in a way that no plugin refuses."""
+    for guest in guests:
+        slurm.target.run(["scontrol", "update", f"JobId={guest}", "Requeue=0"], user="root")
+        assert slurm.show(guest)["Requeue"] == "0"
+
+
+def test_guests_that_may_not_be_requeued_leave_all_the_same_and_come_back(slurm: Slurm) -> None:
+    nodes = all_nodes(slurm)
+    guests = [sit(slurm, "-w", nodes[0]) for _ in range(2)]
+    array = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", "-a", "1-2", "-t", "20", "-w", nodes[0], body=SLEEP)
+    slurm.wait_state(array, {"RUNNING"})
+    guests.append(array)
+    unrequeuable(slurm, guests)
+    occupy(slurm, "exclusive", *nodes[1:])
+    slurm.settle()
+    began = time.monotonic()
+    owner = slurm.submit("--gpus=8", body=SLEEP)
+    slurm.wait_state(owner, {"RUNNING"}, LONGEST_WAIT)
+    print(f"owner ran {time.monotonic() - began:.2f} s after its submission, over guests with Requeue=0")
+    for guest in guests[:2]:
+        record = slurm.show(guest)
+        assert (record["JobState"], record["Restarts"], record["Requeue"]) == ("PENDING", "1", "1")
+
+
+def test_a_guest_that_slurm_never_requeues_is_ended_and_its_user_is_told_why(slurm: Slurm) -> None:
+    nodes = all_nodes(slurm)
+    guest = sit(slurm, "-w", nodes[0])
+    occupy(slurm, "exclusive", *nodes[1:])
+    slurm.settle()
+    again = f"while scontrol update JobId={guest} Requeue=0; do :; done"
+    slurm.target.bash(f"for i in 1 2 3; do ({again}) >/dev/null 2>&1 & done", user="root")
+    began = time.monotonic()
+    owner = slurm.submit("--gpus=8", body=SLEEP)
+    slurm.wait_state(owner, {"RUNNING"}, LONGEST_WAIT)
+    took = time.monotonic() - began
+    print(f"owner ran {took:.2f} s after its submission, over a guest that Slurm never requeues: {slurm.state(guest)}")
+    assert took < LONGEST_WAIT
+    if slurm.state(guest) == "CANCELLED":
+        assert "Slurm did not requeue it" in segment_of(slurm, guest)["evicted_text"]
+    slurm.target.run(["scancel", str(guest)], user="root")
+
+
 def test_a_host_comes_over_a_guest_and_nobody_leaves(slurm: Slurm) -> None:
     nodes = all_nodes(slurm)
     guest = sit(slurm, "-w", nodes[0])

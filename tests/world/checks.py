@@ -241,6 +241,38 @@ def may_requeue(cluster: ModelCluster, name: str, *, incomplete: bool) -> None:
             raise ViolationError(f"berthd ends job {job.id}, which is no guest and not movable")
 
 
+def may_cancel(cluster: ModelCluster, name: str) -> None:
+    """berthd ends nobody for good but guests that Slurm has refused to requeue time and again."""
+    for job in cluster.job_of(name):
+        if job.refusals < _TRIES:
+            raise ViolationError(f"berthd ends job {job.id} after {job.refusals} refused requeues")
+
+
+_TRIES = 2
+
+LONGEST_WAIT = 60.0
+"""Seconds that an owner waits at most for a guest to leave, with nothing else in its way."""
+
+
+def no_owner_waits_long(world: DeterministicWorld, since: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """An owner whose place is free but for a guest has it soon; returns since when each waits for each guest."""
+    cluster, found = world.cluster, dict[tuple[int, int], float]()
+    for owner in cluster.jobs.values():
+        portion = owner.portion()
+        if not owner.waits or owner.held or owner.touched or portion is None or _values(owner).get("state") != "placed":
+            continue
+        if owner.begin > cluster.now or not portion.gpus or not portion.seats or owner.tasks:
+            continue
+        for name in hostlist.expand(owner.req_nodes):
+            for number, held in cluster.nodes[name].held.items() if name in cluster.nodes else ():
+                if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":
+                    found[owner.id, number] = since.get((owner.id, number), cluster.now)
+    for (owner_id, guest), began in found.items():
+        if cluster.now - began > LONGEST_WAIT:
+            raise ViolationError(f"job {owner_id} waits for guest {guest} for {cluster.now - began:.0f} s")
+    return found
+
+
 def nothing_of_ours(cluster: ModelCluster) -> None:
     """After `berth release --all` jobs that wait, or end to wait again, are as their users wrote them."""
     for job in cluster.jobs.values():

@@ -140,6 +140,10 @@ class ModelJob:
     comment: str = ""
     features: str = ""
     requeue: bool = True
+    never_requeued: bool = False
+    """Slurm refuses its requeue whatever its record says."""
+    refusals: int = 0
+    """The requeues that Slurm refused."""
     expedites: bool = False
     """A run that fails brings it back at once (`--requeue=expedite`), if its node was at fault."""
     epilog_failed: bool = False
@@ -461,7 +465,8 @@ class ModelCluster:
                 continue  # Slurm says nothing of that
             if job.state == "PENDING":
                 raise Refusal("Job is pending execution")
-            if not job.requeue:
+            if not job.requeue or job.never_requeued:
+                job.refusals += 1
                 raise Refusal("Requested operation is presently disabled")
             if job.over:
                 job.restarts += 1

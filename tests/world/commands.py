@@ -62,7 +62,7 @@ def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR09
                 if job.state in {"PENDING", "SUSPENDED"}:
                     raise Refusal("Job can not be altered now, try again later")
                 job.warned = bool(signal) and not job.ends_on
-        case ("scancel", name):
+        case ("scancel", "--ctld", name) | ("scancel", name):
             for job in cluster.job_of(name):
                 cluster.cancel(job)
         case _:

@@ -86,6 +86,10 @@ def _an_eviction_forgets_the_request(put: Replaced) -> None:
     put.set(evictions, "evicted", broken)
 
 
+def _who_cannot_be_requeued_stays(put: Replaced) -> None:
+    put.set(evictions, "ENDED_AFTER", float("inf"))
+
+
 def _a_requeued_job_loses_its_extra(put: Replaced) -> None:
     pin = changes.pin
 
@@ -239,6 +243,7 @@ PLANTED = (
     PlantedFault("a node is told of a larger share", _a_share_is_told_to_its_node_in_full),
     PlantedFault("a guest is parked for ever", _a_guest_is_parked_for_ever),
     PlantedFault("old jobs are remembered for ever", _old_jobs_are_remembered_for_ever),
+    PlantedFault("a guest that Slurm does not requeue stays", _who_cannot_be_requeued_stays),
     PlantedFault("an owner is sent away in place of its guest", _owners_are_evicted_like_guests),
 )
 

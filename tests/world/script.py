@@ -12,7 +12,7 @@ Step = tuple[str | int, ...]
 PEOPLE = (
     *("cancel", "hold", "free", "requeue", "requeue-hold", "suspend", "resume", "stop", "continue", "limit"),
     *("priority", "expedite", "reservation-gone", "special-exit", "revoke", "nodes", "gpus", "signal", "resize"),
-    "gpus-alone",
+    *("gpus-alone", "no-requeue", "never-requeue"),
 )
 """The changes of users and admins to one job."""
 

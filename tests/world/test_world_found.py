@@ -236,3 +236,19 @@ def test_a_guest_is_sent_away_with_the_record_that_it_has_by_now() -> None:
         ("guard", "fault", 4),
         ("epilog-ends", 11),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("person", ["no-requeue", "never-requeue"])
+def test_an_owner_does_not_wait_for_a_guest_that_is_not_to_be_requeued(person: str) -> None:
+    # berthd tried every 30 s for ever.
+    play([
+        ("site", 0, 0, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "guest", 0, 900, "COMPLETED", 0),
+        ("sched", 1),
+        ("people", person, 0),
+        ("submit", "gang", 3, 900, "COMPLETED", 0),
+        ("submit", "whole", 1, 900, "COMPLETED", 0),
+    ])  # fmt: skip

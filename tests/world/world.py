@@ -44,6 +44,9 @@ EPILOG_WAITS = 10.0
 _CALM = (*[1] * 15, *[10] * 20, *[30] * 20, *[60] * 25)
 """Seconds between passes once all faults are over: 38 minutes."""
 
+_SHORT = 10
+"""Seconds between two passes at most while it is checked how long owners wait for guests."""
+
 _LONGER = 60
 """Times that the last of these come again while somebody runs, or has just ended, for whom another may wait."""
 
@@ -406,6 +409,10 @@ class DeterministicWorld:
                 job.flag = "RESIZING"
             case "continue" if job.flag in RUNNING_FLAGS:
                 job.flag = ""
+            case "no-requeue":
+                job.requeue = False
+            case "never-requeue":
+                job.never_requeued = True
             case "limit":
                 job.limit = 30 if job.limit != 30 else 600
             case "priority" if not job.held:
@@ -482,6 +489,8 @@ class DeterministicWorld:
     def _asked(self, command: tuple[str, ...]) -> None:
         if command[:2] == ("scontrol", "requeue"):
             checks.may_requeue(self.cluster, command[-1], incomplete="Incomplete" in command)
+        if command[:1] == ("scancel",) and "-s" not in command:
+            checks.may_cancel(self.cluster, command[-1])
 
     def _log(self, text: str, number: int = 0) -> None:  # noqa: ARG002 - ids are for people
         self.logged.append(text)
@@ -494,8 +503,11 @@ class DeterministicWorld:
     def calm_down(self) -> None:
         """Faults are over, nodes are mended, holds are taken off: whoever can start has to."""
         self.mend()
+        since: dict[tuple[int, int], float] = {}
         for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
             self._calm_second(seconds)
+            if seconds <= _SHORT:
+                since = checks.no_owner_waits_long(self, since)
             if not any(job.waits or job.holds for job in self.cluster.jobs.values()):
                 break
         for _ in range(_LONGER):

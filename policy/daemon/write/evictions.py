@@ -3,9 +3,13 @@
 What a guest has to come back to stands in its segment before it goes, so that no restart of berthd forgets it. Only a
 guest that runs is put back: one that finished by itself, even in the same moment, is not run again. The seat is its
 owner's from the first step on, for the plan counts guests as air; the owner waits for the seat in Slurm's own queue.
+
+Requeue of the guest's record is set before each try, since its user may have cleared it. A guest that Slurm still
+does not requeue is ended: its owner waits 10 s for that, and then as long as Slurm or the guard takes to end a job.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from policy.formats import segment
@@ -17,13 +21,20 @@ from policy.request.settings import Sharing
 from policy.site import log
 from policy.slurm.interface import Gateway
 
-AGAIN_AFTER = 30.0
+AGAIN_AFTER = 5.0
 """Seconds until a guest that could not be put back is tried again."""
+
+ENDED_AFTER = 10.0
+"""Seconds for which such a guest is tried while its owner waits; then it is ended. KillWait (30 s) comes on top."""
+
+_FORGOTTEN_AFTER = 30.0
+"""Seconds without a try after which a refusal is forgotten: the owner needs the seat no more."""
 
 
 @dataclass(slots=True)
 class _Going:
     job: JobFacts
+    reason: str
     since: float
     until: float
     """When it is put back if it has not ended before."""
@@ -32,6 +43,18 @@ class _Going:
     """True if Slurm was asked to requeue it."""
     told: bool = False
     """True if the log already says that it takes long."""
+    ended: bool = False
+    """True if it was ended, because Slurm did not requeue it."""
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A guest that could not be put back."""
+
+    since: float
+    again: float
+    noted: bool
+    """True if its segment says what it comes back to."""
 
 
 class Evictions:
@@ -41,7 +64,7 @@ class Evictions:
         self._gateway = gateway
         self._sharing = sharing
         self._going: dict[int, _Going] = {}
-        self._failed: dict[int, float] = {}
+        self._failed: dict[int, _Refused] = {}
         self.count = 0
         """Number of guests that had to leave."""
 
@@ -51,8 +74,9 @@ class Evictions:
 
     def begin(self, job: JobFacts, reason: str, at: float) -> int:
         """Send a guest away, warned where the site says so; how many updates that took."""
-        grace = self._sharing.evict_grace
-        if job.id in self._going or not self._note(job, reason, at, grace, {}, warned=grace > 0):
+        # A guest that Slurm did not requeue has had its warning.
+        grace = 0 if job.id in self._failed else self._sharing.evict_grace
+        if job.id in self._going or not self._note(job, reason, at, grace, {}, warned=self._sharing.evict_grace > 0):
             return 0
         return 1 + (self._warn(job.id) if grace > 0 else self._put_back(self._going[job.id], at))
 
@@ -74,17 +98,20 @@ class Evictions:
         self, job: JobFacts, reason: str, at: float, wait: float, avoid: Mapping[str, float], *, warned: bool
     ) -> bool:
         """Write into the segment what the guest comes back to, before anything happens to it."""
-        if at < self._failed.get(job.id, 0.0):
+        failed = self._failed.get(job.id)
+        if failed is not None and at < failed.again:
             return False
+        noted = failed is not None and failed.noted
         try:
             # It may have been pinned and started since it was read.
             values = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
-            self._gateway.annotate(job.id, evicted(values, reason, at + wait + BACK_AFTER, avoid))
+            values = values if noted else evicted(values, reason, at + wait + BACK_AFTER, avoid)
+            self._gateway.annotate(job.id, values, requeue=True)
         except SlurmError as problem:
-            self._give_up(job.id, problem, at)
+            self._refused(job, reason, problem, at, noted=noted)
             return False
-        self._going[job.id] = _Going(job, at, at + wait, warned)
-        self.count += 1
+        self._going[job.id] = _Going(job, reason, at, at + wait, warned)
+        self.count += not noted
         log.info(f"JobId={job.id} NodeList={','.join(job.nodes)} a guest has to leave: {reason}", 613)
         return True
 
@@ -122,8 +149,9 @@ class Evictions:
             running = self._gateway.evict(job_id)
         except SlurmError as problem:
             del self._going[job_id]
-            return self._give_up(job_id, problem, at)
+            return self._refused(going.job, going.reason, problem, at, noted=True)
         going.asked = running
+        self._failed.pop(job_id, None)
         if running:
             log.info(f"JobId={job_id} was put back into the queue", 613)
             return 1
@@ -137,6 +165,8 @@ class Evictions:
             if job is not None and job.state == "COMPLETING":
                 return 0  # the next step tells
             self._going.pop(job_id, None)
+            if going.ended:
+                return 0
             if job is not None and job.state in BY_THE_SIGNAL:
                 self._gateway.requeue(job_id)
                 log.info(f"JobId={job_id} ended on its warning and was put back into the queue", 613)
@@ -155,11 +185,34 @@ class Evictions:
                 f"JobId={going.job.id} still ends after {at - going.since:.0f} s; KillWait in slurm.conf bounds it", 615
             )
 
-    def _give_up(self, job_id: int, problem: SlurmError, at: float) -> int:
-        self._failed = {one: until for one, until in self._failed.items() if until > at}
-        self._failed[job_id] = at + AGAIN_AFTER
-        log.error(f"JobId={job_id} could not be sent away, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)
+    def _refused(self, job: JobFacts, reason: str, problem: SlurmError, at: float, *, noted: bool) -> int:
+        """Notes a refusal; a guest that has to leave for so long is ended."""
+        self._failed = {one: known for one, known in self._failed.items() if known.again + _FORGOTTEN_AFTER > at}
+        failed = self._failed.setdefault(job.id, _Refused(at, at, noted))
+        failed.again, failed.noted = at + AGAIN_AFTER, noted
+        if at - failed.since >= ENDED_AFTER:
+            return self._end(job, reason, problem, at)
+        log.error(f"JobId={job.id} could not be sent away, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)
         return 0
+
+    def _end(self, job: JobFacts, reason: str, refusal: SlurmError, at: float) -> int:
+        """Ends a guest that Slurm does not requeue, and tells its user why."""
+        why = f"{reason}; Slurm did not requeue it, so it was ended: {refusal}"
+        try:
+            record = self._gateway.job(job.id)
+            if record.state not in LEAVING:
+                return 0  # the refusal was about a job that has left
+            values = segment.latest(record.admin_comment, job.segment)
+            with suppress(SlurmError):
+                self._gateway.annotate(job.id, {**values, "evicted_text": why})
+            self._gateway.cancel(job.id)
+        except SlurmError as problem:
+            log.error(f"JobId={job.id} could not be ended, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)
+            return 0
+        del self._failed[job.id]
+        self._going[job.id] = _Going(job, reason, at, at, warned=False, asked=True, ended=True)
+        log.error(f"JobId={job.id} was ended: {why}", 614)
+        return 2
 
 
 def evicted(values: Mapping[str, str], reason: str, back: float, avoid: Mapping[str, float]) -> dict[str, str]:

@@ -139,15 +139,14 @@ class CommandGateway:
             for_now=for_now,
         )
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
         """Another segment. Of an array, scontrol gives it to all tasks."""
         job = self._text(job_id)
-        self._update(job_id, job, changes.annotate(job, values))
+        self._update(job_id, job, changes.annotate(job, values, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue."""
-        name = job_id if isinstance(job_id, str) else (self._texts.get(job_id) or self._record(job_id)).name
-        self._run("scontrol", "requeue", name)
+        self._run("scontrol", "requeue", job_id if isinstance(job_id, str) else self._name(job_id))
 
     def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
         """Another segment, and a begin time."""
@@ -157,18 +156,22 @@ class CommandGateway:
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
         try:
-            self._run("scontrol", "requeue", "Incomplete", (self._texts.get(job_id) or self._record(job_id)).name)
+            self._run("scontrol", "requeue", "Incomplete", self._name(job_id))
         except SlurmError as problem:
             if OVER.search(str(problem)):
                 return False
             raise
         return changes.was_put_back(self.job(job_id))
 
+    def cancel(self, job_id: int) -> None:
+        """End a job for good."""
+        self._run("scancel", "--ctld", self._name(job_id))
+
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Send a signal to the steps of a running job, or to its script's shell alone."""
         to = ["--batch"] if batch else []
         # By itself scancel tries for a minute and a half to signal a job that waits or ends.
-        self._run("scancel", "--ctld", *to, "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
+        self._run("scancel", "--ctld", *to, "-s", signal, self._name(job_id))
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""
@@ -248,6 +251,10 @@ class CommandGateway:
                 raise
             return  # it was purged a moment ago
         self._holds.update({job.id: (job.start, found[job.id].holds) for job in unknown if job.id in found})
+
+    def _name(self, job_id: int) -> str:
+        """The name of one record alone: a task's number may be that of its whole array."""
+        return (self._texts.get(job_id) or self._record(job_id)).name
 
     def _record(self, job_id: int) -> records.RecordText:
         try:

@@ -147,13 +147,13 @@ class LibslurmGateway:
             for_now=for_now,
         )
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
         """Another segment."""
-        self._update(job_id, changes.annotate(self._text(job_id), values))
+        self._update(job_id, changes.annotate(self._text(job_id), values, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue."""
-        self._program.ask(f"requeue {job_id}")
+        self._program.ask(f"requeue {self._name(job_id)}")
 
     def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
         """Another segment, and a begin time."""
@@ -162,17 +162,21 @@ class LibslurmGateway:
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
         try:
-            self._program.ask(f"evict {job_id}")
+            self._program.ask(f"evict {self._name(job_id)}")
         except SlurmError as problem:
             if OVER.search(str(problem)):
                 return False
             raise
         return changes.was_put_back(self.job(job_id))
 
+    def cancel(self, job_id: int) -> None:
+        """End a job for good."""
+        self._program.ask(f"cancel {self._name(job_id)}")
+
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Send a signal to the steps of a running job, or to its script's shell alone."""
         number = int(signal) if signal.isdigit() else int(Signals["SIG" + signal])
-        self._program.ask(f"signal {job_id} {number}{' batch' if batch else ''}")
+        self._program.ask(f"signal {self._name(job_id)} {number}{' batch' if batch else ''}")
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""
@@ -221,6 +225,12 @@ class LibslurmGateway:
         """The same, as the last reading has them."""
         record = self._records.get(job_id) if isinstance(job_id, int) else self._record_of(job_id)
         return _job_text(record) if record is not None else self.job(int(job_id))
+
+    def _name(self, job_id: int | str) -> int | str:
+        """The name of one record alone: one task of each array bears the array's number, which means all its tasks."""
+        record = self._records.get(job_id) if isinstance(job_id, int) else None
+        alone = record is not None and record.array == job_id and record.task is not None
+        return f"{job_id}_{record.task}" if record is not None and alone else job_id
 
     def _record_of(self, name: str) -> JobRecord:
         array, _, task = name.partition("_")

@@ -197,8 +197,11 @@ class PyslurmGateway:
         """Give a waiting job back to Slurm: it clears fields, which pyslurm cannot."""
         return self._command.release(job_id, reason, for_now=for_now)
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Another segment."""
+    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
+        """Another segment. pyslurm cannot let Slurm requeue a job."""
+        if requeue:
+            self._command.annotate(job_id, values, requeue=True)
+            return
         changed = changes.annotate(self.job(job_id), values)
         self._modify(job_id, admin_comment=_bytes(changed["admin_comment"]))
 
@@ -218,6 +221,10 @@ class PyslurmGateway:
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
         return self._command.evict(job_id)
+
+    def cancel(self, job_id: int) -> None:
+        """End a job for good."""
+        self._command.cancel(job_id)
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Send a signal to the steps of a running job, or to its script's shell alone."""

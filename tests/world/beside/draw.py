@@ -31,6 +31,8 @@ CALLS = (
     "delay",
     "park",
     "evict",
+    "cancel",
+    "annotate-requeue",
     "requeue",
     "warn",
 )

@@ -273,7 +273,7 @@ class BothSides:
 
     def _call(self, call: str, job: ModelJob) -> None:
         """One of the gateway's calls on both sides."""
-        if job.tasks and call in {"evict", "warn"}:
+        if job.tasks and call in {"evict", "cancel", "warn"}:
             return  # berthd makes these of jobs that run alone
         said: list[str] = []
         for gateway in self.gateways:
@@ -317,6 +317,8 @@ _CALLS: dict[str, Callable[[CommandGateway, int | str, int], object]] = {
     "annotate": lambda gateway, _, number: gateway.annotate(number, {"state": "noted"}),
     "delay": lambda gateway, _, number: gateway.delay(number, _LATER, 600),
     "park": lambda gateway, name, _: gateway.park(name, _LATER, 600),
+    "cancel": lambda gateway, _, number: gateway.cancel(number),
+    "annotate-requeue": lambda gateway, _, number: gateway.annotate(number, {"state": "noted"}, requeue=True),
     "evict": lambda gateway, _, number: gateway.evict(number),
     "requeue": lambda gateway, name, _: gateway.requeue(name),
     "warn": lambda gateway, _, number: gateway.warn(number, "USR1"),

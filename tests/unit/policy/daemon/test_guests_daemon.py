@@ -40,6 +40,9 @@ class Slurm:
     jobs: list[JobFacts] = field(default_factory=list)
     ended: bool = False
     refuses: str = ""
+    refuses_notes: str = ""
+    refuses_to_end: str = ""
+    requeue_of: dict[int, bool] = field(default_factory=dict)
     state: str = "RUNNING"
     text: str = ""
     """A record that has changed since it was read."""
@@ -53,15 +56,23 @@ class Slurm:
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, self.state, 0, self.text, "", "", "", "")
 
-    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+    def annotate(self, job_id: int, values: dict[str, str], *, requeue: bool = False) -> None:
+        if self.refuses_notes:
+            raise SlurmError(self.refuses_notes)
         self.done.append(f"annotate {job_id}")
         self.values[job_id] = values
+        self.requeue_of[job_id] = requeue
 
     def evict(self, job_id: int) -> bool:
         if self.refuses:
             raise SlurmError(self.refuses)
         self.done.append(f"evict {job_id}")
         return not self.ended
+
+    def cancel(self, job_id: int) -> None:
+        if self.refuses_to_end:
+            raise SlurmError(self.refuses_to_end)
+        self.done.append(f"cancel {job_id}")
 
     def requeue(self, job_id: int) -> None:
         self.done.append(f"requeue {job_id}")
@@ -172,12 +183,67 @@ def test_one_that_its_guards_warning_killed_is_run_again(state: str, *, again: b
 def test_one_that_slurm_does_not_put_back_is_tried_again_later(capsys: pytest.CaptureFixture[str]) -> None:
     slurm = Slurm(refuses="Requested operation is presently disabled")
     leaving = evictions(slurm)
-    for second in (0, 1, 29):
+    for second in (0, 1, 4.9):
         leaving.begin(guest(5, "n1", 0), "its GPU is needed", NOW + second)
     assert capsys.readouterr().err.count("could not be sent away") == 1
+    assert slurm.requeue_of[5], "its user may have said that it is not to be requeued"
     slurm.refuses = ""
-    leaving.begin(guest(5, "n1", 0), "its GPU is needed", NOW + 31)
-    assert slurm.done[-1] == "evict 5"
+    leaving.begin(guest(5, "n1", 0), "its GPU is needed", NOW + 5)
+    assert slurm.done == ["annotate 5", "annotate 5", "evict 5"]
+    assert (slurm.values[5].get("evicted"), leaving.count) == (None, 1), "the second note changes nothing"
+
+
+ENDED_WITHIN = 12
+"""Seconds after which berthd ends a guest at the latest."""
+
+
+@pytest.mark.parametrize("what", ["refuses", "refuses_notes"])
+@pytest.mark.parametrize("every", [1, 3, 11])
+def test_one_that_slurm_never_puts_back_is_ended_and_its_user_told(what: str, every: int) -> None:
+    one = guest(5, "n1", 0)
+    slurm = Slurm(**{what: "Requested operation is presently disabled"})
+    leaving = evictions(slurm, evict_grace=3)
+    wants = "its GPU is needed"
+    for second in range(0, 200, every):
+        leaving.begin(one, wants, NOW + second)
+        leaving.step([one], NOW + second)
+        if "cancel 5" in slurm.done:
+            break
+    assert slurm.done.count("cancel 5") == 1
+    assert second <= ENDED_WITHIN + 3 + 2 * every
+    assert slurm.done.count("USR1 5") == (what == "refuses"), "it is warned once"
+    if what == "refuses":
+        assert "Slurm did not requeue it, so it was ended: Requested operation" in slurm.values[5]["evicted_text"]
+    assert leaving.has_asked(5)
+    leaving.begin(one, wants, NOW + second + 1)
+    leaving.step([replace(one, state="COMPLETING")], NOW + second + 2)
+    slurm.state = "CANCELLED"
+    leaving.step([], NOW + second + 9)
+    assert slurm.done.count("cancel 5") == 1
+    assert "requeue 5" not in slurm.done
+    assert not leaving.has_asked(5)
+
+
+def test_one_is_not_ended_whose_seat_nobody_wants_any_more_nor_one_that_left_meanwhile() -> None:
+    one, slurm = guest(5, "n1", 0), Slurm(refuses="slurmctld did not answer")
+    leaving = evictions(slurm)
+    for second in (0, 5, 9, 60, 66):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    assert "cancel 5" not in slurm.done
+    slurm.state = "PENDING"  # the requeue was done, and its answer came too late
+    leaving.begin(one, "its GPU is needed", NOW + 72)
+    assert "cancel 5" not in slurm.done
+
+
+def test_one_that_slurm_does_not_even_end_is_tried_for_ever() -> None:
+    one, slurm = guest(5, "n1", 0), Slurm(refuses="no", refuses_to_end="no")
+    leaving = evictions(slurm)
+    for second in range(60):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    slurm.refuses_to_end = ""
+    for second in range(60, 66):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    assert slurm.done[-1] == "cancel 5"
 
 
 # What Slurm is told.

@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from policy.formats import segment
@@ -361,6 +362,28 @@ def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandI
     assert f"update {waits.id} tres_per_node=gres/gpu:2 req_nodes= " in released
     assert noted == f"update {runs.id} admin_comment=%5Bberth/1%20state=noted%5D"
     assert requeued == f"requeue {runs.id}"
+
+
+def test_a_task_that_bears_its_arrays_number_is_named_alone(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    # By its number slurmctld would requeue, signal or end all tasks of the array.
+    stand_in.answers("read", recorded)
+    gateway.read(ended=False)
+    one = next(record for record in gateway._records.values() if record.task is None and not record.tasks)
+    gateway._records[one.id] = msgspec.structs.replace(one, array=one.id, task=3)
+
+    gateway.evict(one.id)
+    gateway.cancel(one.id)
+    gateway.warn(one.id, "USR1")
+    gateway.requeue(one.id)
+    gateway.annotate(one.id, {"state": "noted"}, requeue=True)
+
+    name = f"{one.id}_3"
+    asked = [line for line in stand_in.asked if not line.startswith(("read", "job", "config", "ping"))]
+    assert asked[:4] == [f"evict {name}", f"cancel {name}", f"signal {name} 10", f"requeue {name}"]
+    assert asked[4].startswith(f"update {one.id} admin_comment=")
+    assert asked[4].endswith(" requeue=1")
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
