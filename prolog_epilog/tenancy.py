@@ -47,7 +47,7 @@ def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
         job.uid,
         why=_UNFINISHED,
         gpus=berth.gpus,
-        share=berth.share,
+        share=berth.asked_share or berth.share,
         mem_mib=berth.mem_mib,
         way=berth.way,
         tier=berth.tier,

@@ -174,7 +174,7 @@ class _Asked:
             candidates=room.big_enough.nodes,
             elsewhere=room.big_enough.elsewhere,
             app_class=request.flags.get("app-class", "compute"),
-            share=_share(request, self._fleet, room.allowed.nodes),
+            share=None if request.share is None else Share(request.share, request.gpu_mem, way=self._fleet.sharing.way),
             gpu_mem=None if request.share else request.gpu_mem,
             mem_per_node=room.mem if by_node else None,
             min_cpus_per_node=room.least_cpus if n > 1 and request.tied else None,
@@ -341,18 +341,6 @@ def _of_whole_cores(least: int, request: "Request", allowed: Allowed, n: int) ->
     if request.tasks_per_core:
         cores = max(cores, -(-_tasks_on_each(request, n) // request.tasks_per_core))
     return cores * threads
-
-
-def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None:
-    if request.share is None:
-        return None
-    percent = request.share
-    if request.array and request.gpu_mem is not None and allowed.any():
-        # Slurm starts as many tasks of an array on one GPU as fit by percent. A larger percentage makes them fit by
-        # memory too.
-        least = int(fleet.gpu_mem[allowed].min()) - fleet.sharing.gpu_mem_reserve
-        percent = min(100, max(percent, -(-100 * request.gpu_mem // least)))
-    return Share(percent, request.gpu_mem, way=fleet.sharing.way)
 
 
 def _memory_needed(request: "Request", fleet: "Fleet", memory: "Memory", cpus: int, k: int) -> int | None:

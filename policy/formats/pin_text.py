@@ -61,7 +61,9 @@ def surely_fits(reply: Mapping[str, str], own_bytes: int) -> bool:
 def _check_texts(reply: Mapping[str, str], request: Mapping[str, str], own_bytes: int) -> None:
     guest, share = "guest" in reply, int(reply.get("share", "0"))
     tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
-    more = {**tier, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
+    asked = request.get("flag.gpu-share", request.get("flag.gpu_share", ""))
+    less = {"asked_share": asked} if asked.isdigit() and 0 < int(asked) < share else {}
+    more = {**tier, **less, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
     nodes, gpus = reply["nodes"].split(","), reply["gpus"]
     _values_that_fit(own_bytes, nodes, gpus, more)
     whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)

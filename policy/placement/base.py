@@ -57,6 +57,8 @@ class Berth:
     why: str
     cost: float = 1.0
     """Predicted run time, divided by the ideal run time."""
+    percent: int = 0
+    """Percent of each GPU that is counted for a packed job; 0 for whole GPUs."""
     gpu_mem: int = 0
     """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where the GPUs' memory is unknown."""
     paths: tuple[float, float] = (0.0, 0.0)
@@ -174,6 +176,7 @@ class Policy(ABC):
             sum_gbps=together,
             why=why,
             cost=predicted(demand, view.fleet, nodes, masks, level),
+            percent=counted(demand, view.fleet, nodes),
             gpu_mem=granted(demand, view.fleet, nodes),
             paths=widest,
         )
@@ -192,6 +195,11 @@ def granted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
     if demand.share is None:
         return 0
     return min(demand.share.granted(fleet.gpu_mem_for_shares(node)) for node in nodes)
+
+
+def counted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
+    """Returns the percent of each GPU that is counted for a packed job: the same on all its nodes."""
+    return 0 if demand.share is None else demand.share.counted(min(map(fleet.gpu_mem_for_shares, nodes)))
 
 
 def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:

@@ -156,11 +156,8 @@ class Book(BookRows):
             new = [barred(shared, start, claim.end)] if shared else []
         else:
             granted = claim.share.granted(self.fleet.gpu_mem_for_shares(node))
-            new = [
-                PlannedTenant(
-                    claim.mask, claim.share.percent, granted, claim.share.party, start, claim.end, claim.share.mate
-                )
-            ]
+            percent = claim.share.counted(min(map(self.fleet.gpu_mem_for_shares, claim.nodes)))
+            new = [PlannedTenant(claim.mask, percent, granted, claim.share.party, start, claim.end, claim.share.mate)]
             planned = claim.mask & ~int(picture.gpus[node, 0])
             for tenant in there:
                 planned &= ~tenant.mask if tenant.there(start) else -1

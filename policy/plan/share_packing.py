@@ -133,7 +133,8 @@ def place(
     chosen = order[: demand.n]
     first = int(chosen[0])
     nodes, mask = sorted(found.nodes[chosen].tolist()), int(found.masks[first])
-    why = _reasons(found, first, share, tenants, start, company)
+    percent = share.counted(view.fleet.gpu_mem_for_shares(int(found.nodes[first])))
+    why = _reasons(found, first, percent, tenants, start, company)
     return Policy.berth(demand, view, nodes, positions(mask), why)
 
 
@@ -193,7 +194,9 @@ def _added(
     shapes: tuple[UsualJob, ...],
 ) -> "Floats":
     """Returns how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
-    asked = ShelfRequest(demand.k, share.percent, demand.cpus or 0, shapes)
+    # Nodes of several models are compared by what the share counts on the largest GPUs: it fits everywhere then.
+    percent = share.counted(max(map(view.fleet.gpu_mem_for_shares, np.unique(found.nodes).tolist())))
+    asked = ShelfRequest(demand.k, percent, demand.cpus or 0, shapes)
     return shelves.added(asked, view, found.nodes, np.where(found.joins, found.masks, 0), start)
 
 
@@ -282,7 +285,7 @@ def _cheapest_set(order: Ints, added: "Floats", found: SharePlaces, n: int) -> I
 def _reasons(
     found: SharePlaces,
     row: int,
-    share: Share,
+    percent: int,
     tenants: Mapping[int, Tenants],
     start: float,
     company: _Company | None = None,
@@ -292,7 +295,7 @@ def _reasons(
         return f"on a GPU that nobody uses; it leaves the least room that nobody can use, {of}"
     node, mask = int(found.nodes[row]), int(found.masks[row])
     here = [tenant for tenant in tenants[node] if tenant.mask == mask and tenant.there(start)]
-    left = _WHOLE - sum(tenant.percent for tenant in here) - share.percent
+    left = _WHOLE - sum(tenant.percent for tenant in here) - percent
     others = f"{len(here)} other packed job{'s' if len(here) > 1 else ''}"
     beside = f"beside {others}, {left} % stay free"
     if company is not None and (met := company.at(row)).known:

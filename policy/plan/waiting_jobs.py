@@ -420,7 +420,8 @@ class Reader:
         sharing = self._fleet.sharing
         mate = job.user, job.name
         way = segment.get("way", sharing.way)
-        return Share(int(segment["share"]), gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
+        percent = int(segment.get("asked_share", segment["share"]))
+        return Share(percent, gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
 
     def _picky(self, share: Share | None) -> Share | None:
         """Returns the share of a packed job that waits for GPUs where all keep their speed; None if switched off."""

@@ -28,6 +28,7 @@ class Share:
     """The part that a packed job asks of each of its GPUs."""
 
     percent: int
+    """Percent of the multiprocessors, as its user asked."""
     gpu_mem: int | None = None
     """MiB of memory; None: `percent` of the GPU's memory."""
     party: int = EVERYBODY
@@ -42,6 +43,16 @@ class Share:
     def granted(self, capacity: int) -> int:
         """Returns the MiB that it is granted on a GPU with `capacity` MiB for packed jobs (0: not known)."""
         return capacity * self.percent // 100 if self.gpu_mem is None else self.gpu_mem
+
+    def counted(self, capacity: int) -> int:
+        """Returns the percent of such a GPU that it takes from others, and pays for: of its memory, if that is more.
+
+        >>> Share(1, 8_000).counted(16_000), Share(60, 8_000).counted(16_000), Share(1, 8_000).counted(0)
+        (50, 60, 1)
+        """
+        if self.gpu_mem is None or capacity <= 0:
+            return self.percent
+        return min(100, max(self.percent, -(-100 * self.gpu_mem // capacity)))
 
 
 def party(user: int, sharing: Sharing) -> int:

@@ -19,7 +19,7 @@ _OF_A_PLACE_ALONE = frozenset(
     {"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms", excluded_nodes.KEY}
 )
 
-_OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "gpu_mem", "way", "tier", "parked"}
+_OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "asked_share", "gpu_mem", "way", "tier", "parked"}
 
 _WHERE = frozenset(
     {"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms", excluded_nodes.KEY}
@@ -304,7 +304,8 @@ def _share(place: Pin) -> dict[str, str]:
     values = place.values
     # On the node there is no memory but the GPU's to speak of.
     mem = {"mem": values["granted"]} if "granted" in values else {}
-    return {"share": str(place.share), **mem, "way": values.get("way", "mps")}
+    asked = {"asked_share": values["asked_share"]} if "asked_share" in values else {}
+    return {"share": str(place.share), **asked, **mem, "way": values.get("way", "mps")}
 
 
 def _tier(place: Pin) -> dict[str, str]:

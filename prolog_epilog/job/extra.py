@@ -34,7 +34,7 @@ class NodeBerth(NamedTuple):
     gpus: tuple[int, ...]
     """The positions, ascending."""
     share: int | None = None
-    """The percentage of each GPU's SMs; None: the GPUs are whole."""
+    """The percentage of each GPU that Slurm counts; None: the GPUs are whole."""
     mem_mib: int | None = None
     """The memory on each GPU; None: not asked for."""
     way: str = ""
@@ -43,6 +43,8 @@ class NodeBerth(NamedTuple):
     """`guaranteed` or `opportunistic`; empty for jobs that own their GPUs alone, and for packed ones."""
     slope: float | None = None
     """For a guest: the share of its speed that its owner is predicted to lose when nothing holds the guest back."""
+    asked_share: int | None = None
+    """The percentage of each GPU's SMs that its user asked for, if Slurm counts more for its memory."""
 
     @property
     def is_shared(self) -> bool:
@@ -105,7 +107,8 @@ def _shared(berth: NodeBerth, values: dict[str, str]) -> NodeBerth:
     way = values.get("way", "time" if tier else "")
     if way not in {"mps", "time"}:
         raise ExtraError(f"the job's Extra has way={way[:16]}, where mps or time has to stand; requeue the job")
-    return NodeBerth(berth.nodes, berth.gpus, share, mem, way, tier, _slope(values.get("slope")))
+    asked = _number("asked_share", values["asked_share"], 1, 100) if share and "asked_share" in values else None
+    return NodeBerth(berth.nodes, berth.gpus, share, mem, way, tier, _slope(values.get("slope")), asked)
 
 
 def _slope(text: str | None) -> float | None:

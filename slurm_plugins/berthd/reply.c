@@ -187,6 +187,7 @@ static bool check_share(struct reply *reply, const char *value,
 	if (reply->seats)
 		return reply_fail(error, "it gives a share and seats together");
 	reply->share = (uint32_t)number;
+	reply->asked_share = expected->share;
 	return true;
 }
 

@@ -41,7 +41,8 @@ struct reply {
 	bool seats;
 	bool guest;	       /* on a seat, without a GPU */
 	uint64_t begin;	       /* of a guest without a seat: not before; 0: not given */
-	uint32_t share;	       /* percent of each GPU; 0: whole GPUs */
+	uint32_t share;	       /* percent of each GPU that Slurm counts; 0: whole GPUs */
+	uint32_t asked_share;  /* percent of the multiprocessors that was asked for */
 	uint64_t gpu_mem;      /* MiB of each GPU; 0: not given */
 	const char *way;       /* how these GPUs are shared; NULL: the job has them alone */
 	uint32_t min_cpus;     /* 0: not given */

@@ -120,8 +120,10 @@ class Shelves:
         plain = mine & (self._since[:used] <= start) & (start < self._until[:used])
         mib = capacity[nodes]
         granted = mib * share.percent // 100 if share.gpu_mem is None else np.full(used, share.gpu_mem)
+        kinds, kind_of = np.unique(mib, return_inverse=True)
+        percent = np.array([share.counted(one) for one in kinds.tolist()], np.int64)[kind_of]
         roomy = (mib == 0)[:, None] | (self._mem[:used] + granted[:, None] <= mib[:, None])
-        good = plain & (self._left[:used] >= share.percent) & (self._count[:used] < MOST_TENANTS) & roomy
+        good = plain & (self._left[:used] >= percent[:, None]) & (self._count[:used] < MOST_TENANTS) & roomy
         for place, column in np.argwhere(mine & ~plain).tolist():
             mask = int(self._mask[place, column])
             there = self._seen[place]

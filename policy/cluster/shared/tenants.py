@@ -97,11 +97,11 @@ def admits(tenants: Iterable[PlannedTenant], mask: int, share: Share, capacity: 
         return False
     if any(tenant.party != share.party or tenant.mask != mask or tenant.mate in share.foes for tenant in met):
         return False
-    granted = share.granted(capacity)
+    granted, percent = share.granted(capacity), share.counted(capacity)
     # A GPU is fullest just after a tenant has come, so only these moments are checked.
     for moment in (start, *[tenant.start for tenant in met if tenant.start > start]):
         here = [tenant for tenant in met if tenant.there(moment)]
-        if sum(tenant.percent for tenant in here) + share.percent > 100 or len(here) >= MOST_TENANTS:
+        if sum(tenant.percent for tenant in here) + percent > 100 or len(here) >= MOST_TENANTS:
             return False
         if capacity and sum(tenant.gpu_mem for tenant in here) + granted > capacity:
             return False

@@ -437,9 +437,12 @@ def _host_on_the_node(demand: Demand) -> dict[str, str]:
 
 
 def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
-    """Returns the values that the node needs about a packed job: the same numbers that it is planned with."""
+    """Returns the values that the node needs about a packed job: the same numbers that it is planned with.
+
+    The plugin tells the node beside them what was asked, where less than this is counted.
+    """
     mem = {"mem": str(berth.gpu_mem)} if berth.gpu_mem else {}
-    return {"share": str(share.percent), **mem, "way": share.way}
+    return {"share": str(max(share.percent, berth.percent)), **mem, "way": share.way}
 
 
 def _given(demand: Demand) -> dict[str, str]:

@@ -134,7 +134,8 @@ def _sharing(values: Mapping[str, str]) -> str:
         return "no guest on these GPUs" if values.get("seats") == "1" else "seats left free"
     gpu_mem = values.get("gpu_mem", values.get("granted"))
     memory = f" and {gpu_mem} MiB" if gpu_mem else ""
-    part = f"{values['share']} %{memory} of each GPU"
+    counts = f", counted as {values['share']} %," if "asked_share" in values else ""
+    part = f"{values.get('asked_share', values['share'])} %{memory} of each GPU{counts}"
     if "whole" in values:
         return f"asks for these GPUs whole, until {part} are free for it"
     return f"{part}, {'in turn with' if values.get('way') == 'time' else 'at the same time as'} other packed jobs"

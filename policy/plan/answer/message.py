@@ -57,7 +57,8 @@ def place(berth: Berth, share: Share | None = None) -> str:
     if share is None:
         return gpus
     memory = "" if share.gpu_mem is None else f", with {share.gpu_mem} MiB{' of each' if len(berth.gpus) > 1 else ''}"
-    return f"{share.percent} % of {gpus}{memory}"
+    counts = f", which counts as {berth.percent} %" if berth.percent > share.percent else ""
+    return f"{share.percent} % of {gpus}{memory}{counts}"
 
 
 def links(berth: Berth) -> str:

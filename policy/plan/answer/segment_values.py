@@ -30,7 +30,7 @@ def place_values(
         "state": "waiting" if start else "placed",
         "id": nonce,
         **demanded(request, demand),
-        **berth_values(berth, share=demand.share is not None, packed=packed, tier=demand.tier.name),
+        **berth_values(berth, share=demand.share.percent if demand.share else 0, packed=packed, tier=demand.tier.name),
         **insisted_on(insists),
         "at": str(int(now)),
         **({"start": str(int(start))} if start else {}),
@@ -83,8 +83,8 @@ def insisted_on(insists: Insistence | None) -> dict[str, str]:
     return {"insists": insists.level, "wait": str(insists.wait)} if insists else {}
 
 
-def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tier: str = EXCLUSIVE) -> dict[str, str]:
-    """Returns the values that name the place.
+def berth_values(berth: Berth, *, share: int = 0, packed: bool = False, tier: str = EXCLUSIVE) -> dict[str, str]:
+    """Returns the values that name the place; `share` is the percent that a packed job asked for, 0 for whole GPUs.
 
     Slurm counts percent, but knows neither whose jobs may share a GPU nor a GPU's memory. So a packed job asks for its
     part only while its place is free, and until then for whole GPUs.
@@ -93,6 +93,8 @@ def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tie
         "nodes": ",".join(berth.names),
         "gpus": ",".join(map(str, berth.gpus)),
         "seats": "1" if berth.seats and not packed and tier == EXCLUSIVE else "0",
+        **({"share": str(max(share, berth.percent))} if share else {}),
+        **({"asked_share": str(share)} if 0 < share < berth.percent else {}),
         **({"whole": "1"} if share and not packed else {}),
         **({"granted": str(berth.gpu_mem)} if packed and berth.gpu_mem else {}),
         "level": berth.level,
@@ -107,13 +109,14 @@ def moved(move: Move, at: float) -> dict[str, str]:
     if old.get("tier") == OPPORTUNISTIC:
         del old["tier"]
         old.pop("way", None)
+    share = int(old.pop("asked_share", old.get("share", "0")))
     tier = OPPORTUNISTIC if move.way else old.get("tier", EXCLUSIVE)
     values = {
         **old,
         **move.adopted,
         **split_text.on(old, len(move.berth.nodes)),
         "state": "waiting" if move.start else "placed",
-        **berth_values(move.berth, share="share" in old, packed="share" in old and not move.start, tier=tier),
+        **berth_values(move.berth, share=share, packed=share > 0 and not move.start, tier=tier),
         **(seat_values(move.way) if move.way else {}),
         **({} if move.slope is None else {"slope": f"{move.slope:.2f}"}),
         **({} if move.sms is None else {"sms": str(move.sms)}),

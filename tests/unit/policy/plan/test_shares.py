@@ -13,15 +13,20 @@ from policy.cluster.shared.fragmentation import DEFAULT, UsualJob, learned, stra
 from policy.cluster.shared.tenants import MOST_TENANTS, PlannedTenant, Tenants, admits
 from policy.formats import segment
 from policy.formats.errors import NotNow
-from policy.formats.slurm_facts import Memory, PartitionFacts
+from policy.formats.slurm_facts import JobText, Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
+from policy.plan.answer.segment_values import moved
 from policy.plan.book import Book
+from policy.plan.changes import Move
 from policy.plan.share_packing import ALIKE, place
 from policy.plan.tracker import open_book
+from policy.plan.waiting_jobs import Reader
 from policy.request.demand import Demand
 from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, NOBODY, Share
+from policy.slurm import changes
+from policy.slurm.interface import Pin
 from tests.unit.policy_world import NOW, machine, reading, running, submit, waiting
 from tests.unit.share_world import GPU_MIB, book, node, packed, packed_waiting, with_memory
 
@@ -49,16 +54,90 @@ def test_a_share_is_placed_and_the_node_is_told_what_to_hold_it_to() -> None:
     decision = ask(book([node("n1")]), 30, **{"flag.gpu-mem": "12G"})
 
     told = {key: decision.fields[key] for key in ("nodes", "gpus", "seats", "share", "mem", "way")}
-    assert told == {"nodes": "n1", "gpus": "0", "seats": "0", "share": "30", "mem": "12288", "way": "mps"}
+    assert told == {"nodes": "n1", "gpus": "0", "seats": "0", "share": "75", "mem": "12288", "way": "mps"}
     # In the segment `mem` is the memory of the node.
-    assert {key: values(decision)[key] for key in ("share", "gpu_mem", "way", "mem")} == {
-        "share": "30",
+    assert {key: values(decision)[key] for key in ("share", "asked_share", "gpu_mem", "way", "mem")} == {
+        "share": "75",
+        "asked_share": "30",
         "gpu_mem": "12288",
         "way": "mps",
         "mem": "100",
     }
-    assert decision.fields["message"].startswith("berth: 30 % of n1 GPU 0, with 12288 MiB")
+    assert decision.fields["message"].startswith("berth: 30 % of n1 GPU 0, with 12288 MiB, which counts as 75 %: ")
     assert "not acted on" not in decision.fields["message"]
+
+
+USABLE = 16_384
+"""MiB of each GPU for packed jobs."""
+
+
+@pytest.mark.parametrize(
+    ("percent", "mem", "counted"),
+    [(1, 16_384, 100), (1, 16_383, 100), (1, 8_192, 50), (1, 8_193, 51), (50, 8_192, 50), (60, 8_192, 60), (1, 1, 1)],
+)
+def test_what_is_counted_is_the_greater_of_share_and_memory_rounded_up(percent: int, mem: int, counted: int) -> None:
+    decision = ask(book([node("n1")]), percent, **{"flag.gpu-mem": f"{mem}M"})
+
+    assert decision.fields["share"] == str(counted)
+    assert values(decision).get("asked_share") == (str(percent) if counted > percent else None)
+    assert decision.fields["mem"] == str(mem)
+    assert (f"counts as {counted} %" in decision.fields["message"]) == (counted > percent)
+
+
+@given(
+    asked=st.lists(
+        st.tuples(st.integers(1, 100), st.one_of(st.none(), st.integers(1, USABLE))), min_size=1, max_size=12
+    ),
+    array=st.booleans(),
+)
+def test_by_what_slurm_counts_alone_no_gpus_memory_is_given_twice(
+    asked: list[tuple[int, int | None]], *, array: bool
+) -> None:
+    at_once = book([node("n1"), node("n2")])
+    held: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for percent, mem in asked:
+        more = {"array": "0-3"} if array else {}
+        flags = {} if mem is None else {"flag.gpu-mem": f"{mem}M"}
+        decision = ask(at_once, percent, **flags, **more)
+        if "whole" in values(decision):
+            continue
+        share, granted = int(decision.fields["share"]), int(decision.fields["mem"])
+        assert share == max(percent, -(-100 * (mem or 0) // USABLE))
+        held.setdefault(where(decision), []).append((share, granted))
+        # As many of them as Slurm starts on a GPU by percent alone have their memory.
+        assert 100 // share * granted <= USABLE
+        if decision.claim is not None:
+            at_once.claim(decision.claim)
+    for parts in held.values() if not array else ():
+        assert sum(share for share, _ in parts) <= 100
+        assert sum(granted for _, granted in parts) <= USABLE
+
+
+def test_on_gpus_of_another_model_its_memory_counts_anew() -> None:
+    segment_of_it = {"share": "75", "asked_share": "1", "gpu_mem": "12288"}
+    job = packed_waiting(7, "n1", 0, 75, segment=segment_of_it)
+    small = book([node("n1")])
+    small.fleet.gpu_mem[:] = 1_024 + 4 * 12_288
+    read = Reader(small.fleet).read(job, NOW)
+    berth, _ = small.soonest(read.demand, BerthPolicy())
+
+    after = moved(Move(job, berth, 0.0, "it can start there"), NOW)
+    assert (berth.percent, after["share"], after["asked_share"], after["granted"]) == (25, "25", "1", "12288")
+    pinned = changes.pin(
+        JobText(7, "PENDING", 0, segment.put("", dict(job.segment or {})), "", "", "", ""),
+        Pin(berth.names, berth.gpus, seats=False, values=after, share=25),
+    )
+    assert pinned["tres_per_node"] == "gres/shard:g0:25"
+    assert "share=25 asked_share=1 mem=12288 way=mps" in pinned["extra"]
+
+
+def test_a_job_of_the_release_before_is_counted_anew_when_it_gets_a_place() -> None:
+    old = packed_waiting(7, "n1", 0, 1, segment={"gpu_mem": "16384"})
+    opened = book([node("n1")])
+    demand = Reader(opened.fleet).read(old, NOW).demand
+    berth, _ = opened.soonest(demand, BerthPolicy())
+    after = moved(Move(old, berth, 0.0, "it can start there"), NOW)
+    assert (after["share"], after["asked_share"]) == ("100", "1")
 
 
 def test_without_a_word_about_memory_the_node_is_told_what_the_plan_counts() -> None:
