@@ -72,6 +72,40 @@ def test_two_share_a_gpu_and_a_third_waits_until_one_ends(slurm: Slurm) -> None:
     assert_nothing_left(slurm, NODE)
 
 
+def test_a_share_pays_for_the_memory_that_it_holds_and_is_held_to_the_multiprocessors_that_it_asked(
+    slurm: Slurm,
+) -> None:
+    with one_gpu(slurm):
+        # 60 GiB of the 78.6 GiB that packed jobs may use.
+        large, small = submit(slurm, 2, "--gpu-mem=60G"), submit(slurm, 30)
+        runs(slurm, large)
+        record = slurm.show(large)
+        assert record["TresPerNode"] == "gres/shard:g0:77"
+        assert "gres/shard=77" in record["AllocTRES"]
+        assert " share=77 asked_share=2 mem=61440 way=mps]" in record["Extra"]
+        assert (said(slurm, large)["percent"], said(slurm, large)["memory"]) == (2, [61_440])
+        waits(slurm, small)
+        fits = submit(slurm, 23)
+        runs(slurm, fits)
+        let_go(slurm, large)
+        runs(slurm, small)
+        let_go(slurm, small, fits)
+        for job in (large, small, fits):
+            slurm.finish(job)
+    assert_nothing_left(slurm, NODE)
+
+
+def test_tasks_of_an_array_are_counted_by_their_memory_too(slurm: Slurm) -> None:
+    with one_gpu(slurm):
+        array = submit(slurm, 1, "--gpu-mem=30G", "-a", "1-3")
+        runs(slurm, array)
+        slurm.settle()
+        states = slurm.target.run(["squeue", "-h", "-r", "-j", str(array), "-o", "%T %b"]).out.split("\n")
+        assert sorted(filter(None, states)).count("RUNNING gres/shard:g0:39") == 2
+        slurm.target.run(["scancel", str(array)], user="root")
+    assert_nothing_left(slurm, NODE)
+
+
 def test_what_holds_the_share_is_told_by_berth_why_as_the_node_has_it(slurm: Slurm) -> None:
     job = submit(slurm, 30, "--gpu-mem=4G")
     runs(slurm, job)

@@ -27,6 +27,12 @@ AGAIN_AFTER = 5.0
 ENDED_AFTER = 10.0
 """Seconds for which such a guest is tried while its owner waits; then it is ended. KillWait (30 s) comes on top."""
 
+SHORT = 600.0
+"""Seconds: a guest that is sent away sooner after its start has lost its run for little."""
+
+LONGEST_BACK_OFF = 600.0
+"""Seconds for which a guest gets no new seat at most, however often it was sent away."""
+
 _FORGOTTEN_AFTER = 30.0
 """Seconds without a try after which a refusal is forgotten: the owner needs the seat no more."""
 
@@ -106,6 +112,7 @@ class Evictions:
             # It may have been pinned and started since it was read.
             values = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
             values = values if noted else evicted(values, reason, at + wait + BACK_AFTER, avoid)
+            values = values if noted or avoid else backed_off(values, at - (job.start or at))
             self._gateway.annotate(job.id, values, requeue=True)
         except SlurmError as problem:
             self._refused(job, reason, problem, at, noted=noted)
@@ -213,6 +220,21 @@ class Evictions:
         self._going[job.id] = _Going(job, reason, at, at, warned=False, asked=True, ended=True)
         log.error(f"JobId={job.id} was ended: {why}", 614)
         return 2
+
+
+def backed_off(values: dict[str, str], ran: float) -> dict[str, str]:
+    """The segment of a guest that is sent away after it `ran` so long: after several short runs its next seat waits.
+
+    Else a user who submits exclusive jobs and cancels them would restart it again and again, each time for seconds of
+    a GPU. No owner waits for that, so a guest that is to become one keeps its time.
+    """
+    row = int(values["short"]) + 1 if values.get("short", "").isdigit() else 1
+    if ran >= SHORT or "upgrade" in values:
+        return {key: value for key, value in values.items() if key != "short"}
+    delay = 0 if row == 1 else int(min(LONGEST_BACK_OFF, 30 * 2 ** min(row - 2, 10)))
+    told = f"; sent away {row} times in a row soon after its start, it gets no seat for {delay} s" if delay else ""
+    parked, text = str(int(values["parked"]) + delay), f"{values['evicted_text']}{told}"
+    return {**values, "parked": parked, "short": str(row), "evicted_text": text}
 
 
 def evicted(values: Mapping[str, str], reason: str, back: float, avoid: Mapping[str, float]) -> dict[str, str]:

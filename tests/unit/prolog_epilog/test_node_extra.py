@@ -37,6 +37,10 @@ def test_what_nobody_escaped_is_refused(text: str) -> None:
         ("[berth/1 nodes=n0%2Cn1 gpus=5]", NodeBerth(("n0", "n1"), (5,))),
         ("[berth/1 nodes=a,n%5B0-1,09-10%5D gpus=5]", NodeBerth(("a", "n0", "n1", "n09", "n10"), (5,))),
         ("[berth/1 nodes=n1 gpus=0 share=30 mem=12288 way=mps]", NodeBerth(("n1",), (0,), 30, 12288, "mps")),
+        (
+            "[berth/1 nodes=n1 gpus=0 share=77 asked_share=2 mem=61440 way=mps]",
+            NodeBerth(("n1",), (0,), 77, 61_440, "mps", asked_share=2),
+        ),
         ("[berth/1 nodes=n1 gpus=0 share=30 way=time]", NodeBerth(("n1",), (0,), 30, None, "time")),
         ("[berth/1 nodes=n1 gpus=0 colour=blue]", NodeBerth(("n1",), (0,))),
         ("", None),

@@ -219,7 +219,7 @@ def test_memory_is_said_by_node_where_slurm_could_not_count_it(
 def test_a_share_is_shards_of_its_gpu(plugin: Plugin) -> None:
     done = placed(plugin, SHARE, {"share": "40", "way": "mps", "mem": "9000"}, tres_per_job="gres/gpu:1").fields
     assert done["tres_per_node"] == "gres/shard:g3:40"
-    assert done["extra"] == "[berth/1 nodes=n1 gpus=3 share=40 mem=9000 way=mps]"
+    assert done["extra"] == "[berth/1 nodes=n1 gpus=3 share=40 asked_share=30 mem=9000 way=mps]"
 
 
 def test_a_guest_gets_a_seat_and_can_be_put_back(plugin: Plugin) -> None:

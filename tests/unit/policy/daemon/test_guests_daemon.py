@@ -103,6 +103,33 @@ def test_a_guest_is_put_back_and_what_it_comes_back_to_is_written_first() -> Non
     assert leaving.begin(one, "again", NOW + 99) == 2
 
 
+@pytest.mark.parametrize("upgrade", [False, True])
+def test_one_that_is_sent_away_again_and_again_backs_off_and_its_user_is_told(*, upgrade: bool) -> None:
+    slurm, at = Slurm(), NOW
+    one = guest(5, "n1", 0)
+    if upgrade:
+        one = replace(one, segment={**(one.segment or {}), "upgrade": "0"})
+    waits, texts = [], []
+    for _ in range(9):
+        leaving = evictions(slurm)  # nothing of it is lost with berthd
+        leaving.begin(replace(one, start=at - 20), "its GPU is needed", at)
+        one = replace(one, segment=slurm.values[5])
+        waits.append(int(slurm.values[5]["parked"]) - int(at))
+        texts.append(slurm.values[5]["evicted_text"])
+        at += 1_000
+    if upgrade:
+        # It is to have GPUs of its own, and no owner waits longer.
+        assert set(waits) == {3}
+        return
+    assert waits == [3, 33, 63, 123, 243, 483, 603, 603, 603]
+    assert texts[0] == "its GPU is needed"
+    assert texts[1] == "its GPU is needed; sent away 2 times in a row soon after its start, it gets no seat for 30 s"
+    evictions(slurm).begin(replace(one, start=at - 601), "its GPU is needed", at)
+    assert int(slurm.values[5]["parked"]) - int(at) == 3, "it ran for long"
+    evictions(slurm).obey(replace(one, start=at - 20), "its guard says so", at, {"n1": at + 600})
+    assert int(slurm.values[5]["parked"]) - int(at) == 3, "its guard keeps it from that node as it is"
+
+
 def test_one_that_ended_in_the_same_moment_is_not_run_again() -> None:
     slurm = Slurm(ended=True)
     leaving = evictions(slurm)
