@@ -81,7 +81,7 @@ def test_a_share_pays_for_the_memory_that_it_holds_and_is_held_to_the_multiproce
         runs(slurm, large)
         record = slurm.show(large)
         assert record["TresPerNode"] == "gres/shard:g0:77"
-        assert "gres/shard=77" in record["AllocTRES"]
+        assert "GRES=shard:g0:77(77/100)" in slurm.target.run(["scontrol", "show", "job", "-d", str(large)]).out
         assert " share=77 asked_share=2 mem=61440 way=mps]" in record["Extra"]
         assert (said(slurm, large)["percent"], said(slurm, large)["memory"]) == (2, [61_440])
         waits(slurm, small)
@@ -98,10 +98,11 @@ def test_a_share_pays_for_the_memory_that_it_holds_and_is_held_to_the_multiproce
 def test_tasks_of_an_array_are_counted_by_their_memory_too(slurm: Slurm) -> None:
     with one_gpu(slurm):
         array = submit(slurm, 1, "--gpu-mem=30G", "-a", "1-3")
-        runs(slurm, array)
+        asked = ["squeue", "-h", "-r", "-j", str(array), "-o", "%T %b"]
+        running = "RUNNING gres/shard:g0:39"
+        until("two tasks to run", lambda: slurm.target.run(asked).out.count(running) == 2 or None)
         slurm.settle()
-        states = slurm.target.run(["squeue", "-h", "-r", "-j", str(array), "-o", "%T %b"]).out.split("\n")
-        assert sorted(filter(None, states)).count("RUNNING gres/shard:g0:39") == 2
+        assert slurm.target.run(asked).out.count(running) == 2
         slurm.target.run(["scancel", str(array)], user="root")
     assert_nothing_left(slurm, NODE)
 

@@ -12,13 +12,16 @@ from policy.formats import hostlist, segment, wire
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted
-from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, Portion
+from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
     from tests.world.world import DeterministicWorld
 
 LONGEST_DELAY = PARKED_FOR + 120
 """Seconds for which Berth may keep a job from starting: a guest without a seat; each retry is far shorter."""
+
+GPU_MIB = {"h100": 16_384, "l40s": 8_192}
+"""MiB of each GPU that packed jobs may use, by model."""
 
 FAULTS = ("planning it failed", "a step of the plan is left out", "fault of berthd's own")
 """Words of the log that tell of a defect."""
@@ -36,9 +39,10 @@ def look(world: DeterministicWorld) -> None:
     cluster.started.clear()
     for node in cluster.nodes.values():
         _owned_once(node.name, list(node.held.values()))
+        _memory_is_there(cluster, node)
     for job in cluster.jobs.values():
         if job.waits:
-            _pin_is_whole(job)
+            _pin_is_whole(cluster, job)
             _wait_is_bounded(cluster, job, world.clock_back)
     _log_is_clean(world)
 
@@ -106,6 +110,17 @@ def _counted_right(cluster: ModelCluster, job: ModelJob) -> None:
         raise ViolationError(f"job {job.id} holds {wanted} and its licences say {job.licenses!r}")
 
 
+def _memory_is_there(cluster: ModelCluster, node: ModelNode) -> None:
+    """Shares of a GPU have its memory together: Slurm starts by percent alone."""
+    taken: dict[int, int] = {}
+    for number, portion in node.held.items():
+        extra = segment.fields(cluster.jobs[number].extra) or {}
+        for place, _ in portion.shards if extra.get("mem", "").isdigit() else ():
+            taken[place] = taken.get(place, 0) + int(extra["mem"])
+            if taken[place] > GPU_MIB[node.features]:
+                raise ViolationError(f"{node.name} GPU {place}: shares have {taken[place]} MiB: {node.held}")
+
+
 def _owned_once(name: str, held: list[Portion]) -> None:
     gpus = seats = 0
     shares: dict[int, int] = {}
@@ -122,7 +137,7 @@ def _owned_once(name: str, held: list[Portion]) -> None:
         raise ViolationError(f"{name}: a GPU is owned and shared: {held}")
 
 
-def _pin_is_whole(job: ModelJob) -> None:
+def _pin_is_whole(cluster: ModelCluster, job: ModelJob) -> None:
     """A waiting job's request, segment and Extra say the same."""
     values = _values(job)
     if job.touched or values.get("state") not in segment.PINNED_STATES or job.kind == "cpu":
@@ -136,8 +151,20 @@ def _pin_is_whole(job: ModelJob) -> None:
     nodes = len(hostlist.expand(job.req_nodes))
     if len(places(portion)) * nodes != job.gpus or nodes != job.n:
         raise ViolationError(f"it has another number of GPUs than its user asked for, {where}")
-    if job.kind == "share" and portion.shards and {percent for _, percent in portion.shards} != {job.share}:
-        raise ViolationError(f"it has another share than its user asked for, {where}")
+    if job.kind == "share" and portion.shards:
+        _share_is_counted(cluster, job, portion, where)
+
+
+def _share_is_counted(cluster: ModelCluster, job: ModelJob, portion: Portion, where: str) -> None:
+    """A share counts what it asks for, or its part of the memory; its node holds it to what it asks for."""
+    least = min((GPU_MIB[cluster.nodes[name].features] for name in job.req_nodes.split(",") if name in cluster.nodes),
+                default=0)  # fmt: skip
+    counted = min(100, max(job.share, -(-100 * job.gpu_mem // least))) if least else 0
+    if counted and {percent for _, percent in portion.shards} != {counted}:
+        raise ViolationError(f"it counts another part than {counted} %, {where}")
+    extra = segment.fields(job.extra) or {}
+    if int(extra.get("asked_share", extra.get("share", "0"))) != job.share:
+        raise ViolationError(f"its node holds it to another share than {job.share} %, {where}, {job.extra}")
 
 
 def _wait_is_bounded(cluster: ModelCluster, job: ModelJob, clock_back: int) -> None:

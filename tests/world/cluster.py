@@ -119,6 +119,8 @@ class ModelJob:
     """GPUs that its user asked for in all: without a number of nodes Berth may lay them on several."""
     limit: int = 60
     share: int = 0
+    gpu_mem: int = 0
+    """MiB of each GPU that a share asks for; 0: no word of it."""
     array: int = 0
     task: int | None = None
     tasks: list[int] = field(default_factory=list)

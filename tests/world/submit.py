@@ -9,7 +9,7 @@ from tests.world.cluster import ModelJob
 
 USERS = (1_001, 1_002, 1_003)
 KINDS = ("whole", "whole", "gang", "share", "share", "host", "guest", "upgrade", "array", "cpu", "nodelist", "alloc",
-         "retry", "begin", "held", "share-array", "movable")  # fmt: skip
+         "retry", "begin", "held", "share-array", "share-memory", "share-memory-array", "movable")  # fmt: skip
 TIERS = {
     "host": "guaranteed",
     "host-mps": "guaranteed,mps",
@@ -22,7 +22,9 @@ TIERS = {
 FATES = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 
 
-def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> tuple[ModelJob, dict[str, str]]:
+def asked(  # noqa: PLR0912 - a table
+    number: int, kind: str, size: int, work: int, fate: str, now: int
+) -> tuple[ModelJob, dict[str, str]]:
     """A job as its user asks for it, and the request that the plugin makes of it."""
     k, n = 1 + size % 4, 1
     user = USERS[number % len(USERS)]
@@ -42,8 +44,11 @@ def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> 
         job.n, job.k, job.cpus = n, k, n
         fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": str(n), "max_nodes": str(n), "num_tasks": str(n)}
         job.tres_per_node = f"gres/gpu:{k}"
-    elif kind in {"share", "share-array"}:
+    elif kind.startswith("share"):
         job.kind, job.k, job.share = "share", 1, (20, 30, 50, 70, 100)[size % 5]
+        if "memory" in kind:
+            job.share, job.gpu_mem = (1, 40, 60)[size % 3], (700, 4_000, 7_168, 8_000, 16_384)[size % 5]
+            fields["flag.gpu_mem"] = f"{job.gpu_mem}M"
         fields |= {"tres_per_job": "gres/gpu:1", "flag.gpu_share": str(job.share)}
         job.tres_per_job = "gres/gpu:1"
     elif kind in TIERS:
@@ -114,7 +119,8 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     job.exc_nodes = said.get("exc_nodes", job.exc_nodes)
     _lay(job, len(nodes))
     more = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
-    more |= {key: said[key] for key in ("share", "mem", "way") if key in said}
+    asked = {"share": said["share"], **({"asked_share": str(job.share)} if job.share < share else {})} if share else {}
+    more |= {**asked, **{key: said[key] for key in ("mem", "way") if key in said}}
     job.extra = pin_text.extra_text(job.extra, nodes, said["gpus"], more)
     job.licenses = said.get("licenses", job.licenses)
     if guest:

@@ -26,6 +26,7 @@ from policy.site import log
 from policy.slurm.by_command import command as command_module
 from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy_world import machine
+from tests.unit.share_world import with_memory
 from tests.world import checks, people
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
@@ -99,7 +100,10 @@ class DeterministicWorld:
     def __enter__(self) -> Self:
         (self.folder / "topology").mkdir()
         for name, gpus, model in self.sizes:
-            files.dump(machine(name, model, gpus), self.folder / "topology" / f"{name}.json")
+            files.dump(
+                with_memory(machine(name, model, gpus), checks.GPU_MIB[model] + 1_024),
+                self.folder / "topology" / f"{name}.json",
+            )
         self.replaced.set_time(self.clock)
         self.replaced.set(command_module, "subprocess", self.door)
         # To copy a large environment for each call is a tenth of all.

@@ -112,7 +112,7 @@ def test_one_that_is_sent_away_again_and_again_backs_off_and_its_user_is_told(*,
     waits, texts = [], []
     for _ in range(9):
         leaving = evictions(slurm)  # nothing of it is lost with berthd
-        leaving.begin(replace(one, start=at - 20), "its GPU is needed", at)
+        leaving.begin(replace(one, start=int(at) - 20), "its GPU is needed", at)
         one = replace(one, segment=slurm.values[5])
         waits.append(int(slurm.values[5]["parked"]) - int(at))
         texts.append(slurm.values[5]["evicted_text"])
@@ -124,9 +124,9 @@ def test_one_that_is_sent_away_again_and_again_backs_off_and_its_user_is_told(*,
     assert waits == [3, 33, 63, 123, 243, 483, 603, 603, 603]
     assert texts[0] == "its GPU is needed"
     assert texts[1] == "its GPU is needed; sent away 2 times in a row soon after its start, it gets no seat for 30 s"
-    evictions(slurm).begin(replace(one, start=at - 601), "its GPU is needed", at)
+    evictions(slurm).begin(replace(one, start=int(at) - 601), "its GPU is needed", at)
     assert int(slurm.values[5]["parked"]) - int(at) == 3, "it ran for long"
-    evictions(slurm).obey(replace(one, start=at - 20), "its guard says so", at, {"n1": at + 600})
+    evictions(slurm).obey(replace(one, start=int(at) - 20), "its guard says so", at, {"n1": at + 600})
     assert int(slurm.values[5]["parked"]) - int(at) == 3, "its guard keeps it from that node as it is"
 
 
@@ -228,7 +228,8 @@ ENDED_WITHIN = 12
 @pytest.mark.parametrize("every", [1, 3, 11])
 def test_one_that_slurm_never_puts_back_is_ended_and_its_user_told(what: str, every: int) -> None:
     one = guest(5, "n1", 0)
-    slurm = Slurm(**{what: "Requested operation is presently disabled"})
+    slurm = Slurm()
+    setattr(slurm, what, "Requested operation is presently disabled")
     leaving = evictions(slurm, evict_grace=3)
     wants = "its GPU is needed"
     for second in range(0, 200, every):
