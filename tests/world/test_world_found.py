@@ -252,3 +252,23 @@ def test_an_owner_does_not_wait_for_a_guest_that_is_not_to_be_requeued(person: s
         ("submit", "gang", 3, 900, "COMPLETED", 0),
         ("submit", "whole", 1, 900, "COMPLETED", 0),
     ])  # fmt: skip
+
+
+def test_a_reason_is_not_written_over_a_release_that_a_stale_answer_hides() -> None:
+    # The reading was older than `berth release`, and its segment was written with the reason.
+    play([
+        ("site", 429, 2, 0, 2, 14),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 11, 60, "TIMEOUT", 0),
+        ("during", 5, "sched", 1),
+        ("submit", "whole", 4, 200, "COMPLETED", 1),
+        ("pass", 1),
+        ("release", 1),
+        ("start",),
+        ("fault", "stale", 4),
+        ("wait", 1300),
+        ("pass", 1),
+        ("write", 50),
+    ])  # fmt: skip

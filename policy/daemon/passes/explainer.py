@@ -3,6 +3,7 @@
 import time
 from collections.abc import Set as AbstractSet
 
+from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.messages import tagged
 from policy.placement.base import Policy
@@ -57,12 +58,15 @@ class Explainer:
             reason = why(entry, planned, running, self._policy)
             if reason is None or f"{reason.kind} {reason.text}" == said:
                 continue
-            values = {**(entry.job.segment or {}), "because": reason.kind}
-            values["because_text"] = tagged(reason.text, reason.number)
+            told = {"because": reason.kind, "because_text": tagged(reason.text, reason.number)}
             if entry.insists is not None:
-                values["until"] = str(int(entry.until))
+                told["until"] = str(int(entry.until))
             try:
-                self._gateway.annotate(entry.job.id, values)
+                # Another program may have given the job back since it was read.
+                present = segment.latest(self._gateway.job(entry.job.id).admin_comment, None)
+                if present != (entry.job.segment or {}):
+                    continue
+                self._gateway.annotate(entry.job.id, {**present, **told})
             except SlurmError as problem:
                 log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}", 636)
             self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"

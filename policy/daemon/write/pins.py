@@ -140,7 +140,8 @@ class Pins:
         """Let Slurm place a job that no place can be written into: every pass would try it again."""
         if not self._gateway.release(job.id, why):
             # It waited for its first place, with a request that is its user's.
-            self._gateway.annotate(job.id, {**(job.segment or {}), "state": segment.RELEASED, "why": tagged(why, 106)})
+            present = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
+            self._gateway.annotate(job.id, {**present, "state": segment.RELEASED, "why": tagged(why, 106)})
         self.written += 1
         log.info(f"JobId={job.id} {why}", 606)
 

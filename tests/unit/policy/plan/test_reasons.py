@@ -1,6 +1,7 @@
 """Why jobs wait, and what watching alone finds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -9,7 +10,7 @@ from policy.daemon.passes.explainer import Explainer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.watcher import Watcher
 from policy.formats import segment, wire
-from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide, only_watch
 from policy.plan.answer.observe import compare
@@ -153,10 +154,14 @@ def test_status_shows_what_was_watched() -> None:
 
 
 class Notes:
-    """A gateway that only keeps annotations."""
+    """A gateway that keeps annotations, of jobs whose records are as they were read, or `changed` since."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Iterable[JobFacts], changed: Mapping[int, str] = MappingProxyType({})) -> None:
         self.said: dict[int, dict[str, str]] = {}
+        self.texts = {job.id: segment.put("", job.segment or {}) for job in jobs} | dict(changed)
+
+    def job(self, job_id: int) -> JobText:
+        return JobText(job_id, "PENDING", 0, "", "", "", self.texts[job_id], "")
 
     def annotate(self, job_id: int, values: dict[str, str]) -> None:
         self.said[job_id] = values
@@ -173,7 +178,7 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
     look = reading([node("n1", used=0xFF)], jobs)
     picture = Picture(fleet(look))
     picture.update(look)
-    plan, notes = Plan(POLICY, Settings()), Notes()
+    plan, notes = Plan(POLICY, Settings()), Notes(jobs)
     changes = plan.replan(picture.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
 
@@ -181,6 +186,21 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
     assert explainer.explain_one(plan, picture.book(), changed)
     assert not explainer.explain_one(plan, picture.book(), changed)
     assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}
+
+
+def test_a_reason_is_not_written_into_a_record_that_has_changed_since_it_was_read() -> None:
+    jobs = [running(1, "n1", 0xFF, 9_000), *(waiting(one, "n1", 0b11, submitted=int(NOW) - 100) for one in (5, 6))]
+    look = reading([node("n1", used=0xFF)], jobs)
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan, notes = Plan(POLICY, Settings()), Notes(jobs, {5: "[berth/1 state=released n=1 k=2]"})
+    plan.replan(picture.book(), look.jobs)
+    explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+
+    while explainer.explain_one(plan, picture.book(), frozenset()):
+        pass
+
+    assert set(notes.said) == {6}
 
 
 class CountedQueue(list[Waiting]):
@@ -200,7 +220,7 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
     look = reading([node("n1", used=0xFF)], jobs)
     picture = Picture(fleet(look))
     picture.update(look)
-    plan, notes = Plan(POLICY, Settings()), Notes()
+    plan, notes = Plan(POLICY, Settings()), Notes(jobs)
     plan.replan(picture.book(), look.jobs)
     queue = plan.queue = CountedQueue(plan.queue)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
