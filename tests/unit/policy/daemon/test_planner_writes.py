@@ -17,7 +17,7 @@ from policy.daemon.passes.planner import Planner
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import TooLong
 from policy.formats.excluded_nodes import KEY, mark_of
-from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.request.settings import Settings
 from policy.site.config import Config
 from policy.slurm.interface import Pin
@@ -135,6 +135,9 @@ class Refusing(Slurm):
     def release(self, job_id: int | str, reason: str) -> bool:
         self.given_back.append((int(job_id), reason))
         return job_id == 5
+
+    def job(self, job_id: int) -> JobText:
+        return JobText(job_id, "PENDING", 0, "", "", "", "", "")
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         self.given_back.append((job_id, f"{values['state']}: {values['why']}"))

@@ -161,7 +161,7 @@ class Notes:
         self.texts = {job.id: segment.put("", job.segment or {}) for job in jobs} | dict(changed)
 
     def job(self, job_id: int) -> JobText:
-        return JobText(job_id, "PENDING", 0, "", "", "", self.texts[job_id], "")
+        return JobText(job_id, "PENDING", 0, self.texts[job_id], "", "", "", "")
 
     def annotate(self, job_id: int, values: dict[str, str]) -> None:
         self.said[job_id] = values
