@@ -152,6 +152,8 @@ class JobFacts:
     """Masks of the GPUs that it holds on each of `nodes`, typed or not; empty if a gateway cannot tell."""
     wants_gpus: bool = True
     """True if it asks for GPUs in any form; CPU-only jobs are planned for, but never pinned."""
+    models: frozenset[str] = frozenset()
+    """GPU models that its request names; empty if any will do."""
     array: int = 0
     """Job number of the array that it is a task of; 0 for none."""
     task: int | None = None

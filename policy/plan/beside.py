@@ -21,7 +21,7 @@ from policy.plan.book import Book
 from policy.plan.changes import Move
 from policy.plan.plan import Plan
 from policy.plan.tracker import HOLDING, open_book
-from policy.plan.waiting_jobs import WAITS, Reader
+from policy.plan.waiting_jobs import WAITS, Reader, all_of
 from topology.model import Machine
 from topology.tables import SetTables
 
@@ -199,14 +199,19 @@ def beside(book: Book, job: JobFacts, policy: Policy, reader: Reader) -> Compari
     if len(job.required) == count:
         told["asked"] = f"req_nodes:{','.join(job.required)}"
     try:
-        demand = reader.read(replace(job, segment=told, required=()), book.cluster.at).demand
+        demand = reader.read(replace(_by_features(job), segment=told, required=()), book.cluster.at).demand
     except FormatError:
         return None
-    if any(mask.bit_count() != k for mask in job.holds):
+    # What only Slurm understands of a request may forbid any other place.
+    bound = job.reservation or 0 < len(job.required) < count or not all_of(job.features)
+    if bound or any(mask.bit_count() != k for mask in job.holds):
         # Berth gives each node of a job as many GPUs; such a job has no other place to be compared with.
         got = Policy.spread(demand, book.cluster.now(demand.limit), nodes, job.holds, "what Slurm chose")
         return Comparison(got, got)
-    return compare(book, demand, nodes, job.holds, policy)
+    found = compare(book, demand, nodes, job.holds, policy)
+    # Which GPUs of a node with several models are of the one that the job named is not known.
+    mixed = bool(job.models) and any(len(fleet.models[node]) > 1 for node in found.best.nodes)
+    return Comparison(found.got, found.got) if mixed else found
 
 
 def best_links(tables: SetTables, size: int, offset: int, k: int, machine: Machine) -> tuple[float, float]:
@@ -216,6 +221,11 @@ def best_links(tables: SetTables, size: int, offset: int, k: int, machine: Machi
     return max(
         tables.joined(machine, offset, sum(1 << gpu for gpu in gpus)).links for gpus in combinations(range(size), k)
     )
+
+
+def _by_features(job: JobFacts) -> JobFacts:
+    """Returns the job as if it asked for its GPU models by feature: nodes of a model count as having a feature."""
+    return replace(job, features="&".join(filter(None, (job.features, *sorted(job.models)))))
 
 
 def _asking(job: JobFacts, gpus: int, fleet: Fleet) -> JobFacts:
@@ -230,7 +240,7 @@ def _asking(job: JobFacts, gpus: int, fleet: Fleet) -> JobFacts:
     told = {"state": LATER, "n": str(count), "k": str(gpus // count), "cpus": str(cpus), "mem": str(mem)}
     if job.required:
         told["asked"] = f"req_nodes:{','.join(job.required)}"
-    return replace(job, segment=told)
+    return replace(_by_features(job), segment=told)
 
 
 def _largest(groups: Sequence[int]) -> dict[int, int]:

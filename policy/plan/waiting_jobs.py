@@ -41,6 +41,11 @@ _SENT_AWAY = frozenset({"again", "degraded"})
 """Keys of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
 
 
+def all_of(features: str) -> bool:
+    """Tells whether Berth understands an expression of features: names that a node must have, all of them."""
+    return not features or bool(_FEATURES.fullmatch(features))
+
+
 @dataclass(slots=True)
 class Waiting:
     """One waiting job, or the tasks of an array that have not split off."""

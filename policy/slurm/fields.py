@@ -19,6 +19,7 @@ _SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
 _SEAT = re.compile(r"gres/seat:g\d")
 _GPU_REQUEST = re.compile(r"gres[:/](?:gpu|shard|seat)\b")
 """Slurm finds `gres` anywhere in an element of a request, so we do too."""
+_NAMED = re.compile(r"gres[:/]gpu:([^:,=()]+)")
 _HELD = re.compile(r"(gpu|shard):(?:([^:,()]+|\(null\)):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
 """Slurm 24.11 writes `(null)` for no type where it sums up a node."""
 _OWN_TYPE = re.compile(r"g(\d+)")
@@ -215,6 +216,16 @@ def typed_gpus(tres: str) -> int:
 def wants_gpus(requests: Iterable[str]) -> bool:
     """Tells whether one of a job's requests asks for GPUs, parts of them or seats on them."""
     return any(request and _GPU_REQUEST.search(request) for request in requests)
+
+
+def models(requests: Iterable[str]) -> frozenset[str]:
+    """Returns the GPU models that a job's requests name; types of one GPU each are none.
+
+    >>> sorted(models(["gres/gpu:h100:2,gres/gpu:1g.5gb:1", "gres/gpu:g0:1,gres/gpu:4", ""]))
+    ['1g.5gb', 'h100']
+    """
+    found = {name for request in requests for name in _NAMED.findall(request)}
+    return frozenset(name for name in found if not (name.isdigit() or _OWN_TYPE.fullmatch(name)))
 
 
 @lru_cache(maxsize=4_096)

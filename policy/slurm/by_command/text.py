@@ -191,6 +191,7 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             count=count,
             mem=fields.mem(found["tres-alloc"], count),
             wants_gpus=fields.wants_gpus(requests),
+            models=fields.models(requests),
             array=int(array) if task else 0,
             task=int(task) if task else None,
             het=int(found["HetJobID"] or 0),

@@ -392,6 +392,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         mem=fields.mem(record.tres, record.count),
         holds=tuple(map(fields.held, record.gres)) if record.nodes else (),
         wants_gpus=fields.wants_gpus(requests),
+        models=fields.models(requests),
         array=record.array,
         task=record.task,
         tasks=tasks,

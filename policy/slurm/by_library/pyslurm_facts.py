@@ -160,6 +160,7 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         mem=_mem(job, count),
         holds=tuple(held[name].gpus for name in nodes if name in held) if wants_gpus else (),
         wants_gpus=wants_gpus,
+        models=fields.models(requests),
         array=row.array_id or 0,
         task=row.task,
         tasks=tasks,
