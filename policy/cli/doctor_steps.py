@@ -13,7 +13,8 @@ Name: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
 EXACT: tuple[Name, ...] = ("exact", "sharing")
 """The steps on which pins name GPUs."""
 
-_OF_SHARING = (("PrologFlags", "alloc"), ("LaunchParameters", "use_interactive_step"))
+_ALLOC = frozenset({"alloc", "contain", "runinjob", "x11", "forcerequeueonfail"})
+"""Words of PrologFlags that are, or imply, Alloc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,22 @@ def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: boo
         wrong = 'no GPU has a type of its own; write layout = "plain" into [hook], or see berth migrate plan exact'
         return RolloutStep("advise", "", wrong)
     rest = f"; on {loose} Slurm alone chooses, and each needs its model as a feature" if loose else ""
-    name: Name = "sharing" if _shares(config) else "exact"
+    name: Name = "sharing" if shares(config) else "exact"
     text = f"{name}: {len(typed)} of {len(nodes)} GPU nodes have one GRES type for each GPU{rest}"
     return RolloutStep(name, text)
 
 
-def _shares(config: Mapping[str, str]) -> bool:
-    """Tells whether slurm.conf has all that `berth migrate apply --rung sharing` writes."""
+def shares(config: Mapping[str, str]) -> bool:
+    """Tells whether slurm.conf has all that `berth migrate apply --rung sharing` writes, in its words or implied.
+
+    >>> calls = {"Prolog[0]": "/opt/berth/bin/berth-prolog", "Epilog": "/opt/berth/bin/berth-epilog"}
+    >>> shares({**calls, "PrologFlags": "Contain", "LaunchParameters": "use_interactive_step"}), shares(calls)
+    (True, False)
+    """
     called = {(key.partition("[")[0], path.rpartition("/")[2]) for key, path in config.items()}
     scripts = {("Prolog", "berth-prolog"), ("Epilog", "berth-epilog")} <= called
-    return scripts and all(word in config.get(key, "").lower().split(",") for key, word in _OF_SHARING)
+    flags, launch = (set(config.get(key, "").lower().split(",")) for key in ("PrologFlags", "LaunchParameters"))
+    return scripts and bool(flags & _ALLOC) and "use_interactive_step" in launch
 
 
 def plugins(config: Mapping[str, str]) -> list[str]:

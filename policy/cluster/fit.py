@@ -472,8 +472,8 @@ MOST_MODELS = 8
 
 def _models(fleet: "Fleet", nodes: "Bools") -> set[str]:
     """Returns the GPU models on some nodes that users can ask for: those with a feature of that name."""
-    found = (fleet.machines[place] for place in np.flatnonzero(nodes).tolist())
-    return {one.model for one in found if one is not None and one.model in fleet.features}
+    found = (fleet.models_at(place) for place in np.flatnonzero(nodes).tolist())
+    return {model for models in found for model in models if model in fleet.features}
 
 
 def _models_in(fleet: "Fleet", nodes: "Bools") -> str:

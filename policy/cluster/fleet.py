@@ -100,6 +100,12 @@ class Fleet:
         found = {model: int(self.features[model][places].sum()) for model in self.counted if model in self.features}
         return {f"{PREFIX}{model}": count * on_each for model, count in found.items() if count}
 
+    def models_at(self, node: int) -> frozenset[str]:
+        """Returns the GPU models of a node: by Slurm's GRES types of its GPUs, else by its topology file."""
+        machine = self.machines[node]
+        named = self.models[node] if self.models else frozenset()
+        return named or (frozenset() if machine is None else frozenset({machine.model}))
+
     def counted_model(self, nodes: Bools) -> str | None:
         """Returns the counted model of all GPUs of these nodes, empty if they have none; None if they have several."""
         with_gpus = nodes & (self.gpu_counts > 0)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from policy.cli.doctor_steps import shares
 from policy.cli.migrate import berth_conf
 from policy.cli.migrate.conf_text import add_words, entries, remove_word, set_value, value_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, ListedNode, exact_gres, exact_nodes, listed, sorted_nodes
@@ -24,12 +25,7 @@ RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
 PROGRAMS = "/opt/berth/bin"
 _BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
 _COUNTED_IN = ("AccountingStorageTRES", "PriorityWeightTRES")
-_OF_SHARING = (
-    ("Prolog", "berth-prolog"),
-    ("Epilog", "berth-epilog"),
-    ("PrologFlags", "Alloc"),
-    ("LaunchParameters", "use_interactive_step"),
-)
+_OF_SHARING = ("Prolog", "Epilog", "PrologFlags", "LaunchParameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ def rung_of(texts: Texts) -> Rung:
     nodes = texts.nodes.values()
     if any(node.exact for node in nodes):
         # A site's own scripts are called by Berth's from the exact layout on; sharing needs more.
-        return "sharing" if all(word in value_of(texts.slurm_conf, key) for key, word in _OF_SHARING) else "exact"
+        return "sharing" if shares({key: value_of(texts.slurm_conf, key) for key in _OF_SHARING}) else "exact"
     return "advise" if "berth" in _plugin_names(texts.slurm_conf) else "observe"
 
 

@@ -161,7 +161,7 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
             "name": facts.name,
             "state": "completing" if state == "up" and facts.completing else state,
             "partitions": sorted(facts.partitions),
-            "model": "" if machine is None else machine.model,
+            "model": ",".join(sorted(fleet.models_at(place))),
             "islands": [] if machine is None else [list(positions(mask)) for mask in islands(machine.shape)],
         }
         for key, number, names in (

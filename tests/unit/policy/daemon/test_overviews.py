@@ -193,3 +193,11 @@ def test_a_file_of_another_kind_is_refused_in_a_sentence(tmp_path: Path, text: s
 
     with pytest.raises(DaemonError, match=r"; (install|restart)"):
         OverviewFile(path).read()
+
+
+def test_the_model_of_a_node_without_a_topology_file_is_slurms() -> None:
+    nodes = [node("n1"), node("n2", gpus=0, loose=4, seats=0, models=frozenset({"l40s"}))]
+
+    told = overview(nodes, [], {"n1": "h100"})["nodes"]
+
+    assert [one["model"] for one in told] == ["h100", "l40s"]

@@ -326,3 +326,11 @@ def test_at_most_eight_models_are_named() -> None:
 def test_without_any_model_none_is_named() -> None:
     with pytest.raises(Impossible, match=r"feature h200$"):
         on_fleet(read(submit(tres_per_job="gres/gpu:1", features="h200")), FLEET)
+
+
+def test_the_models_of_nodes_that_slurm_alone_fills_are_named_too() -> None:
+    l40s = node("n2", gpus=0, loose=4, seats=0, models=frozenset({"l40s"}), features=frozenset({"l40s"}))
+    both = fleet(reading([node("n1", features=frozenset({"h100"})), l40s]), {"n1": "h100"})
+
+    with pytest.raises(Impossible, match=r"feature nosuch; GPU models here: h100, l40s$"):
+        on_fleet(read(submit(tres_per_job="gres/gpu:2", features="nosuch")), both)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.cli.doctor_steps import step_of
 from policy.cli.migrate.berth_conf import set_key
 from policy.cli.migrate.conf_text import entries, value_of, words_of
 from policy.cli.migrate.node_lines import exact_gres, exact_nodes, listed
@@ -18,6 +19,7 @@ from policy.formats.errors import ConfigError, FormatError, UsageError
 from policy.formats.hostlist import expand
 from tests.examples import examples
 from tests.unit.policy.cli.migrate.drawn import exact, gres_confs, slurm_confs
+from tests.unit.policy_world import node as facts_of
 
 NODES = st.sets(st.sampled_from([f"n{number}" for number in range(1, 7)]))
 BERTH_CONF = st.sampled_from(
@@ -179,3 +181,22 @@ def test_a_spank_plugin_of_an_included_file_is_not_loaded_twice(tmp_path: Path) 
     texts = read_files(tmp_path / "slurm.conf", tmp_path / "berth.conf").texts
 
     assert changed(texts, "advise", ExactWords()).plugstack_conf == texts.plugstack_conf
+
+
+@pytest.mark.parametrize("launch", ["", "use_interactive_step", "mpir_use_nodeaddr,use_interactive_step"])
+@pytest.mark.parametrize("flags", ["", "Alloc", "alloc", "Contain", "X11", "NoHold", "Serial", "Contain,Serial"])
+@pytest.mark.parametrize("prolog", ["/opt/berth/bin/berth-prolog", "/site/berth-prolog-old", ""])
+def test_migrate_and_doctor_name_the_same_step(prolog: str, flags: str, launch: str) -> None:
+    keys = {"Prolog": prolog, "Epilog": "/opt/berth/bin/berth-epilog", "PrologFlags": flags, "LaunchParameters": launch}
+    lines = "".join(f"{key}={value}\n" for key, value in keys.items() if value)
+    layout = "NodeName=n1 Gres=gpu:g0:1,gpu:g1:1\nNodeName=n2 Gres=gpu:l40s:2\nJobSubmitPlugins=berth\n"
+    # As Slurm shows its settings: with what a flag implies.
+    shown = {**keys, "PrologFlags": f"Alloc,{flags}" if {"Contain", "X11"} & set(flags.split(",")) else flags}
+    nodes = [facts_of("n1", gpus=2), facts_of("n2", gpus=0, loose=2, seats=0)]
+
+    told = step_of({**shown, "JobSubmitPlugins": "berth"}, nodes, plain=False)
+
+    assert told.name == rung_of(Texts((layout + lines,)))
+    assert (told.name == "sharing") == (
+        prolog.endswith("berth-prolog") and "use_i" in launch and "lloc" in shown["PrologFlags"]
+    )
