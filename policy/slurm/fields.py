@@ -26,12 +26,13 @@ _OWN_TYPE = re.compile(r"g(\d+)")
 _MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
-# A node that is powered down is open: Slurm powers it up for a job that is pinned there.
+# A node that is powered down is open: Slurm powers it up for a job that is pinned there. One that is to reboot is open
+# too until it is idle, unless it drains (`scontrol reboot ASAP`).
 _CLOSED = frozenset(
     {
         *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
         *("NOT_RESPONDING", "BLOCKED", "MAINTENANCE", "MAINT", "RESERVED"),
-        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"),
     }
 )
 

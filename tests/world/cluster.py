@@ -18,7 +18,7 @@ REQUEUE_DELAY = 121
 MIN_JOB_AGE = 300
 """Seconds for which the record of a job that is over is kept."""
 
-BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "REBOOT_REQUESTED", "MAINTENANCE",
+BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "MAINTENANCE",
                       "POWERING_DOWN", "INVALID_REG"})  # fmt: skip
 """Marks of nodes that take no job."""
 

@@ -64,6 +64,11 @@ def _a_dead_node_looks_alive(put: Replaced) -> None:
     put.set(fields, "takes_jobs", lambda _: True)
 
 
+def _a_node_that_powers_down_takes_jobs(put: Replaced) -> None:
+    put.set(fields, "_CLOSED", fields._CLOSED - {"POWERING_DOWN"})
+    put.set(fields, "takes_jobs", lru_cache(maxsize=1_000)(fields.takes_jobs.__wrapped__))
+
+
 def _a_dead_node_looks_alive_and_nobody_wonders(put: Replaced) -> None:
     _a_dead_node_looks_alive(put)
     put.set(queue_walk, "may_be_its_place", lambda _: False)
@@ -226,6 +231,7 @@ PLANTED = (
     PlantedFault("an IndexError about one gang ends the pass", _one_job_ends_the_pass),
     PlantedFault("EXPEDITING is not taken for waiting", _expediting_is_no_waiting_state),
     PlantedFault("a dead node looks alive", _a_dead_node_looks_alive),
+    PlantedFault("a node that powers down takes jobs", _a_node_that_powers_down_takes_jobs),
     PlantedFault("a required dead node is kept", _a_dead_node_looks_alive_and_nobody_wonders),
     PlantedFault("a new place has no limits by model", _no_limits_by_model),
     PlantedFault("a submitted job has no limits by model", _no_limits_by_model_at_submission),

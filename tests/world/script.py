@@ -17,7 +17,7 @@ PEOPLE = (
 """The changes of users and admins to one job."""
 
 NODES = ("drain", "resume", "down", "reboot", "mute", "heard", "power-off", "maintain", "fewer-gpus", "all-gpus",
-         "forget", "recall")  # fmt: skip
+         "forget", "recall", "power-off-soon", "power-on", "reboot-soon", "fail")  # fmt: skip
 """The changes of one node."""
 
 GUARD = ("leave", "evict", "fault", "state")

@@ -457,7 +457,16 @@ class DeterministicWorld:
             case "maintain":
                 node.flags ^= {"MAINTENANCE"}
             case "power-off" if idle:
+                node.flags.discard("POWERING_DOWN")
                 node.flags.add("POWERED_DOWN")
+            case "power-off-soon" if idle and "POWERED_DOWN" not in node.flags:
+                node.flags.add("POWERING_DOWN")
+            case "power-on" if node.flags & {"POWERED_DOWN", "POWERING_DOWN"}:
+                node.flags -= {"POWERED_DOWN", "POWERING_DOWN"}
+            case "reboot-soon" if not idle:
+                node.flags.add("REBOOT_REQUESTED")
+            case "fail":
+                node.flags.add("FAIL")
             case "down" | "reboot":
                 people.lose(self.cluster, node)
                 node.flags.add("DOWN" if what == "down" else "REBOOT_ISSUED")

@@ -508,6 +508,23 @@ def test_a_job_that_is_gone_is_named(folder: Path, gateway: CommandGateway) -> N
         ("IDLE+MAINTENANCE", False),
         ("IDLE+NOT_RESPONDING", False),
         ("IDLE+REBOOT_ISSUED", False),
+        ("MIXED+REBOOT_REQUESTED", True),  # it reboots when it is idle; ASAP comes with DRAIN
+        ("MIXED+DRAIN+REBOOT_REQUESTED", False),
+        ("IDLE+CLOUD+POWERING_UP", True),
+        ("IDLE+CLOUD+POWER_UP+POWERED_DOWN", True),
+        ("IDLE+CLOUD+POWERING_DOWN", False),
+        ("IDLE+CLOUD+POWER_DOWN", False),
+        ("MIXED+CLOUD+POWER_DOWN", False),
+        ("IDLE+FAIL", False),
+        ("ALLOCATED+FAIL", False),
+        ("IDLE+BLOCKED", False),
+        ("IDLE+INVALID_REG", False),
+        ("IDLE+DYNAMIC_NORM", True),
+        ("IDLE+PLANNED", True),
+        ("FUTURE", False),
+        ("UNKNOWN", False),
+        ("ERROR", False),
+        ("DOWN", False),
     ],
 )
 def test_a_node_takes_jobs_or_not_by_its_state(folder: Path, state: str, up: bool) -> None:
