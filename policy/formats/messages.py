@@ -493,6 +493,7 @@ MESSAGES: dict[int, MessageEntry] = {
     833: MessageEntry("The hook log cannot be written.", "Make the file writable for SlurmUser."),
     834: MessageEntry("berthd's answer was dropped.", "Install plugin and berthd of one release."),
     835: MessageEntry("berthd does not answer the plugin.", "Look at `systemctl status berthd`."),
+    836: MessageEntry("A guest has to be requeued when the owner of its GPU comes.", "Leave `Requeue` as it is."),
     841: MessageEntry("A flag cannot be registered.", "Remove the other SPANK plugin with that flag."),
     842: MessageEntry("A value could not be handed to the job.", "Submit it again; tell an admin if it lasts."),
     843: MessageEntry(

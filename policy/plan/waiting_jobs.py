@@ -546,4 +546,4 @@ def _unanswered(job: JobFacts) -> dict[str, str]:
     if match[1] == "job" and count % n:
         return {}
     k = count // n if match[1] == "job" else count
-    return {"n": str(n), "k": str(k), "cpus": str(-(-job.cpus // n)), "mem": str(job.mem)}
+    return {"n": str(n), "k": str(k), "cpus": str(-(-job.cpus // n)), "mem": str(job.mem), "was": "kept"}

@@ -16,6 +16,9 @@ from policy.formats.wire import number
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
+WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "min_cpus", "cpus_per_task", "pn_min_cpus", "mem_per_tres")
+"""What a pin may replace beside these: kept for an owner who changes the request."""
+
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
 _SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
@@ -70,6 +73,7 @@ class Request:
     later: bool = False
     """True if it may not start yet: held, with a later begin time, or dependent on other jobs."""
     asked: str = ""
+    was: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -132,6 +136,7 @@ def read(fields: Mapping[str, str]) -> Request:
         signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
         later=not fields.keys().isdisjoint(("held", "begin", "dependency")),
         asked=";".join([f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields]),
+        was=";".join([f"{key}:{fields[key]}" for key in WAS_KEYS if key in fields]),
         flags=flags,
     )
 

@@ -52,6 +52,7 @@ typedef struct job_record job_record_t;
 /* A job that is to be changed, as far as berthd's list knows it. */
 struct listed {
 	uint32_t id;	/* the record's own */
+	uint32_t array; /* of a task; 0: it is none */
 	uint32_t kinds; /* LISTED_...; 0: not listed, or not yet */
 };
 
@@ -63,13 +64,25 @@ struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *r
  * the change is made as on plain Slurm. true: it was such a change.
  */
 bool let_change_unpin(job_desc_msg_t *change, const struct listed *job);
+/* What berthd has kept of the request of a job that waits (docs/formats.md, section 1.5). */
+struct asked {
+	char words[SEGMENT_BODY_MAX];
+	uint32_t from; /* the job, or its array, whose words they are; 0: there are none */
+	bool changed;  /* its user has changed it already, and berthd has not seen that yet */
+};
+
+void change_look_up_asked(const struct listed *job, struct asked *asked);
+/* After everything else: beside a change of the request, the rest of it as its user wrote it. */
+void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,
+		     bool request);
+bool change_touches_request(const job_desc_msg_t *change);
 /*
  * Would this change by user `uid` undo the pin that berthd holds on the job, start a guest without
  * a seat, or bring a job to Berth's partitions that was never looked at? Then *message is for the
  * user.
  */
-bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
-		    char message[MESSAGE_MAX + 1]);
+bool change_refused(const job_desc_msg_t *change, const struct listed *job,
+		    const struct asked *asked, uint32_t uid, char message[MESSAGE_MAX + 1]);
 /*
  * Would this change take a job with a part of a GPU to a partition that Berth does not touch, or
  * give a job a tier where the site does not allow it? Then as above.

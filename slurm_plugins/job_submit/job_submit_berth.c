@@ -457,7 +457,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	char message[MESSAGE_MAX + 1];
 	struct tres_found found;
 	struct listed listed;
-	bool elsewhere;
+	struct asked asked;
+	bool elsewhere, request = change_touches_request(job);
 	int rc;
 
 	if (layout_is_plain())
@@ -473,7 +474,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	listed = change_look_up(job, record);
 	if (layout_is_plain() && let_change_unpin(job, &listed))
 		return SLURM_SUCCESS;
-	if (change_refused(job, &listed, submit_uid, message) ||
+	change_look_up_asked(&listed, &asked);
+	if (change_refused(job, &listed, &asked, submit_uid, message) ||
 	    change_breaks_rule(job, &listed, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	request_scan(job, &found);
@@ -486,5 +488,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 		rc = change_models(job, &found, err_msg);
 	if (rc == SLURM_SUCCESS && change_too_early(job, &listed, submit_uid, message))
 		rc = refuse(err_msg, ESLURM_ACCESS_DENIED, message);
+	if (rc == SLURM_SUCCESS && (request || job->extra))
+		change_complete(job, &listed, &asked, request);
 	return rc;
 }

@@ -27,10 +27,10 @@ static bool touches_gpus(const job_desc_msg_t *change)
 	       change->tres_per_task;
 }
 
-static bool touches_place(const job_desc_msg_t *change)
+bool change_touches_request(const job_desc_msg_t *change)
 {
-	bool texts = change->req_nodes || change->extra || touches_gpus(change) ||
-		     change->cpus_per_tres || change->mem_per_tres;
+	bool texts = change->req_nodes || touches_gpus(change) || change->cpus_per_tres ||
+		     change->mem_per_tres;
 	bool counts = change->min_nodes != NO_VAL || change->max_nodes != NO_VAL ||
 		      change->min_cpus != NO_VAL || change->max_cpus != NO_VAL ||
 		      change->num_tasks != NO_VAL || change->cpus_per_task != NO_VAL16 ||
@@ -38,6 +38,11 @@ static bool touches_place(const job_desc_msg_t *change)
 		      change->ntasks_per_node != NO_VAL16 || change->ntasks_per_tres != NO_VAL16;
 
 	return texts || counts;
+}
+
+static bool touches_place(const job_desc_msg_t *change)
+{
+	return change_touches_request(change) || change->extra;
 }
 
 typedef char *(*slurm_formatter)(const char *format, va_list arguments);
@@ -63,19 +68,18 @@ struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *r
 	const char *path = hook_config()->pinned_file;
 	struct listed job = {0};
 	slurm_formatter formatter;
-	uint32_t array = 0;
 
 	*(void **)&formatter = dlsym(RTLD_DEFAULT, "vxstrfmt");
 	if (formatter) {
 		char *name = formatted(formatter, "%pJ", record);
 
 		job.id = name ? pinned_record_id(name) : 0;
-		array = name ? pinned_array_id(name) : 0;
+		job.array = name ? pinned_array_id(name) : 0;
 		slurm_xfree((void **)&name);
 	}
 	if (!job.id && change->job_id_str) {
 		job.id = pinned_record_id(change->job_id_str);
-		array = pinned_array_id(change->job_id_str);
+		job.array = pinned_array_id(change->job_id_str);
 	}
 	if (!job.id)
 		job.id = NUMBER_OF(change);
@@ -83,8 +87,8 @@ struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *r
 		return job;
 	job.kinds = pinned_kinds(path, job.id);
 	/* A change of one task makes a record of its own, which no list can name yet. */
-	if (!job.kinds && array && array != job.id)
-		job.kinds = pinned_kinds(path, array) & ~LISTED_PINNED;
+	if (!job.kinds && job.array && job.array != job.id)
+		job.kinds = pinned_kinds(path, job.array) & ~LISTED_PINNED;
 	return job;
 }
 
@@ -130,6 +134,11 @@ static const char tier_sentence[] =
 static const char just_tier_sentence[] =
     "berth: the partition, QOS, account and GPUs of job %s cannot change yet: you submitted a job "
     "a moment ago, and berthd has not listed it; try again in half a minute" BERTH_ID(827);
+
+static const char stays_sentence[] =
+    "berth: job %s is a guest, which has to leave its GPU when the owner comes, and is run again "
+    "then; leave Requeue as it is, or cancel the job and submit it with another tier" BERTH_ID(836);
+
 static const char unchecked_sentence[] =
     "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
     "another; cancel it and submit it there" BERTH_ID(826);
@@ -150,6 +159,12 @@ static bool touches_licenses(const job_desc_msg_t *change)
 	return change->licenses && counted_model(slurm_conf.licenses, NULL);
 }
 
+/* A job that may not be put back into the queue could not be sent away. */
+static bool forbids_requeue(const job_desc_msg_t *change)
+{
+	return change->requeue == 0;
+}
+
 static bool names_partition(const job_desc_msg_t *change)
 {
 	return change->partition && *change->partition;
@@ -158,7 +173,8 @@ static bool names_partition(const job_desc_msg_t *change)
 bool change_matters(const job_desc_msg_t *change)
 {
 	return touches_place(change) || touches_start(change) || names_partition(change) ||
-	       touches_licenses(change) || change->qos || change->account;
+	       touches_licenses(change) || change->qos || change->account ||
+	       forbids_requeue(change);
 }
 
 /* To one of Berth's own. */
@@ -168,13 +184,17 @@ static bool comes_here(const job_desc_msg_t *change)
 }
 
 /* Why a job may not be changed so, as a sentence about it; NULL: it may. */
-static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint32_t uid)
+static const char *objection(const job_desc_msg_t *change, uint32_t kinds,
+			     const struct asked *asked, uint32_t uid)
 {
 	bool place = touches_place(change), start = touches_start(change);
 
 	if ((kinds & LISTED_PARKED) && (place || start))
 		return parked_sentence;
-	if ((kinds & LISTED_PINNED) && place)
+	if (forbids_requeue(change) &&
+	    ((kinds & LISTED_GUEST) || (!kinds && recent_has(uid, RECENT_SHARED, monotonic_us()))))
+		return stays_sentence;
+	if ((kinds & LISTED_PINNED) && place && !asked->from && !asked->changed)
 		return pinned_sentence;
 	if ((kinds & LISTED_SHARES) && change->extra)
 		return shares_sentence;
@@ -215,10 +235,11 @@ bool let_change_unpin(job_desc_msg_t *change, const struct listed *job)
 	return true;
 }
 
-bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
-		    char message[MESSAGE_MAX + 1])
+bool change_refused(const job_desc_msg_t *change, const struct listed *job,
+		    const struct asked *asked, uint32_t uid, char message[MESSAGE_MAX + 1])
 {
-	return told(objection(change, job->kinds & ~LISTED_RULES, uid), change, job, message);
+	return told(objection(change, job->kinds & ~LISTED_RULES, asked, uid), change, job,
+		    message);
 }
 
 static bool leaves(const job_desc_msg_t *change)

@@ -27,6 +27,8 @@
 #define LISTED_NO_GPUS 512u
 /* What says nothing of a place. */
 #define LISTED_RULES (LISTED_PART | LISTED_BY_PARTITION | LISTED_BY_QOS | LISTED_NO_GPUS)
+/* It is a guest, waiting or running. */
+#define LISTED_GUEST 1024u
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

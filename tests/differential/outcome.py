@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from . import rest
@@ -94,18 +94,22 @@ def outcome_of(target: Target, request: Request, *, folder: str, user: str = "al
     if done.rc:
         # A job that did not start would stand before the next request's.
         target.run(["scancel", "--quiet", "-u", user], user=user, check=False)
+    found = outcome_from(done.rc, done.out, done.err)
+    return replace(found, said=_every_line(done.err)) if done.rc == 0 and tests_only(request) else found
+
+
+def outcome_from(rc: int, out: str, err: str) -> Outcome:
+    """Read what the tasks and the commands have printed."""
     nodes: dict[tuple[str, str], Counter[tuple[int, int, int]]] = defaultdict(Counter)
-    for job, node, cpus, opened, cuda in _TASK_LINE.findall(done.out):
+    for job, node, cpus, opened, cuda in _TASK_LINE.findall(out):
         nodes[job, node][int(cpus), int(opened), int(cuda)] += 1
-    said = _every_line(done.err) if done.rc == 0 and tests_only(request) else ""
-    said = _words(done.err + done.out) if done.rc else said
     return Outcome(
-        rc=done.rc,
+        rc=rc,
         tasks=tuple(sorted(tuple(sorted(tasks.elements())) for tasks in nodes.values())),
-        said=said,
-        has=" ".join(sorted(_has(text) for text in re.findall(r"^HAS +AllocTRES=(\S+)", done.out, re.MULTILINE))),
-        steps="".join(sorted(re.findall(r"^STEP=(\d+)", done.out, re.MULTILINE))),
-        environment=_environment(done.out),
+        said="" if rc == 0 else _words(err + out),
+        has=" ".join(sorted(_has(text) for text in re.findall(r"^HAS +AllocTRES=(\S+)", out, re.MULTILINE))),
+        steps="".join(sorted(re.findall(r"^STEP=(\d+)", out, re.MULTILINE))),
+        environment=_environment(out),
     )
 
 

@@ -13,6 +13,7 @@ from tests.differential.compare import difference, names_other_gpus
 from tests.differential.draw import covering
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
 from tests.differential.side_by_side import all_of, both
+from tests.differential.updates import at_random, differing
 
 from .conftest import OWN, cluster
 from .deal import dealt
@@ -233,6 +234,15 @@ def test_requests_in_which_each_two_words_meet_become_the_same(slurm: Slurm, pla
         why = difference(request, one, other)
         assert not why, f"{request.text()}: {why}: {one.text()}, with Berth {other.text()}"
     assert sum(bool(one.tasks) for one, _ in found.values()) > len(found) // 6
+
+
+@pytest.mark.timeout(600)
+def test_an_owners_change_of_a_job_becomes_the_same(slurm: Slurm, plain: Target) -> None:
+    pair = (plain, slurm.target)
+    for target in pair:
+        prepare(target, FOLDER)
+    # 300 of them on each version in make test-hard.
+    assert differing(pair, at_random(1, 24), folder=FOLDER) == {}
 
 
 def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain: Target) -> None:

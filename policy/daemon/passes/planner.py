@@ -178,6 +178,8 @@ class Planner:
                     self._moved |= self._moving.touched
                 self._put_off(changes or ())
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
+                if self._chooses_gpus:
+                    self._pins.written += apart(self._pins.asked.step, self._plan.queue, reading) or 0
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             held = apart(self._disagreements.look, reading) or ()
             self._pins.written += apart(self._degraded.tell_held, held) or 0

@@ -33,6 +33,8 @@ SHARES = 16
 
 COUNTED = 32
 """Its licences count its GPUs by model."""
+GUEST = 1024
+"""It is a guest, waiting or running: it has to be put back into the queue when the owner comes."""
 
 PART = 64
 """It waits for a part of a GPU or for a seat, which mean something in Berth's partitions alone."""
@@ -54,14 +56,16 @@ def listed(
         if entry.nodes:
             kinds[job.id] |= PINNED
         if entry.parked is not None:
-            kinds[job.id] |= PARKED
+            kinds[job.id] |= PARKED | GUEST
             if job.tasks:
                 # To change one task makes a record of its own of it, with a number that nobody knows yet.
-                kinds[job.array or job.id] |= PARKED
+                kinds[job.array or job.id] |= PARKED | GUEST
     for job in jobs:
         waits = job.state in {"PENDING", "ARRAY"}
         if not waits and job.segment and not job.segment.keys().isdisjoint(("share", "tier")):
             kinds[job.id] |= SHARES
+        if job.guest and job.segment:
+            kinds[job.id] |= GUEST
         if "berth_" in job.licenses and counted.ours(job.licenses):
             kinds[job.id] |= COUNTED
         if skipped and skipped.issuperset(job.partition.split(",")):

@@ -7,6 +7,7 @@ from pathlib import Path
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
 from policy.daemon.write import pinned
+from policy.daemon.write.asked import Asked
 from policy.daemon.write.evictions import Evictions
 from policy.formats import segment
 from policy.formats.errors import DaemonError, SlurmError, TooLong
@@ -41,6 +42,7 @@ class Pins:
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
         self._skipped, self._allowed = skipped, allowed
+        self.asked = Asked(gateway, pinned_file, self.pin_again)
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
         """The file as it was written: one that was removed or changed since is written again."""

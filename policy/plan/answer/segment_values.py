@@ -44,6 +44,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
     """Returns the request as its user wrote it, and its demand on this fleet."""
     return {
         "asked": request.asked,
+        "was": request.was,
         "n": str(demand.n),
         "k": str(demand.k),
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),

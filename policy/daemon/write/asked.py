@@ -1,0 +1,156 @@
+"""Keeps what waiting jobs asked for where the plugin finds it, and plans a job anew whose owner changed that.
+
+job_modify may ask no daemon. So each job that the plan may write has a file with the fields that undo its pin
+(docs/formats.md, section 1.5): the plugin puts them beside the owner's change, and leaves a mark for berthd.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from policy.formats import excluded_nodes, segment
+from policy.formats.errors import SlurmError
+from policy.formats.escape import escape
+from policy.formats.messages import tagged
+from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.plan.waiting_jobs import WAITS, Waiting
+from policy.site import log
+from policy.slurm import changes
+from policy.slurm.interface import Gateway
+
+MOST_BYTES = 4_000
+"""Longest file; the plugin reads no longer one."""
+MOST_A_PASS = 10
+_WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
+"""Of many jobs a change without a new state is read so many seconds late (gateway_read.c)."""
+
+_WHY = "its owner changed what it asks for"
+_SHARES = frozenset({"share", "tier", "upgrade", "parked"})
+_GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
+_BY_TASK = ("tres_per_task", "cpus_per_tres", "ntasks_per_tres")
+_OF_THE_PLACE = frozenset({"nodes", "gpus", "seats", "start", "level", "gbps", "sum", "splits", "spread", "open"})
+
+
+def words(job: JobFacts) -> str:
+    """Returns the fields that undo the pin of a job, as `key=value`; empty if its owner may not change the request."""
+    values = job.segment or {}
+    if "was" not in values or not _SHARES.isdisjoint(values) or "berth_" in job.licenses:
+        return ""
+    asked, was = _listed(values.get("asked", "")), _listed(values["was"])
+    found = {key: asked.get(key, "") for key in ("tres_per_job", "tres_per_node", "req_nodes")}
+    found |= {key: asked[key] for key in ("tres_per_task", "cpus_per_tres") if key in asked}
+    if excluded_nodes.KEY in values and not job.excluded:
+        found["exc_nodes"] = ""
+    # A pin by berthd alone, of a job that came while it was away, changes nothing else.
+    if was != {"kept": ""}:
+        if was.get("min_nodes", "1") != values.get("n"):
+            found["min_nodes"] = was.get("min_nodes", "1")
+        of_tasks = "num_tasks" in was and "max_nodes" not in was
+        found |= {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
+        if not asked.keys().isdisjoint(_BY_TASK):
+            found |= {"cpus_per_task": was.get("cpus_per_task", "1"), "pn_min_cpus": was.get("pn_min_cpus", "1")}
+        if per_gpu := _GPUS.fullmatch(asked.get("cpus_per_tres", "")):
+            least = int(per_gpu[1] or 1) * int(values["n"]) * int(values["k"])
+            found["min_cpus"] = str(max(least, int(was.get("min_cpus", "1"))))
+        if "mem_per_tres" in was:
+            found |= {"mem_per_tres": was["mem_per_tres"], "pn_min_memory": "0"}
+    text = " ".join(f"{key}={escape(value)}" for key, value in found.items())
+    return text if len(text) < MOST_BYTES else ""
+
+
+def anew(job: JobFacts, text: JobText) -> dict[str, str]:
+    """Returns the segment of a job by what its record asks for now: to be planned again, or left to Slurm."""
+    values = changes.segment_of(text.admin_comment) or {}
+    old = {key: value for key, value in values.items() if key not in _OF_THE_PLACE and not key.startswith("because")}
+    request = {"tres_per_job": text.tres_per_job, "tres_per_node": text.tres_per_node, "req_nodes": text.required}
+    asked = {key: value for key, value in request.items() if value}
+    gpus = [_GPUS.fullmatch(value) for key, value in asked.items() if key != "req_nodes"]
+    n, by_task = max(1, job.count), not _listed(values.get("asked", "")).keys().isdisjoint(_BY_TASK)
+    count = int(gpus[0][1] or 1) if len(gpus) == 1 and gpus[0] else 0
+    by_job = bool(text.tres_per_job)
+    if not count or by_task or job.mem is None or (by_job and count % n):
+        return {**old, "state": segment.RELEASED, "why": tagged(f"given back to Slurm: {_WHY}", 106)}
+    return {
+        **old,
+        "state": segment.LATER,
+        "asked": ";".join(f"{key}:{value}" for key, value in asked.items()),
+        "was": "kept",
+        "n": str(n),
+        "k": str(count // n if by_job else count),
+        "cpus": str(-(-job.cpus // n)),
+        "mem": str(job.mem),
+        "why": f"planned anew: {_WHY}",
+    }
+
+
+class Asked:
+    """The files of the jobs, and the marks that the plugin leaves."""
+
+    def __init__(self, gateway: Gateway, pinned_file: Path, pin_again: Callable[[JobFacts], None]) -> None:
+        """Files of an earlier berthd are written anew; marks stay."""
+        self._gateway, self._pin_again = gateway, pin_again
+        self._files, self._marks = (Path(f"{pinned_file}.{name}") for name in ("asked", "changed"))
+        self._written: dict[int, str] = {}
+        self._known: dict[int, tuple[JobFacts, str]] = {}
+        self._began = False
+
+    def step(self, queue: Iterable[Waiting], reading: Reading) -> int:
+        """Plan anew the jobs that were changed, and bring the files up to date; how many updates that took."""
+        if not self._began:
+            for folder in (self._files, self._marks):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for file in self._files.iterdir():
+                file.unlink()
+            self._began = True
+        late = _WHOLE_LOOK_EVERY if len(reading.jobs) >= _MANY_JOBS else 0.0
+        marks = {int(mark.name): mark for mark in self._marks.iterdir() if mark.name.isdecimal()}
+        due = [job for job, mark in marks.items() if mark.stat().st_mtime < reading.at - late]
+        jobs = {job.id: job for job in reading.jobs if job.id in marks}
+        updates = 0
+        for job_id in due[:MOST_A_PASS]:
+            with suppress(SlurmError):
+                updates += self._look_at(jobs.get(job_id))
+            marks[job_id].unlink(missing_ok=True)
+            self._written.pop(job_id, None)
+        self._keep(entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
+        return updates
+
+    def _look_at(self, job: JobFacts | None) -> int:
+        if job is None or job.state not in WAITS or not job.segment:
+            return 0
+        text = self._gateway.job(job.id)
+        if text.state != "PENDING" or (changes.segment_of(text.admin_comment) or {}).get("state") == segment.RELEASED:
+            return 0
+        if "gres/gpu:g" in text.tres_per_node + text.tres_per_job:
+            if not text.required:
+                # Slurm refused the change after it had taken the nodes away.
+                return int(self._gateway.release(job.id, "its owner's change was refused", for_now=True))
+            if "[berth/" not in text.extra:
+                self._pin_again(job)
+            return 0
+        values = anew(job, text)
+        log.info(f"JobId={job.id} {values['why']}", 606)
+        if values["state"] != segment.RELEASED or not self._gateway.release(job.id, values["why"]):
+            self._gateway.annotate(job.id, values)
+        return 1
+
+    def _keep(self, jobs: Iterable[JobFacts]) -> None:
+        # A record that did not change is the same object.
+        known, self._known = self._known, {}
+        for job in jobs:
+            before = known.get(job.id)
+            self._known[job.id] = before if before is not None and before[0] is job else (job, words(job))
+        wanted = {job_id: text for job_id, (_, text) in self._known.items() if text}
+        for job_id in self._written.keys() - wanted.keys():
+            (self._files / str(job_id)).unlink(missing_ok=True)
+        for job_id, text in wanted.items():
+            if self._written.get(job_id) != text:
+                new = self._files / f"{job_id}.new"
+                new.write_text(f"{text}\n")
+                new.replace(self._files / str(job_id))
+        self._written = wanted
+
+
+def _listed(text: str) -> Mapping[str, str]:
+    return dict(item.partition(":")[::2] for item in text.split(";") if item)

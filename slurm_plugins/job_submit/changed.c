@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A user's change of what a planned job asks for. The rest of the request is put beside it as its
+ * user wrote it, in place of what a pin has made of it: berthd keeps that in a file for each job
+ * (docs/formats.md, section 1.5). So Slurm sees the change that it would see without Berth, and
+ * berthd plans the job anew.
+ */
+#include "job_submit/job_submit.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job_submit/ask.h"
+
+static const char asked_folder[] = "asked", changed_folder[] = "changed";
+
+/* From as many tasks Slurm takes the most nodes of a job that does not say them; 0: any. */
+static uint32_t nodes_of_tasks(const job_desc_msg_t *change, uint64_t tasks)
+{
+#ifdef JOB_IMPLICIT_MAX_NODES
+	return change->num_tasks != NO_VAL ? change->num_tasks : (uint32_t)tasks;
+#else
+	(void)change, (void)tasks;
+	return 0;
+#endif
+}
+
+/* A number that the change does not say itself. */
+static void fill_number(job_desc_msg_t *change, const char *name, uint64_t number)
+{
+	if (!strcmp(name, "min_nodes") && change->min_nodes == NO_VAL)
+		change->min_nodes = (uint32_t)number;
+	else if (!strcmp(name, "max_nodes") && change->max_nodes == NO_VAL)
+		change->max_nodes = (uint32_t)number;
+	else if (!strcmp(name, "max_nodes_of_tasks") && change->max_nodes == NO_VAL)
+		change->max_nodes = nodes_of_tasks(change, number);
+	else if (!strcmp(name, "min_cpus") && change->min_cpus == NO_VAL)
+		change->min_cpus = (uint32_t)number;
+	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16)
+		change->cpus_per_task = (uint16_t)number;
+	else if (!strcmp(name, "pn_min_cpus") && change->pn_min_cpus == NO_VAL16)
+		change->pn_min_cpus = (uint16_t)number;
+	else if (!strcmp(name, "pn_min_memory") && change->pn_min_memory == NO_VAL64)
+		change->pn_min_memory = number;
+}
+
+/* What the change says itself stays; a name that this Berth does not know is passed over. */
+static void fill(job_desc_msg_t *change, const char *name, const char *value)
+{
+	const struct {
+		const char *name;
+		char **field;
+	} texts[] = {
+	    {"tres_per_job", &change->tres_per_job},   {"tres_per_node", &change->tres_per_node},
+	    {"tres_per_task", &change->tres_per_task}, {"cpus_per_tres", &change->cpus_per_tres},
+	    {"mem_per_tres", &change->mem_per_tres},   {"req_nodes", &change->req_nodes},
+	    {"exc_nodes", &change->exc_nodes},
+	};
+	uint64_t number;
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (!strcmp(name, texts[i].name) && !*texts[i].field)
+			set_string(texts[i].field, value);
+	if (parse_number(value, NO_VAL - 1, &number))
+		fill_number(change, name, number);
+}
+
+static const char *path_of(char path[PATH_MAX], const char *folder, uint32_t id)
+{
+	snprintf(path, PATH_MAX, "%s.%s/%" PRIu32, hook_config()->pinned_file, folder, id);
+	return path;
+}
+
+static bool read_asked(struct asked *asked, uint32_t id)
+{
+	char path[PATH_MAX];
+	int fd = open(path_of(path, asked_folder, id), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t len = fd < 0 ? 0 : read(fd, asked->words, sizeof(asked->words));
+
+	if (fd >= 0)
+		close(fd);
+	/* One that is cut short, or too long, is none. */
+	if (len <= 0 || (size_t)len == sizeof(asked->words) || asked->words[len - 1] != '\n')
+		return false;
+	asked->words[len - 1] = '\0';
+	asked->from = id;
+	return true;
+}
+
+void change_look_up_asked(const struct listed *job, struct asked *asked)
+{
+	/* A task that has just got a record of its own is as its array was. */
+	const uint32_t ids[] = {job->id, job->array};
+	char path[PATH_MAX];
+
+	asked->from = 0;
+	asked->changed = false;
+	for (size_t i = 0; i < 2 && *hook_config()->pinned_file; i++) {
+		if (!ids[i] || read_asked(asked, ids[i]))
+			return;
+		asked->changed = !access(path_of(path, changed_folder, ids[i]), F_OK);
+		if (asked->changed)
+			return;
+	}
+}
+
+void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,
+		     bool request)
+{
+	char from[PATH_MAX], to[PATH_MAX], *rest = asked->words, *word;
+	int fd;
+
+	if (!asked->from)
+		return;
+	/* berthd reads of these that something is to be planned, or written, anew. */
+	path_of(to, changed_folder, job->id);
+	if (!request || asked->from != job->id ||
+	    rename(path_of(from, asked_folder, job->id), to)) {
+		fd = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		if (fd >= 0)
+			close(fd);
+	}
+	while (request && (word = strsep(&rest, " "))) {
+		char *value = strchr(word, '=');
+
+		if (value)
+			*value++ = '\0';
+		if (value && unescape(value))
+			fill(change, word, value);
+	}
+}

@@ -1,0 +1,137 @@
+"""What waiting jobs asked for, kept for the plugin; and jobs whose owner changed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from policy.daemon.write import asked
+from policy.formats import segment
+from policy.formats.slurm_facts import JobFacts, JobText, Reading
+
+PLACED = {
+    "state": "waiting",
+    "id": "a" * 16,
+    "asked": "tres_per_job:gres/gpu:4;cpus_per_tres:gres/gpu:2",
+    "others": "1",
+    "was": "max_nodes:2;min_cpus:2",
+    "n": "1",
+    "k": "4",
+    "nodes": "n1",
+    "gpus": "0,1,2,3",
+}
+PINNED = JobFacts(7, "PENDING", "gpu", 1, 0, None, None, 60, 8, (), ("n1",), gpus=15, segment=PLACED, count=2, mem=500)
+
+
+def text(job: JobFacts, **fields: str) -> JobText:
+    comment = segment.put("site ", job.segment or {})
+    own = {"required": "", "tres_per_node": "", "tres_per_job": "", "extra": "", **fields}
+    return JobText(job.id, "PENDING", 1, comment, **own)
+
+
+def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
+    assert dict(word.split("=", 1) for word in asked.words(PINNED).split()) == {
+        "tres_per_job": "gres/gpu:4",
+        "tres_per_node": "",
+        "req_nodes": "",
+        "exc_nodes": "",
+        "cpus_per_tres": "gres/gpu:2",
+        "max_nodes": "2",
+        "min_cpus": "8",
+        "cpus_per_task": "1",
+        "pn_min_cpus": "1",
+    }
+
+
+@pytest.mark.parametrize("more", [{"share": "30"}, {"tier": "opportunistic"}, {"upgrade": "0"}, {"parked": "0"}])
+def test_who_shares_a_gpu_keeps_its_request(more: dict[str, str]) -> None:
+    assert asked.words(replace(PINNED, segment={**PLACED, **more})) == ""
+
+
+def test_neither_is_a_job_of_an_older_berth_nor_one_that_licences_count_changed() -> None:
+    assert asked.words(replace(PINNED, segment={key: PLACED[key] for key in PLACED if key != "was"})) == ""
+    assert asked.words(replace(PINNED, licenses="berth_h100:4")) == ""
+    assert asked.words(replace(PINNED, segment={**PLACED, "asked": "req_nodes:" + "n" * 5_000})) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"tres_per_node": "gres/gpu:3"}, {"state": "later", "n": "2", "k": "3", "cpus": "4", "mem": "500"}),
+        ({"tres_per_job": "gres/gpu=4", "required": "n2,n3"}, {"state": "later", "n": "2", "k": "2"}),
+        ({"tres_per_job": "gres/gpu:3"}, {"state": "released"}),
+        ({"tres_per_job": "gres/gpu:2", "tres_per_node": "gres/gpu:1"}, {"state": "released"}),
+        ({}, {"state": "released"}),
+    ],
+)
+def test_a_changed_job_is_planned_by_its_record_or_left_to_slurm(
+    fields: dict[str, str], wanted: dict[str, str]
+) -> None:
+    job = replace(PINNED, gpus=None, required=(), segment={**PLACED, "asked": "tres_per_job:gres/gpu:4"})
+    values = asked.anew(job, text(job, **fields))
+    assert wanted.items() <= values.items()
+    assert not {"nodes", "gpus"} & values.keys()
+
+
+class Slurm:
+    """Notes what is written into jobs."""
+
+    def __init__(self, record: JobText) -> None:
+        self.record, self.did = record, list[tuple[str, Any]]()
+
+    def job(self, _job_id: int) -> JobText:
+        return self.record
+
+    def annotate(self, _job_id: int, values: dict[str, str]) -> None:
+        self.did.append(("annotate", values["state"]))
+
+    def pin_again(self, job: JobFacts) -> None:
+        self.did.append(("pin", job.id))
+
+    def release(self, _job_id: int, _reason: str, *, for_now: bool = False) -> bool:
+        self.did.append(("release", for_now))
+        return True
+
+
+def step(kept: asked.Asked, job: JobFacts, at: float = 4e9) -> int:
+    reading = Reading(at=at, nodes=(), jobs=(job,), partitions=())
+    queue: Any = [SimpleNamespace(job=job)]
+    return kept.step(queue, reading)
+
+
+@pytest.mark.parametrize(
+    ("fields", "did"),
+    [
+        ({"tres_per_node": "gres/gpu:3"}, [("annotate", "later")]),
+        ({"tres_per_node": "gres/nic:1"}, [("release", False), ("annotate", "released")]),
+        ({"tres_per_node": "gres/gpu:g0:1", "required": "n1", "extra": "a[berth/1 nodes=n1 gpus=0]"}, []),
+        ({"tres_per_node": "gres/gpu:g0:1", "required": "n1", "extra": "mine"}, [("pin", 7)]),
+        ({"tres_per_node": "gres/gpu:g0:1"}, [("release", True)]),
+    ],
+)
+def test_a_mark_is_followed_once_and_goes(tmp_path: Path, fields: dict[str, str], did: list[tuple[str, Any]]) -> None:
+    job = replace(PINNED, segment={**PLACED, "asked": "tres_per_job:gres/gpu:4"})
+    slurm: Any = Slurm(text(job, **fields))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, job)
+    file, mark = tmp_path / "pinned.asked" / "7", tmp_path / "pinned.changed" / "7"
+    assert file.read_text().endswith("\n")
+    file.rename(mark)
+    step(kept, job, at=1.0)
+    assert (mark.exists(), slurm.did) == (True, []), "the reading is older than the change"
+    step(kept, job)
+    assert (mark.exists(), slurm.did[: len(did)]) == (False, did[:1] if did[:1] == [("release", False)] else did)
+    step(kept, job)
+    assert file.exists()
+
+
+def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:
+    slurm: Any = Slurm(text(PINNED))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, PINNED)
+    kept.step([], Reading(at=4e9, nodes=(), jobs=(), partitions=()))
+    assert list((tmp_path / "pinned.asked").iterdir()) == []

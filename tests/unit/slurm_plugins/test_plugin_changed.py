@@ -1,0 +1,112 @@
+"""An owner's change of a planned job: the plugin puts the rest of the request beside it, as its user wrote it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from policy.daemon.write.pinned import GUEST, PARKED, PINNED
+from tests.unit.plugin_whole import Plugin, each_slurm, loaded, refused
+
+pytestmark = each_slurm
+
+
+@pytest.fixture
+def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    with loaded(headers, tmp_path, monkeypatch) as found:
+        yield found
+
+
+ASKED = {
+    "tres_per_job": "gres/gpu:2",
+    "tres_per_node": "",
+    "tres_per_task": "",
+    "cpus_per_tres": "gres/gpu:4",
+    "req_nodes": "",
+    "exc_nodes": "",
+    "min_nodes": "1",
+    "max_nodes": "3",
+    "min_cpus": "1",
+    "cpus_per_task": "1",
+}
+CHANGES: Mapping[str, str] = {
+    "req_nodes": "n2",
+    "tres_per_node": "gres/gpu:3",
+    "tres_per_job": "gres/gpu:1",
+    "tres_per_task": "gres/gpu:1",
+    "min_nodes": "2",
+    "min_cpus": "3",
+    "cpus_per_task": "2",
+    "pn_min_cpus": "2",
+    "pn_min_memory": "100",
+}
+"""Fields of a change that touch the place, as scontrol sends them."""
+
+
+def keep(plugin: Plugin, job: int, words: Mapping[str, str] = ASKED) -> None:
+    """Write what berthd keeps of a job."""
+    for name in ("asked", "changed"):
+        (plugin.folder / f"pinned.{name}").mkdir(exist_ok=True)
+    text = " ".join(f"{key}={value}" for key, value in words.items())
+    (plugin.folder / "pinned.asked" / str(job)).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_an_owners_change_stands_beside_the_rest_of_the_request(plugin: Plugin, field: str) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7", **{field: CHANGES[field]})
+    assert said.rc == 0, said.text
+    wanted = {**ASKED, field: CHANGES[field]}
+    assert {key: said.fields.get(key, "") for key in wanted} == wanted
+    assert [file.name for file in (plugin.folder / "pinned.changed").iterdir()] == ["7"]
+    again = plugin.modify("JobId=7", tres_per_node="gres/gpu:5")
+    assert (again.rc, again.fields.get("tres_per_job")) == (0, None), "what was changed once is not asked for again"
+
+
+def test_without_what_was_asked_such_a_change_is_refused_as_ever(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+    assert refused(plugin.modify("JobId=7", min_nodes="2"))
+
+
+@pytest.mark.parametrize("content", ["", "tres_per_node=gres/gpu:2", "x" * 5_000 + "\n"])
+def test_a_broken_file_counts_as_none(plugin: Plugin, content: str) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    (plugin.folder / "pinned.asked" / "7").write_text(content)
+    assert refused(plugin.modify("JobId=7", min_nodes="2"))
+
+
+def test_the_users_words_leave_the_request_alone(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7", extra="mine")
+    assert (said.rc, said.fields["extra"], said.fields.get("tres_per_job")) == (0, "mine", None)
+    assert (plugin.folder / "pinned.changed" / "7").exists(), "berthd puts its segment beside them"
+    assert plugin.modify("JobId=7", min_nodes="2").fields["tres_per_job"] == "gres/gpu:2", "the pin still stands"
+    assert refused(plugin.modify("JobId=7", extra="[berth/1 nodes=n1 gpus=0]"))
+
+
+def test_a_task_is_as_its_array_until_it_is_changed_itself(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7_3(21)", min_nodes="2")
+    assert (said.rc, said.fields["tres_per_job"]) == (0, "gres/gpu:2")
+    assert (plugin.folder / "pinned.asked" / "7").exists(), "the others of the array keep their place"
+    assert plugin.modify("JobId=7_3(21)", min_cpus="2").fields.get("tres_per_job") is None
+
+
+def test_exact_gpus_are_refused_in_a_change_as_in_a_request(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    for words in ("gres/gpu:g0:1", "gres/shard:g0:10", "gres/seat:g0:1"):
+        assert refused(plugin.modify("JobId=7", tres_per_node=words)), words
+    assert not list((plugin.folder / "pinned.changed").iterdir())
+
+
+@pytest.mark.parametrize("kinds", [GUEST, GUEST | PINNED, GUEST | PARKED])
+def test_no_guest_may_forbid_that_it_is_put_back(plugin: Plugin, kinds: int) -> None:
+    plugin.list({7: kinds, 8: PINNED})
+    assert refused(plugin.modify("JobId=7", requeue="0"))
+    assert plugin.modify("JobId=7", requeue="1").rc == 0
+    assert plugin.modify("JobId=8", requeue="0").rc == 0
