@@ -19,6 +19,7 @@ from policy.formats.arrays import FAR, Bools, Floats
 from topology.tables import Ints
 
 if TYPE_CHECKING:
+    from policy.cluster.reserved import Room
     from policy.cluster.shared.company import Company
     from policy.cluster.shared.fragmentation import UsualJob
     from policy.cluster.shared.sharers import Sharers
@@ -73,6 +74,8 @@ class Cluster:
     """Percent of the SMs that hosts, by user and name, leave to guests under MPS, if known; 0: no guest may come."""
     shelves: Shelves = field(default_factory=Shelves)
     """A cache of data about the tenants; it finds by itself which tenants have changed."""
+    rooms: "tuple[Room, ...]" = ()
+    """Rooms beside or in reservations, where Slurm alone gives GPUs."""
     neighbours: "Company | None" = None
     """Predictions for packed jobs that share a GPU; None if the site keeps no profiles."""
 

@@ -193,12 +193,22 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reservation: nodes that are set aside for a time."""
+    """A reservation: nodes, or parts of them, that are set aside for a time."""
 
     start: int
     end: int
     nodes: tuple[str, ...]
     name: str = ""
+    cores: tuple[tuple[str, int], ...] = ()
+    """Mask of the cores that it takes of each node; empty if it takes whole nodes."""
+    gpus: tuple[tuple[str, int], ...] = ()
+    """Number of its GPUs on all nodes together, by GRES type; the type of all together is empty."""
+    flags: frozenset[str] = frozenset()
+    """Slurm's words, such as `MAGNETIC` and `FLEX`."""
+    users: tuple[str, ...] = ()
+    """Names of users that it admits, with a minus those that it does not; empty: any user."""
+    accounts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

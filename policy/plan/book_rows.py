@@ -7,6 +7,7 @@ from itertools import count
 
 import numpy as np
 
+from policy.cluster.reserved import copies
 from policy.cluster.snapshot import Cluster
 from policy.cluster.timeline import State, columns, states_of, taken
 from policy.formats.arrays import FAR
@@ -47,6 +48,7 @@ class BookRows:
             quiet=cluster.quiet.copy(),
             reserved_from=cluster.reserved_from.copy(),
             pieces=cluster.pieces.copy(),
+            rooms=copies(cluster.rooms),
             tenants=dict(cluster.tenants),
             sharers=dict(cluster.sharers),
             tolerated=dict(cluster.tolerated),

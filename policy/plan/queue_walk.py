@@ -7,6 +7,7 @@ import numpy as np
 
 from policy.cluster.fit import may_wait_pinned
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
+from policy.cluster.reserved import first
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
@@ -20,6 +21,7 @@ from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, 
 from policy.plan.queue_ahead import QueueAhead
 from policy.plan.simple_claims import SimpleClaims
 from policy.plan.splitting import free_now
+from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR
 from policy.plan.waiting_jobs import Shape, Waiting, impossible
 from policy.request.demand import Demand
 from policy.request.settings import Settings
@@ -122,7 +124,7 @@ class Walk(SimpleClaims):
             start = None if blamed else start
         else:
             self._free_since.pop(job.id, None)
-        if not stuck and self._on_several_nodes(entry, demand, shape):
+        if not stuck and (self._left_to_slurm(entry, demand) or self._on_several_nodes(entry, demand, shape)):
             return
         if self._may_change() and not (stuck and self._on_any_node(entry)):
             move = self._better(entry, demand, shape, start)
@@ -150,6 +152,24 @@ class Walk(SimpleClaims):
         else:
             return False
         return True
+
+    def _left_to_slurm(self, entry: Waiting, demand: Demand) -> bool:
+        """Leaves a job without a pin that Slurm may start beside or in a reservation; returns whether it does."""
+        job, book = entry.job, self._book
+        if not book.cluster.rooms or job.het or (job.tasks and entry.nodes) or not self._may_change():
+            return False
+        memory = self._memories.setdefault(job.id, PlannedBefore())
+        if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
+            memory.spread_since, memory.spread_again = None, book.at + AGAIN_AFTER
+        if memory.spread_again > book.at:
+            return False
+        name = first(book.cluster.rooms, demand, book.at, job.user, job.account)
+        if name and entry.nodes:
+            self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
+        if name:
+            memory.spread_since = memory.spread_since or book.at
+            entry.start = 0.0
+        return bool(name)
 
     def _on_several_nodes(self, entry: Waiting, demand: Demand, shape: Shape) -> bool:
         """Lets a job start on several nodes now, where no place is free for it; returns whether it can."""

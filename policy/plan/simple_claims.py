@@ -53,7 +53,8 @@ class SimpleClaims:
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._spreading = Spreading(book, changes, memories)
-        self._simply = settings.pin_ahead and not (lets_others_first or book.fleet.nodes_alone)
+        left = lets_others_first or book.fleet.nodes_alone or bool(book.cluster.rooms)
+        self._simply = settings.pin_ahead and not left
         """True if a job whose place is not free yet may keep it without further questions."""
         self._repeats = self._simply and only is None
         """True if claims of the last whole walk may be made again as they are."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster import reserved
 from policy.cluster.fleet import Fleet
 from policy.cluster.shared.fragmentation import cpus_per_gpu, learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
 from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.cluster.snapshot import COLUMNS, Cluster
-from policy.cluster.timeline import State, as_row, states_of
+from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.plan.book import Book
 from policy.plan.isolation import Isolation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from policy.cluster.shared.company import Company
     from policy.cluster.shared.fragmentation import UsualJob
     from policy.formats.arrays import Bools
-    from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+    from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading, Reservation
 
 SOON = 5.0
 """Seconds after which the GPUs of a job past its time limit are assumed to come free."""
@@ -58,6 +59,12 @@ class Picture:
         self._pieces = np.zeros(count, np.int64)
         self._open = np.zeros(count, np.bool_)
         self._reserved_from = np.full(count, FAR)
+        self._holds: dict[int, tuple[reserved.Hold, ...]] = {}
+        """The parts of nodes that reservations take, by node."""
+        self._hole_until = np.full(count, FAR)
+        self._free_now = np.zeros((3, count), np.int64)
+        """GPUs, CPUs and memory that are free now, and perhaps reserved for later."""
+        self._rooms: tuple[reserved.Room, ...] = ()
         self._rows: list[list[State] | None] = [None] * count
         """Timelines as lists, for books; None where it has to be made anew."""
         self._rows_until = np.zeros(count)
@@ -182,10 +189,10 @@ class Picture:
             gpus=self._gpus,
             cpus=self._cpus,
             mem=self._mem,
-            gpus_now=self._gpus[:, 0],
-            cpus_now=self._cpus[:, 0],
-            mem_now=self._mem[:, 0],
-            hole_until=np.full(len(self.fleet.names), FAR),
+            gpus_now=self._free_now[0],
+            cpus_now=self._free_now[1],
+            mem_now=self._free_now[2],
+            hole_until=self._hole_until,
             reserved_from=self._reserved_from,
             pieces=self._pieces,
             tenants=self._tenants,
@@ -196,6 +203,7 @@ class Picture:
             neighbours=self.neighbours,
             spare_sms=self.spare_sms,
             shelves=self._shelves,
+            rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
         return Book(cluster, partial(self._as_rows, self._version))
@@ -230,14 +238,14 @@ class Picture:
             (picture.gpus, self._gpus),
             (picture.cpus, self._cpus),
             (picture.mem, self._mem),
-            (picture.gpus_now, self._gpus[:, 0]),
-            (picture.cpus_now, self._cpus[:, 0]),
-            (picture.mem_now, self._mem[:, 0]),
+            (picture.gpus_now, self._free_now[0]),
+            (picture.cpus_now, self._free_now[1]),
+            (picture.mem_now, self._free_now[2]),
+            (picture.hole_until, self._hole_until),
             (picture.reserved_from, self._reserved_from),
         ):
             theirs[here] = ours[here]
         picture.times[here] = self._times[here]
-        picture.hole_until[here] = FAR
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
             if place in self._tenants:
@@ -285,18 +293,52 @@ class Picture:
         return [self.fleet.index[name] for name in job.nodes if name in self.fleet.index]
 
     def _reserve(self, reading: "Reading") -> Iterable[int]:
-        """Closes reserved nodes; returns the nodes that opened or closed by this."""
+        """Closes what is reserved; returns the nodes that changed by this."""
         is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
+        found: dict[int, list[reserved.Hold]] = {}
+        now = [one for one in reading.reservations if one.start <= reading.at < one.end]
         for one in reading.reservations:
             places = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
-            if one.start <= reading.at < one.end:
-                is_open[places] = False
-            elif one.start > reading.at:
-                reserved_from[places] = np.minimum(reserved_from[places], one.start)
+            cores = dict(one.cores)
+            for place in places if one.end > reading.at else ():
+                mask = reserved.typed(one, self.fleet, place)
+                if mask is not None and (held := cores.get(self.fleet.names[place])):
+                    # An active one has no start of its own, so that time alone changes nothing.
+                    start = 0.0 if one in now else float(one.start)
+                    found.setdefault(place, []).append(reserved.Hold(start, one.end, mask, held, one.name))
+                elif one in now:
+                    is_open[place] = False
+                else:
+                    reserved_from[place] = min(reserved_from[place], one.start)
+        holds = reserved.by_node(found)
+        other = {place for place in self._holds.keys() | holds if self._holds.get(place) != holds.get(place)}
         different: Bools = (is_open != self._open) | (reserved_from != self._reserved_from)
-        self._open, self._reserved_from = is_open, reserved_from
-        places_changed: list[int] = np.flatnonzero(different).tolist()
-        return places_changed
+        self._open, self._reserved_from, self._holds = is_open, reserved_from, holds
+        for place in other:
+            if (node := self._nodes[place]) is not None:
+                self._write(place, node, memory_counts=reading.memory_counts)
+        self._rooms = tuple(room for one in now for room in self._rooms_of(one, reading.version))
+        return {*other, *np.flatnonzero(different).tolist()}
+
+    def _rooms_of(self, one: "Reservation", version: str) -> list[reserved.Room]:
+        """Returns what Slurm may give to unpinned jobs: beside what a reservation counts, and in a magnetic one."""
+        own = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
+        anywhere = {"MAGNETIC", "FLEX"} <= one.flags
+        places = {*own, *(np.flatnonzero(self._open).tolist() if anywhere else ())}
+        nodes = {place: node for place in places if (node := self._nodes[place]) is not None and self._up[place]}
+        used = {
+            place: [
+                (gpus_held(job, node.name) or 0, job.cpus // max(1, len(job.nodes)))
+                for job in self._inside(place, one.name)
+            ]
+            for place, node in nodes.items()
+        }
+        idle = {place: _free_gpus(node, 0) & self._total(place)[0] for place, node in nodes.items()}
+        return reserved.rooms_of(one, self.fleet, own, nodes, idle, used, version)
+
+    def _inside(self, place: int, name: str) -> "list[JobFacts]":
+        """Returns the jobs of a reservation on a node."""
+        return [job for job in self._jobs_of[place].values() if job.reservation == name]
 
     def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
         """Writes a node's timeline: when its jobs free what they hold."""
@@ -309,7 +351,12 @@ class Picture:
         cpus = max(0, node.cpus - node.cpus_used + sum(guest.cpus for guest in sharers.guests))
         given = sum(guest.mem for guest in sharers.guests)
         mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
-        ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values() if not job.rides)
+        until = {hold.name: hold.end for hold in self._holds.get(place, ()) if not hold.start}
+        ends = sorted(
+            (max(_end(job, self.at), until.get(job.reservation, 0.0)), job.id, job)
+            for job in self._jobs_of[place].values()
+            if not job.rides
+        )
         held = {job.id: gpus_held(job, node.name) for _, _, job in ends}
         alone = [held[job.id] or 0 for _, _, job in ends if not job.share]
         self._pieces[place] = sum(mask.bit_count() for mask in alone if mask != full)
@@ -335,7 +382,19 @@ class Picture:
         if ends:
             # After its last job a node is empty, whatever the rounding above left over.
             states[-1] = (*states[-1][:2], total_cpus, total_mem)
-        self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = as_row(states)
+        row = normal(states)
+        self._free_now[:, place] = row[0][1:]
+        self._hole_until[place] = FAR
+        for hold in self._holds.get(place, ()):
+            # What the reservation's own jobs hold is not free for others, and not reserved twice.
+            cores = hold.cores.bit_count() * node.threads
+            cores = max(0, cores - sum(job.cpus // max(1, len(job.nodes)) for job in self._inside(place, hold.name)))
+            row = taken(row, hold.start or self.at, hold.end, hold.mask, cores, 0)
+            if hold.start:
+                self._hole_until[place] = min(self._hole_until[place], hold.start)
+            else:
+                self._free_now[:, place] = row[0][1:]
+        self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = columns(row)
         tenants = self._tenants_of(place, node, ends, held)
         if tenants:
             self._tenants[place] = Tenants(tenants)

@@ -395,12 +395,14 @@ static int read_partitions(void)
 static int read_reservations(void)
 {
 	reserve_info_msg_t *found = NULL;
+	uint64_t floats = 0;
 
 	if (slurm_load_reservations(reservations_at, &found))
 		return unchanged() ? 0 : errno;
 	seen_begin(&reservations_seen);
 	for (uint32_t i = 0; i < found->record_count; i++) {
-		const reserve_info_t *one = &found->reservation_array[i];
+		reserve_info_t *one = &found->reservation_array[i];
+		char *words = slurm_sprint_reservation_info(one, 1);
 
 		json_begin(&line, "reservation");
 		json_number(&line, i);
@@ -408,11 +410,15 @@ static int read_reservations(void)
 		json_number(&line, moment(one->start_time));
 		json_number(&line, moment(one->end_time));
 		json_text(&line, one->node_list);
+		json_text(&line, words);
+		slurm_xfree((void **)&words);
+		/* A floating start is told anew at each look. */
+		floats |= one->flags & RESERVE_FLAG_TIME_FLOAT;
 		if (seen_changed(&reservations_seen, i, &line))
 			json_end(&line);
 	}
 	seen_end(&reservations_seen, "reservation");
-	reservations_at = found->last_update;
+	reservations_at = floats ? 0 : found->last_update;
 	slurm_free_reservation_info_msg(found);
 	return 0;
 }

@@ -3,6 +3,8 @@
 The plugin asks no daemon from job_modify, where slurmctld holds its write locks; it reads this file.
 """
 
+import functools
+import operator
 import sys
 from array import array
 from collections import defaultdict
@@ -78,9 +80,8 @@ def listed(
         # Of a task that gets a record of its own nobody knows the number yet.
         for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
             kinds[number] |= bound
-    for name in TIERS:
-        if bound := _forbidden(allowed, {name}):
-            kinds[ANY_JOB] |= bound | NO_GPUS
+    if any_tier := functools.reduce(operator.or_, (_forbidden(allowed, {name}) for name in TIERS)):
+        kinds[ANY_JOB] = any_tier | NO_GPUS
     return dict(kinds)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from policy.cluster import reserved
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
 from policy.formats import pin_text, preflight_mark, segment
@@ -115,7 +116,12 @@ def _decide(
                 return guest
             demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
         decision = _place(fields, request, demand, book, policy, settings, now, stale)
-        if demand.spread is None or stale or request.later or segment.starts_now(decision.fields.get("segment", "")):
+        starts = segment.starts_now(decision.fields.get("segment", ""))
+        if book.cluster.rooms and not (stale or request.later):
+            left = _by_reservation(fields, request, demand, book, now, settings, starts=starts)
+            decision = left or decision
+            starts |= left is not None
+        if demand.spread is None or stale or request.later or starts:
             return decision
         if request.array:
             return decision  # each of its tasks starts so in the planner's passes
@@ -366,6 +372,33 @@ def _open(
     values = _unplaced(fields, request, demand, insists, now, why, {spread.OPEN: "1"})
     told = message.line(str(why), why.number, message.notes_of(request, settings))
     return {"nonce": fields["nonce"], "segment": segment.body(values), "message": told}
+
+
+def _by_reservation(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    book: Book,
+    now: float,
+    settings: Settings,
+    *,
+    starts: bool,
+) -> Decision | None:
+    """Returns the reply for a job that Slurm may start now in a reservation, or beside what that one takes of a node.
+
+    None if there is no room. A job that `starts` now goes in a magnetic reservation alone.
+    """
+    insists, user, at = _insistence(request, demand, book.fleet, settings), number(fields, "uid") or 0, book.cluster.at
+    if request.het or "test" in fields or (insists is not None and insists.wait):
+        return None
+    wide = splits.at(demand, "any")
+    name = reserved.first(book.cluster.rooms, wide, at, user, request.account, magnetic=starts)
+    if not name:
+        return None
+    why = LeftToSlurm(f"Slurm may start it by reservation {name}, where Slurm chooses its GPUs", 203)
+    if request.batch and demand.spread is not None and demand.spread.restores and not request.array:
+        return Decision("pass", _open(fields, request, wide, insists, now, why, settings))
+    return _later(fields, request, wide, why, insists, now, settings)
 
 
 def _later(

@@ -248,12 +248,12 @@ def _record(line: QueueLine, listed: str, split: set[int]) -> QueueLine:
     return replace(line, job=replace(line.job, state="ARRAY", task=None, tasks=tasks, at_once=at_once))
 
 
-def records(text: str, first: str) -> Iterator[dict[str, str]]:
-    """One-line records of words `Key=value`, as partitions and reservations have."""
-    for line in text.splitlines():
-        if line.startswith(f"{first}="):
+def records(text: str, first: str, line: str = "") -> Iterator[dict[str, str]]:
+    """One-line records of words `Key=value`, as partitions and reservations have; with `line`, that is the whole."""
+    for record in text.splitlines():
+        if record.startswith(f"{first}="):
             # The first word of a name counts: what comes after may be an admin's free text.
-            yield dict(reversed([word.split("=", 1) for word in line.split() if "=" in word]))
+            yield {**dict(reversed([word.split("=", 1) for word in record.split() if "=" in word])), line: record}
 
 
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
@@ -324,10 +324,28 @@ def reservations(text: str) -> tuple[Reservation, ...]:
             _moment(one["EndTime"]) or 1 << 62,
             hostlist.expand(one["Nodes"]),
             one["ReservationName"],
+            cores=_cores(one["line"]),
+            gpus=_reserved_gpus(one.get("TRES", "")),
+            flags=frozenset(one.get("Flags", "").split(",")) - {""},
+            **{key: _listed(one.get(key.capitalize(), "")) for key in ("users", "accounts", "groups")},
         )
-        for one in records(text, "ReservationName")
+        for one in records(text, "ReservationName", line="line")
         if one.get("Nodes", "(null)") != "(null)"
     )
+
+
+def _cores(line: str) -> tuple[tuple[str, int], ...]:
+    """Returns the masks of the cores that a reservation takes of each node; what comes after is an admin's text."""
+    found = re.findall(r"NodeName=(\S+) CoreIDs=([0-9,-]+)", line.partition(" TRES=")[0])
+    return tuple((node, sum(1 << core for core in fields.numbers(cores))) for node, cores in found)
+
+
+def _reserved_gpus(tres: str) -> tuple[tuple[str, int], ...]:
+    return tuple((kind, int(count)) for kind, count in re.findall(r"gres/gpu:?([^=,]*)=(\d+)", tres))
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(names.split(",")) if names not in {"", "(null)"} else ()
 
 
 def config(text: str) -> dict[str, str]:

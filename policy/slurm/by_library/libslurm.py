@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
@@ -296,6 +297,8 @@ class LibslurmGateway:
             case ReservationRecord():
                 nodes = hostlist.expand(unescape(record.nodes))
                 found = Reservation(record.start, record.end or 1 << 62, nodes, unescape(record.name))
+                for whole in text.reservations(unescape(record.text)):
+                    found = replace(whole, start=found.start, end=found.end)
                 self._keep("reservation", record.id, found, known)
 
     def _take_job(self, record: JobRecord, known: Facts) -> None:

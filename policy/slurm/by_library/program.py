@@ -95,6 +95,8 @@ class ReservationRecord(msgspec.Struct, array_like=True, frozen=True, tag="reser
     start: int
     end: int
     nodes: str
+    text: str = ""
+    """The reservation, as scontrol prints it; empty from an older program."""
 
 
 class UnreadableJob(msgspec.Struct, frozen=True):

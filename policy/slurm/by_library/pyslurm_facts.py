@@ -303,4 +303,23 @@ def _number(value: Any) -> int | None:
 def reservation_facts(reservation: Any) -> Reservation:
     """A `pyslurm.Reservation` as Berth sees it."""
     nodes = hostlist.expand(reservation.nodes or "")
-    return Reservation(reservation.start_time or 0, reservation.end_time or 1 << 62, nodes, reservation.name)
+    start, end = reservation.start_time or 0, reservation.end_time or 1 << 62
+    # pyslurm's releases differ in what they tell of a reservation beyond these.
+    cores = getattr(reservation, "cpu_ids_by_node", None) or {}
+    tres = getattr(reservation, "tres", None) or {}
+    whom = {key: _listed(getattr(reservation, key, None)) for key in ("users", "accounts", "groups")}
+    return Reservation(
+        start, end, nodes, reservation.name,
+        cores=tuple((node, sum(1 << core for core in fields.numbers(str(ids)))) for node, ids in cores.items()),
+        gpus=tuple(
+            (kind.removeprefix("gres/gpu").lstrip(":"), int(count))
+            for kind, count in tres.items()
+            if kind.startswith("gres/gpu")
+        ),
+        flags=frozenset(str(flag).upper() for flag in _listed(getattr(reservation, "flags", None))),
+        **whom,
+    )  # fmt: skip
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    return tuple(value.split(",")) if isinstance(value, str) and value else tuple(map(str, value or ()))

@@ -125,7 +125,8 @@ def test_partitions_reservations_and_defaults_are_read(gateway: CommandGateway) 
         ("plain", False, 3_600),
     ]
     [reservation] = reading.reservations
-    assert reservation == Reservation(reservation.start, reservation.start + 3_600, ("n3",), reservation.name)
+    whom = {"flags": frozenset({"SPEC_NODES"}), "users": ("root",)}
+    assert reservation == Reservation(reservation.start, reservation.start + 3_600, ("n3",), reservation.name, **whom)
     assert (reading.memory, reading.memory_counts) == (Memory(per_cpu=100), True)
 
 
@@ -607,3 +608,22 @@ def test_whom_slurm_refused_at_the_submission_is_told_by_its_record() -> None:
     ]
 
     assert fields.refused(jobs) == {f"{1:016x}"}
+
+
+PARTS = """\
+ReservationName=t StartTime=1795215486 EndTime=1795219086 Duration=01:00:00 Nodes=n[3-4] NodeCnt=2 CoreCnt=6 \
+Features=(null) PartitionName=(null) Flags=FLEX,IGNORE_JOBS,MAGNETIC   NodeName=n3 CoreIDs=0-1,8   NodeName=n4 \
+CoreIDs=0-1,8 TRES=cpu=6,gres/gpu=4,gres/gpu:g0=2,gres/gpu:g1=2 Users=alice,bob Groups=(null) Accounts=-lab \
+Comment=NodeName=n5 CoreIDs=3
+"""
+
+
+def test_the_parts_of_a_reservation_are_read(folder: Path) -> None:
+    (folder / "scontrol-show-reservation").write_text(PARTS)
+
+    [found] = recorded_gateway(folder).read(ended=False).reservations
+
+    assert found.cores == (("n3", 0b1_0000_0011), ("n4", 0b1_0000_0011))
+    assert found.gpus == (("", 4), ("g0", 2), ("g1", 2))
+    assert found.flags == {"FLEX", "IGNORE_JOBS", "MAGNETIC"}
+    assert (found.users, found.accounts, found.groups) == (("alice", "bob"), ("-lab",), ())

@@ -1,0 +1,172 @@
+"""What reservations take of nodes, and the rooms in which Slurm alone gives GPUs to jobs.
+
+A job that is pinned to GPUs by type is kept off a reservation of typed GPUs, and Slurm overlooks one that only counts
+GPUs. So jobs are not pinned to nodes of such a reservation. A job that fits there keeps its user's request, and Slurm
+keeps the reservation. A magnetic reservation also takes such jobs only.
+"""
+
+import grp
+import os
+import pwd
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import FAR
+from policy.formats.slurm_facts import NodeFacts, Reservation
+from policy.request.demand import Demand
+from policy.request.tiers import ALONE
+
+
+class Hold(NamedTuple):
+    """The GPUs and cores of one node that a reservation takes, with its start and end."""
+
+    start: float
+    end: float
+    mask: int
+    cores: int
+    """Mask of the cores."""
+    name: str
+
+
+@dataclass(slots=True)
+class Room:
+    """Free GPUs and CPUs that Slurm may give to jobs without a pin, by node; jobs that take some are taken out."""
+
+    name: str
+    free: dict[int, tuple[int, int]]
+    magnet: Reservation | None = None
+    """The reservation that draws its users' jobs; None for what a reservation leaves to all others."""
+    until: float = FAR
+
+    def takes(self, demand: Demand, at: float, user: int, account: str) -> bool:
+        """Tells whether Slurm could start a job there now, and takes its part out."""
+        if (
+            demand.share is not None
+            or demand.tier is not ALONE
+            or demand.cpus is None
+            or at + demand.limit > self.until
+        ):
+            return False
+        if self.magnet is not None and not admits(self.magnet, user, account):
+            return False
+        needs = demand.k, demand.cpus
+        found = [
+            node
+            for node, (gpus, cpus) in self.free.items()
+            if demand.candidates[node] and gpus >= needs[0] and cpus >= needs[1]
+        ][: demand.n]
+        if len(found) < demand.n:
+            return False
+        for node in found:
+            gpus, cpus = self.free[node]
+            self.free[node] = gpus - needs[0], cpus - needs[1]
+        return True
+
+
+def typed(one: Reservation, fleet: Fleet, node: int) -> int | None:
+    """Returns the mask of a reservation's GPUs on a node; None if it only counts them, or those of a model.
+
+    The counts are of all its nodes together. A type that it has on some of them counts as taken on each.
+    """
+    by_type = {kind: count for kind, count in one.gpus if kind}
+    names = [f"g{gpu}" for gpu in range(int(fleet.size[node]))]
+    if sum(by_type.values()) < dict(one.gpus).get("", 0) or not by_type.keys() <= set(names):
+        return None
+    return sum(1 << gpu for gpu, name in enumerate(names) if name in by_type)
+
+
+def counted(one: Reservation) -> int:
+    """Returns how many GPUs a reservation takes of each node; of nodes that differ, the mean rounded up."""
+    return -(-dict(one.gpus).get("", 0) // max(1, len(one.nodes)))
+
+
+def admits(one: Reservation, user: int, account: str) -> bool:
+    """Tells whether a reservation admits a job; False if the user has no name here."""
+    name, groups = _names(user)
+    users = _rule(one.users, {name}) and (not one.groups or bool(groups.intersection(one.groups)))
+    return bool(name) and users and _rule(one.accounts, {account})
+
+
+def _rule(listed: tuple[str, ...], mine: set[str]) -> bool:
+    never = {name[1:] for name in listed if name.startswith("-")}
+    return not listed or (mine.isdisjoint(never) if never else not mine.isdisjoint(listed))
+
+
+@lru_cache(maxsize=4_096)
+def _names(user: int) -> tuple[str, frozenset[str]]:
+    with suppress(KeyError):
+        one, groups = pwd.getpwuid(user), set()
+        for group in os.getgrouplist(one.pw_name, one.pw_gid):
+            with suppress(KeyError):
+                groups.add(grp.getgrgid(group).gr_name)
+        return one.pw_name, frozenset(groups)
+    return "", frozenset()
+
+
+def rooms_of(
+    one: Reservation,
+    fleet: Fleet,
+    own: Collection[int],
+    nodes: Mapping[int, NodeFacts],
+    idle: Mapping[int, int],
+    used: Mapping[int, Sequence[tuple[int, int]]],
+    version: str,
+) -> list[Room]:
+    """Returns what Slurm may give to unpinned jobs beside what an active reservation counts, and in a magnetic one.
+
+    `own` are its nodes; `idle` and `used` are the GPUs without a job, and the GPUs and CPUs of each of its own jobs.
+    """
+    beside, within, cores = dict[int, tuple[int, int]](), dict[int, tuple[int, int]](), dict(one.cores)
+    for place, node in nodes.items():
+        mask = typed(one, fleet, place)
+        inside = sum(gpus.bit_count() for gpus, _ in used[place])
+        count = max(0, counted(one) - inside)
+        cpus = node.cpus - node.cpus_used
+        kept = max(0, cores.get(node.name, 0).bit_count() * node.threads - sum(cpus for _, cpus in used[place]))
+        gpus = idle[place].bit_count()
+        if mask is None:
+            # GPUs of jobs that ran before may be reserved too.
+            elsewhere = node.gpus - gpus - inside if "IGNORE_JOBS" in one.flags else 0
+            beside[place] = gpus - max(0, count - elsewhere), cpus - kept
+        if place in own and cores and "FLEX" not in one.flags:
+            gpus, cpus = min(gpus, count) if mask is None else (idle[place] & mask).bit_count(), min(cpus, kept)
+        within[place] = gpus, cpus
+    rooms = [Room(one.name, {place: beside[place] for place in own if place in beside})]
+    if "MAGNETIC" in one.flags:
+        # From 25.05 on Slurm draws no job that would outlast the reservation.
+        ends = not version.startswith("24.") and "FLEX" not in one.flags
+        rooms.insert(0, Room(one.name, within, one, one.end if ends else FAR))
+    return [room for room in rooms if room.free]
+
+
+def copies(rooms: tuple[Room, ...]) -> tuple[Room, ...]:
+    """Returns rooms of which jobs may take without changing the old ones."""
+    return tuple(Room(one.name, dict(one.free), one.magnet, one.until) for one in rooms)
+
+
+def first(
+    rooms: tuple[Room, ...], demand: Demand, at: float, user: int, account: str, *, magnetic: bool = False
+) -> str:
+    """Returns the reservation beside or in which Slurm may start a job now; empty if there is none."""
+    for room in rooms:
+        if (room.magnet is not None or not magnetic) and room.takes(demand, at, user, account):
+            return room.name
+    return ""
+
+
+def by_node(found: Mapping[int, list[Hold]]) -> dict[int, tuple[Hold, ...]]:
+    """Returns the holds of each node in order of their starts; cores that a longer one takes too count once."""
+    holds: dict[int, tuple[Hold, ...]] = {}
+    for node, those in found.items():
+        kept: list[Hold] = []
+        for one in sorted(those, key=lambda one: (one.start, -one.end)):
+            cores = one.cores
+            for other in kept:
+                cores &= ~(other.cores if one.end <= other.end else 0)
+            kept.append(one._replace(cores=cores))
+        holds[node] = tuple(kept)
+    return holds

@@ -1,0 +1,204 @@
+"""What reservations take of nodes and leave, and the jobs that are left to Slurm because of them."""
+
+import os
+import pwd
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.cluster.reserved import admits
+from policy.formats.slurm_facts import Reservation
+from policy.placement.berth import BerthPolicy
+from policy.plan.answer.decide import Decision, decide
+from policy.plan.changes import Release
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture, open_book
+from policy.request.settings import Settings
+from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
+
+START, END = int(NOW) - 10, int(NOW) + 600
+ME = pwd.getpwuid(os.getuid())
+
+
+def reservation(*nodes: str, start: int = START, end: int = END, **changes: object) -> Reservation:
+    return replace(Reservation(start, end, nodes, "r", users=(ME.pw_name,)), **changes)  # type: ignore[arg-type]
+
+
+def cores(node: str, count: int) -> tuple[str, int]:
+    return node, (1 << count) - 1
+
+
+def types(*gpus: int, nodes: int = 1) -> tuple[tuple[str, int], ...]:
+    return ("", len(gpus) * nodes), *((f"g{gpu}", nodes) for gpu in gpus)
+
+
+def asks(look: object, user: int = 4_321, **fields: str) -> Decision:
+    found = open_book(fleet(look), look)  # type: ignore[arg-type]
+    return decide(submit(uid=str(user), **fields), found, BerthPolicy(), Settings(), NOW)
+
+
+def test_reserved_cores_leave_the_other_cores_and_all_gpus() -> None:
+    look = reading([node("n1")], reservations=(reservation("n1", cores=(cores("n1", 20),)),))
+
+    picture = open_book(fleet(look), look).cluster
+
+    assert (picture.up[0], picture.gpus_now[0], picture.cpus_now[0]) == (True, 0xFF, 12)
+    assert picture.then(END, 60).cpus[0] == 32
+
+
+def test_cores_that_two_reservations_take_count_once() -> None:
+    two = (reservation("n1", cores=(cores("n1", 20),)), reservation("n1", cores=(("n1", 0xFF << 16),), name="s"))
+    look = reading([node("n1")], reservations=two)
+
+    assert open_book(fleet(look), look).cluster.cpus_now[0] == 32 - 24
+
+
+def test_gpus_reserved_by_type_are_closed_and_no_others() -> None:
+    one = reservation("n1", cores=(cores("n1", 1),), gpus=types(0, 1, 2, 3))
+    look = reading([node("n1")], reservations=(one,))
+
+    assert open_book(fleet(look), look).cluster.gpus_now[0] == 0xF0
+    assert asks(look, tres_per_node="gres/gpu:4").fields["gpus"] == "4,5,6,7"
+
+
+def test_a_job_of_the_reservation_does_not_take_its_cores_twice_and_frees_them_for_it_alone() -> None:
+    one = reservation("n1", cores=(cores("n1", 20),), gpus=types(0, 1))
+    inside = running(1, "n1", 0b11, 60, cpus=8, reservation="r")
+    look = reading([node("n1", used=0b11, cpus_used=8)], [inside], reservations=(one,))
+
+    picture = open_book(fleet(look), look).cluster
+
+    assert (picture.gpus_now[0], picture.cpus_now[0]) == (0xFC, 12)
+    assert picture.then(NOW + 120, 60).free[0] == 0xFC
+    assert picture.then(END, 60).free[0] == 0xFF
+
+
+def test_a_reservation_to_come_lets_short_jobs_have_what_it_takes() -> None:
+    one = reservation("n1", start=int(NOW) + 300, cores=(cores("n1", 20),), gpus=types(0, 1, 2, 3))
+    look = reading([node("n1")], reservations=(one,))
+
+    picture = open_book(fleet(look), look).cluster
+
+    assert (picture.now(200).free[0], picture.now(200).cpus[0]) == (0xFF, 32)
+    assert (picture.now(400).free[0], picture.now(400).cpus[0]) == (0xF0, 12)
+
+
+def test_the_earlier_of_two_reservations_of_a_node_counts() -> None:
+    early, late = (reservation("n1", start=int(NOW) + wait) for wait in (300, 900))
+    for both in ((early, late), (late, early)):
+        look = reading([node("n1")], reservations=both)
+        picture = open_book(fleet(look), look).cluster
+        assert (picture.now(200).open[0], picture.now(400).open[0]) == (True, False)
+
+
+def test_after_a_notice_only_reservations_leave_holes() -> None:
+    later = reservation("n2", start=int(NOW) + 300, cores=(cores("n2", 1),), gpus=types(0))
+    look = reading([node("n1"), node("n2")], reservations=(later,))
+    picture = Picture(fleet(look))
+    picture.update(look)
+    book = picture.book()
+    book.cluster.hole_until[:] = NOW + 5
+
+    picture.put_back(book, [0, 1])
+
+    assert book.cluster.now(3_600).free.tolist() == [0xFF, 0xFE]
+    assert book.cluster.now(200).free.tolist() == [0xFF, 0xFF]
+
+
+def test_nobody_is_pinned_to_counted_gpus_and_slurm_gives_the_others() -> None:
+    one = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
+    look = reading([node("n1")], reservations=(one,))
+
+    fits, wide = asks(look, tres_per_node="gres/gpu:4"), asks(look, tres_per_node="gres/gpu:5")
+
+    assert (fits.verb, "reservation r" in fits.fields["message"]) == ("later", True)
+    assert wide.verb == "place"
+    assert "state=waiting" in wide.fields["segment"]
+
+
+def test_a_pinned_job_is_given_back_where_slurm_may_start_it() -> None:
+    one = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
+    look = reading([node("n1")], [waiting(5, "n1", 0b11)], reservations=(one,))
+
+    [change] = Plan(BerthPolicy(), Settings()).replan(open_book(fleet(look), look), look.jobs)
+
+    assert isinstance(change, Release)
+    assert change.for_now
+
+
+@pytest.mark.parametrize(("user", "verb"), [(os.getuid(), "later"), (4_321, "place")])
+def test_a_magnetic_reservation_draws_its_users_jobs_alone(user: int, verb: str) -> None:
+    one = reservation("n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}))
+    look = reading([node("n1"), node("n2")], reservations=(one,), version="26.05.1")
+
+    assert asks(look, user, tres_per_node="gres/gpu:4").verb == verb
+
+
+@pytest.mark.parametrize(("version", "verb"), [("24.11.5", "later"), ("26.05.1", "place")])
+def test_only_old_releases_draw_a_job_that_would_outlast_the_reservation(version: str, verb: str) -> None:
+    one = reservation("n2", flags=frozenset({"MAGNETIC"}))
+    look = reading([node("n1"), node("n2")], reservations=(one,), version=version)
+
+    assert asks(look, os.getuid(), tres_per_node="gres/gpu:4").verb == verb
+
+
+def test_a_full_magnetic_reservation_draws_nobody() -> None:
+    one = reservation("n2", flags=frozenset({"MAGNETIC"}))
+    look = reading([node("n1"), node("n2", used=0x3F)], reservations=(one,))
+
+    assert asks(look, os.getuid(), tres_per_node="gres/gpu:4").fields["nodes"] == "n1"
+
+
+def test_users_accounts_and_groups_admit() -> None:
+    one = reservation("n1")
+    uid = os.getuid()
+    assert admits(one, uid, "a")
+    assert not admits(one, 4_321, "a")
+    assert not admits(replace(one, users=(f"-{ME.pw_name}",)), uid, "a")
+    assert admits(replace(one, users=(), accounts=("a",)), uid, "a")
+    assert not admits(replace(one, accounts=("b",)), uid, "a")
+    assert not admits(replace(one, groups=("no such group",)), uid, "a")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-300, 900), st.integers(1, 600), st.integers(0, 0xFF), st.integers(0, 2**32 - 1)),
+        max_size=4,
+    ),
+    st.integers(0, 1_200),
+    st.integers(1, 900),
+)
+def test_no_job_gets_what_is_reserved_while_it_may_run(
+    drawn: list[tuple[int, int, int, int]], moment: int, limit: int
+) -> None:
+    every = tuple(
+        reservation(
+            "n1",
+            start=int(NOW) + start,
+            end=int(NOW) + start + lasts,
+            name=f"r{number}",
+            cores=(("n1", taken or 1),),
+            gpus=types(*(gpu for gpu in range(8) if mask >> gpu & 1)),
+        )
+        for number, (start, lasts, mask, taken) in enumerate(drawn)
+    )
+    look = reading([node("n1")], reservations=every)
+    picture = open_book(fleet(look), look).cluster
+
+    view = picture.then(NOW + moment, limit) if moment else picture.now(limit)
+
+    begin = NOW + moment
+    overlap = [one for one in every if one.start < begin + limit and one.end > max(begin, NOW)]
+    masks = [int(kind[1:]) for one in overlap for kind, _ in one.gpus if kind]
+    most = 0
+    for instant in {begin, *(float(one.start) for one in overlap if one.start > begin)}:
+        there = 0
+        for one in overlap:
+            there |= dict(one.cores)["n1"] if one.start <= instant < one.end else 0
+        most = max(most, there.bit_count())
+    assert not view.open[0] or all(not view.free[0] >> gpu & 1 for gpu in masks)
+    assert not view.open[0] or view.cpus[0] <= 32 - most
+    if not every:
+        assert (view.free[0], view.cpus[0]) == (0xFF, 32)
