@@ -129,7 +129,8 @@ class Stage:
         scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
         for name, package in SCRIPTS.items():
             module, _, function = scripts.pop(name).partition(":")
-            write(self.folder(package, HOME / "bin") / name, launcher(module, function), 0o755)
+            text = launcher(f"/{HOME}/bin/python", module, function)
+            write(self.folder(package, HOME / "bin") / name, text, 0o755)
         if scripts:
             sys.exit(f"stage.py: no package for {', '.join(scripts)}; add it to SCRIPTS")
         for name in FRONTS:
@@ -201,10 +202,10 @@ class Stage:
         )
 
 
-def launcher(module: str, function: str) -> str:
-    """Returns the program of a command. A process that multiprocessing starts loads it again, and must not run it."""
-    start = f'if __name__ == "__main__":\n    sys.exit({function}())\n'
-    return f"#!/{HOME}/bin/python\nimport sys\n\nfrom {module} import {function}\n\n{start}"
+def launcher(python: str, module: str, function: str) -> str:
+    """Returns a program that calls a function. Worker processes load it again as a module, and then must not."""
+    lines = [f"#!{python}", "import sys", "", f"from {module} import {function}", ""]
+    return "\n".join([*lines, 'if __name__ == "__main__":', f"    sys.exit({function}())", ""])
 
 
 def blocks(extra: str) -> Iterator[tuple[str, str]]:

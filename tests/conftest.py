@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.examples import SEED, examples
+from tests.told import difference
 from tests.unit.plugin_whole import NO_HEADERS
 
 MEMORY = Path("/dev/shm")
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts first what takes long where processes share the tests: else one waits at the end for another."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Shows where bytes part, in words: "at index 343" tells nobody what was wanted."""
+    return difference(left, right) if op == "==" and isinstance(left, bytes) and isinstance(right, bytes) else None
 
 
 def pytest_report_header() -> str:

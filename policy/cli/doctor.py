@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
+from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
@@ -88,6 +89,8 @@ def examine(
     gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]], printed: Printed = nothing
 ) -> Iterator[Finding]:
     """Yields all checks, in the order in which an admin would mend problems."""
+    from policy.site.config import config_path  # noqa: PLC0415
+
     try:
         version = gateway.version()
         config = gateway.config()
@@ -95,6 +98,9 @@ def examine(
     except BerthError as problem:
         yield Finding("Slurm", ok=False, text=str(problem))
         return
+    unknown = [*unknown_names(settings, (one.name for one in reading.partitions), printed)]
+    wrong_conf = "; ".join(filter(None, [wrong_tables(config_path()), *unknown]))
+    yield Finding("berth.conf", not wrong_conf, wrong_conf or "its tables and the names in it are known")
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     step = step_of(config, gpu_nodes, plain=settings.plain)
     pins, exact = step.name != "observe", step.name in EXACT

@@ -254,8 +254,7 @@ def run_all(
                 yield future.result()
         except BrokenProcessPool:
             raise BerthError(
-                "a process of the simulation ended too early; it may have said why above, else memory may be short: "
-                "try fewer --workers"
+                "a process of the simulation died; if no error stands above, memory was short: try fewer --workers"
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

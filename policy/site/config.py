@@ -168,6 +168,7 @@ class Config:
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     hook_log: Path | None = None
     """The plugin's file of one line for each call; None: it writes none."""
+    preflight_partition: str = ""
     preflight_wait: float = 3_600.0
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
     other_retries: tuple[str, ...] = others_of(DEFAULT)
@@ -248,6 +249,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         metrics=_metrics(path, _checked(path, tables, "metrics", _METRICS)),
         hook_log=Path(hook["hook_log"]) if hook.get("hook_log") else None,
         preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
+        preflight_partition=tables.get("preflight", {}).get("partition", ""),
         other_retries=others_of(berthd.get("other_retries", DEFAULT)),
     )
 

@@ -23,6 +23,12 @@ LIST = (
     "find / -xdev \\( -path /proc -o -path /sys -o -path /dist -o -path /packaging -o -path /var/lib/dpkg"
     " -o -path /var/log \\) -prune -o -print | grep -v '^/dev' | sort"
 )
+AS_USERS = (
+    "berth plan --help",
+    "berth why --help",
+    "berth topo show --help",
+)
+"""What users run without a Slurm, beside a simulation."""
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(3600)]
 
 
@@ -150,6 +156,8 @@ def test_installed_asked_and_purged_a_computer_has_the_files_that_it_had(debs: P
         assert f"{path}\n" in installed
     assert re.search(r"/usr/lib/\S+/job_submit_berth\.so\n", installed)
     assert computer.runs("berth --version").startswith("berth ")
+    for script in AS_USERS:
+        assert computer.runs(script).strip(), script
     # There is no slurmctld here, and doctor says so; nothing of Berth or of its packages is missing.
     doctor = computer.tries("berth doctor")
     assert (doctor.returncode, doctor.stderr) == (1, "")
@@ -232,6 +240,8 @@ def test_on_other_distributions_all_roles_install_upgrade_and_leave_nothing(olde
 
     installed = computer.runs(LIST)
     assert computer.runs("berth --version").startswith("berth ")
+    for script in AS_USERS:
+        assert computer.runs(script).strip(), script
     assert computer.tries("berth doctor").stdout.startswith("FAIL  Slurm: ")
     assert "NV18" in computer.runs("berth topo show machine:hgx-h100")
     assert_simulates(computer)

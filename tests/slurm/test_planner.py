@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from policy.formats import segment as segments
+from tests.told import Segment
 
 from .harness import Slurm, seen, until
 from .nodes import nodes_of, output
@@ -30,7 +31,7 @@ def segment_of(slurm: Slurm, job: int | str) -> dict[str, str]:
     record = slurm.target.run(["scontrol", "show", "job", "-d", str(job)], user="root").out
     found = segments.fields(record)
     assert found is not None, record
-    return dict(found)
+    return Segment(found, job)
 
 
 def fill(slurm: Slurm, *nodes: str, minutes: int = 30) -> list[int]:

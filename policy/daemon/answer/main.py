@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -53,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         open_gateway(options.gateway)
         create(config.policy)
         if options.check_config:
+            # Of a role of its own: berthd itself knows nothing of the tables of nodes.
+            words = [sys.executable, "-m", "policy.cli.doctor_conf", str(path)]
+            if subprocess.run(words, check=False).returncode:
+                return WRONG_CONFIG
             sys.stdout.write(f"{path}: ok\n")
             return 0
         answerer = Answerer(config, package_version(), os.getpid())

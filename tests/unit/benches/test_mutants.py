@@ -9,7 +9,7 @@ from coverage import CoverageData
 
 from tests.bench import mutants
 from tests.bench.coverage import ROOT
-from tests.bench.mutants import FILES
+from tests.bench.mutants import by_folder
 from tests.bench.mutator import Mutant
 
 SOURCE = "LEAST = 4\n\n\ndef enough(count: int) -> bool:\n    return count >= LEAST\n"
@@ -22,7 +22,12 @@ TOOK = """<testsuites><testsuite>
 
 
 def test_each_file_that_is_to_be_changed_is_there() -> None:
-    assert [path for path in FILES if not (ROOT / path).is_file()] == []
+    groups = by_folder()
+    drawn = [path for paths in groups.values() for path in paths]
+    assert [path for path in drawn if not (ROOT / path).is_file()] == []
+    assert len(set(drawn)) == len(drawn)
+    assert {"policy/plan/tracker.py", "policy/cluster/scored.py", "policy/slurm/fields.py"} <= set(drawn)
+    assert {"policy/plan", "policy/daemon", "topology", "prolog_epilog/guard"} <= groups.keys()
 
 
 @pytest.fixture

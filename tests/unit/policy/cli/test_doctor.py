@@ -1,19 +1,31 @@
 """berth doctor, on a recording of a cluster, and on one that was changed."""
 
+import json
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policy.cli import doctor
+from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.main import main
-from policy.formats.errors import DaemonError
+from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
-from policy.site.config import Config
+from policy.site import config as config_module
+from policy.site.config import Config, load
 from policy.slurm.by_command.recorded import recorded_gateway
+from prolog_epilog import config as node_config
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.guard.settings import GuardSettings
+from tests.examples import examples
 from tests.unit.policy.cli.test_cli import slurm
 from tests.unit.policy_world import machine
 from topology.files import dump
@@ -49,7 +61,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 14
+    assert len(findings) == 15
 
 
 @pytest.mark.parametrize(
@@ -380,3 +392,71 @@ def test_doctor_names_a_stale_compiled_cluster(slurm: Path, tmp_path: Path) -> N
 
 def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
     assert not examine(tmp_path, tmp_path)["Slurm"].ok
+
+
+# Values that no table takes, and names that Slurm does not have.
+
+
+def drawn_wrong(draw: st.DrawFn) -> tuple[str, str, object]:
+    """Returns a table, one of its keys, and a wrong value: of another type, or a word that is none of the key's."""
+    tables: dict[str, dict[str, type]] = {
+        "hook": config_module._HOOK,
+        "berthd": config_module._BERTHD,
+        "sharing": config_module._SHARING,
+        "moving": config_module._MOVING,
+        "preflight": config_module._PREFLIGHT,
+        "metrics": config_module._METRICS,
+        "node": {key: type(value) for key, value in NodeConfig()._asdict().items()},
+        "guard": {one.name: type(getattr(GuardSettings(), one.name)) for one in fields(GuardSettings)},
+    }
+    table = draw(st.sampled_from(sorted(tables)))
+    key = draw(st.sampled_from(sorted(tables[table])))
+    words = key in config_module._WORDS or (table == "node" and key in node_config._WORDS) or key == "law"
+    if words and draw(st.booleans()):
+        return table, key, draw(st.sampled_from(["kill", "Act", " exact", "", "none of these"]))
+    wrong = [one for one in (3, "x", True, 1.5, [1], {"a": 1}) if type(one) is not tables[table][key]]
+    if tables[table][key] is float:
+        wrong = [one for one in wrong if type(one) is not int]
+    return table, key, draw(st.sampled_from(wrong))
+
+
+@given(st.composite(drawn_wrong)())
+@settings(max_examples=examples(80), deadline=None)
+def test_a_wrong_value_of_any_key_is_refused(case: tuple[str, str, object]) -> None:
+    table, key, value = case
+    written = json.dumps(value) if not isinstance(value, dict) else "{ a = 1 }"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "berth.conf"
+        path.write_text(f"[{table}]\n{key} = {written}\n")
+        try:
+            load(path)
+            told = wrong_tables(path)
+        except ConfigError as problem:
+            told = str(problem)
+    assert key in told, f"[{table}] {key} = {written} passes in silence"
+
+
+def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text('[node]\nviolation = "kill"\n')
+    words = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(path), "--check-config"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[node] violation is one of warn, terminate, requeue, not 'kill'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[hook]\nskip_partitions = "plian"\n', "the partition plian, which Slurm does not have; did you mean plain"),
+        ('[preflight]\npartition = "gqu"\n', "[preflight] partition names the partition gqu"),
+        ('[sharing]\ntier_default = "partition=gqu:opportunistic"\n', "names the partition gqu"),
+        ('[sharing]\ntier_allowed = "qos=hihg:exclusive"\n', "qos hihg, which Slurm does not have; did you mean high"),
+        ('[hook]\nskip_partitions = "gpu"\n', ""),
+    ],
+)  # fmt: skip
+def test_names_that_slurm_does_not_have_are_told_with_the_nearest(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text(text)
+    found = [*unknown_names(load(path), ["gpu", "plain"], lambda *_: b"normal\nhigh\n")]
+    assert (said in found[0]) if said else not found, found

@@ -24,6 +24,7 @@ from policy.request.settings import Settings, Sharing
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.told import Segment
 from tests.unit.guest_world import NOW, guest, host, node, parked, plan, reading, running, seated, waiting
 from tests.unit.policy_world import machine
 from tests.unit.share_world import with_memory
@@ -60,7 +61,7 @@ class Slurm:
         if self.refuses_notes:
             raise SlurmError(self.refuses_notes)
         self.done.append(f"annotate {job_id}")
-        self.values[job_id] = values
+        self.values[job_id] = Segment(values, job_id)
         self.requeue_of[job_id] = requeue
 
     def evict(self, job_id: int) -> bool:

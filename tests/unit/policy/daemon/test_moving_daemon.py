@@ -22,6 +22,7 @@ from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.told import Segment
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 from topology import files
 
@@ -96,7 +97,7 @@ class Slurm:
         if self.refuses:
             raise SlurmError(self.refuses)
         self.done.append(f"annotate {job_id}{' moving' if 'move_until' in values else ''}")
-        self.segments[job_id] = dict(values)
+        self.segments[job_id] = Segment(values, job_id)
 
     def config(self) -> dict[str, str]:
         return {"SchedulerParameters": "bf_continue,max_batch_requeue=3"}

@@ -80,6 +80,29 @@ def test_a_host_that_every_guest_slows_is_promised_no_more() -> None:
     assert known.pair(who("other"), who("light")).footing is Footing.PROMISED, "it says nothing about it as a guest"
 
 
+def of_users(jobs: dict[str, str]) -> Companions:
+    """Returns what is known of light jobs, by name and user."""
+    made = {ProfileKey(user, "lab", name): LIGHT for name, user in jobs.items()}
+    return Companions(Store(made), FIT, lambda uid: f"user{uid}")
+
+
+@pytest.mark.parametrize("names", [1, 3, 30])
+def test_one_users_many_idle_guests_teach_about_an_owner_as_much_as_one_of_them(names: int) -> None:
+    owner, victim = ProfileKey("user1", "lab", "owner"), JobIdentity(3, "lab", "guest")
+    known = of_users({"owner": "user1", "guest": "user3", **{f"idle{n}": "user2" for n in range(names)}})
+    for n in range(names):
+        idle = ProfileKey("user2", "lab", f"idle{n}")
+        known.store.trial(owner, idle, (0.5, 0.5), float(n))
+        known.tried(owner, idle)
+
+    assert len(known._errors_of(owner, as_host=True)) == 1, f"{names} guests of one user have one vote"
+    one = of_users({"owner": "user1", "guest": "user3", "idle0": "user2"})
+    one.store.trial(owner, ProfileKey("user2", "lab", "idle0"), (0.5, 0.5), 0.0)
+    one.tried(owner, ProfileKey("user2", "lab", "idle0"))
+    host = JobIdentity(1, "lab", "owner")
+    assert known.pair(host, victim).host == pytest.approx(one.pair(host, victim).host)
+
+
 def test_a_fault_teaches_no_speed() -> None:
     known = companions(light=LIGHT, one=LIGHT, other=LIGHT)
     known.store.fault(key("light"), key("one"), 0.0)

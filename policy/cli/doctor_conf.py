@@ -1,0 +1,63 @@
+"""Checks berth.conf for tables that nodes read, and for names that Slurm does not have: doctor and berthd ask it."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.cli.doctor_models import Printed, nothing
+from policy.formats.errors import BerthError, nearest
+
+if TYPE_CHECKING:
+    from policy.site.config import Config
+
+
+def wrong_tables(path: Path) -> str:
+    """Returns the first mistake in the tables of the nodes; empty if there is none."""
+    from prolog_epilog import config  # noqa: PLC0415 - keeps `berth --help` fast
+    from prolog_epilog.errors import NodeError  # noqa: PLC0415
+    from prolog_epilog.guard import options  # noqa: PLC0415
+
+    try:
+        config.load(str(path))
+        options.load(str(path))
+    except NodeError as problem:
+        return str(problem)
+    return ""
+
+
+def unknown_names(config: "Config", partitions: Iterable[str], printed: Printed = nothing) -> Iterator[str]:
+    """Yields a sentence for each partition and QOS that berth.conf names and Slurm does not have."""
+    sharing = config.settings.sharing
+    rules = [*sharing.tier_default, *sharing.tier_allowed]
+    named = [("[hook] skip_partitions", "partition", name) for name in sorted(config.skip_partitions)]
+    named += [("[preflight] partition", "partition", config.preflight_partition)]
+    named += [("[sharing] tier_default or tier_allowed", one.kind, one.name) for one in rules]
+    known = {"partition": set(partitions), "qos": set[str]()}
+    if any(kind == "qos" for _, kind, _ in named):
+        known["qos"] = set(printed("sacctmgr", "-nP", "show", "qos", "format=name").decode().split())
+    for key, kind, name in named:
+        # Without an answer about QOS, nothing is known of them.
+        if name and known.get(kind) and name not in known[kind]:
+            yield f"{key} names the {kind} {name}, which Slurm does not have{nearest(name, known[kind])}"
+
+
+def main() -> int:
+    """Prints what is wrong with a berth.conf; without an answer of Slurm, names are not looked at."""
+    from policy.site.config import load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
+
+    path = Path(sys.argv[1])
+    found = [wrong_tables(path)]
+    try:
+        partitions = [one.name for one in CommandGateway().read(ended=False).partitions]
+        found += unknown_names(load(path), partitions, run_command)
+    except BerthError:
+        pass
+    found = [one for one in found if one]
+    sys.stderr.write("".join(f"{one}\n" for one in found))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
