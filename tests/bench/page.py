@@ -18,6 +18,7 @@ from tests.bench.page_texts import (
     GATEWAY,
     GROWTH,
     GUARD_ROWS,
+    LONG_SCRIPTS,
     MATRIX,
     PLACEMENTS,
     PUBLISHED,
@@ -354,14 +355,8 @@ In `new` each job needs a search of its own, and its rate is missed: at 0.9 of t
 of which slurmctld needs 0.95 for a job that names its place (`placed_rate_vs_echo`), and a search more than the rest.
 Before, it took 0.30 to 0.33 ms over the echo's median. The echo daemon is connected to anew for each submission, berthd
 was too, and `rate_vs_echo` was 0.842. `look_ms` is berthd's look: while slurmctld packs all jobs, nobody submits one.
-
-`script_4mb`: scripts of 524,000 lines `#SBATCH`, the longest that Slurm takes, with a flag of Berth, one at a time,
-beside the same with the echo and without a plugin. Before, each such line was searched to the end of the script. The
-plugin alone took 153, 627, 2,002 and 8,935 ms for 128 KiB, 256 KiB, 512 KiB and 1 MiB, and now takes 0.23, 0.22, 0.21
-and 0.32 ms, and 0.33 ms for 4 MB (`fake_submit` of the library that `tests/unit/plugin_whole.py` builds, 24.11, medians
-of five, before and now one after the other on a machine with 2 cores, 24 GB, Debian 12, busy with other work;
-2026-11-29).
-""",
+"""
+    + LONG_SCRIPTS,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
 row of the table further below: of the flat families where the relaxation gains 3 % or more, of those with leaves and
