@@ -335,7 +335,7 @@ The same with 26.05.5 on a quiet machine (`make bench-flood SLURM=26.05`, 2026-1
 With 64 free nodes, as this was measured before, the victim ran out of free GPUs with its 187th job of the flood, and
 the place of a job that has to wait took berthd twice the time: 26.05 missed two bounds then (2.3 ms, 12.1 MiB).
 """,
-    "hook": """
+    "hook": f"""
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
 second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.
 `new`: held jobs, none of a kind that was seen before. `taken`: jobs that start, on nodes of a cloud, and so take their
@@ -355,8 +355,7 @@ In `new` each job needs a search of its own, and its rate is missed: at 0.9 of t
 of which slurmctld needs 0.95 for a job that names its place (`placed_rate_vs_echo`), and a search more than the rest.
 Before, it took 0.30 to 0.33 ms over the echo's median. The echo daemon is connected to anew for each submission, berthd
 was too, and `rate_vs_echo` was 0.842. `look_ms` is berthd's look: while slurmctld packs all jobs, nobody submits one.
-"""
-    + LONG_SCRIPTS,
+{LONG_SCRIPTS}""",
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
 row of the table further below: of the flat families where the relaxation gains 3 % or more, of those with leaves and
