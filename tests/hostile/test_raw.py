@@ -150,7 +150,7 @@ def test_numbers_at_their_limits_and_raw_bytes_stop_nobody(slurm: Slurm) -> None
     rows += [raw.sbatch([(field, raw.RAW)], "-H --gpus=1") for field in (*raw.TEXTS, *raw.TRES)]
     rows += [raw.change([(field, raw.RAW)]) for field in (*raw.TEXTS, *raw.TRES)]
     with beside_a_flight(slurm) as flight:
-        names = own_jobs(slurm)
+        names = {"HELD": str(slurm.submit("-H", "-n1", body="true", user=ATTACKER))}
         for first in range(0, len(rows), 60):
             carried_out(slurm, rows[first : first + 60], names)
         own = slurm.submit("--gpus=1", body="true", user=VICTIM)
