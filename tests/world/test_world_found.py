@@ -272,3 +272,22 @@ def test_a_reason_is_not_written_over_a_release_that_a_stale_answer_hides() -> N
         ("pass", 1),
         ("write", 50),
     ])  # fmt: skip
+
+
+def test_shares_that_hold_more_memory_than_their_percent_are_counted_by_it() -> None:
+    # They paid for 1 % and held all of the GPU's memory.
+    play([
+        ("site", 1, 0, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        *[("submit", kind, size, 60, "COMPLETED", 0) for kind in ("share-memory", "share", "share-memory-array")
+          for size in (3, 4, 2, 8, 9)],
+        ("pass", 1),
+        ("write", 50),
+        ("sched", 0),
+        ("node", "down", 0),
+        ("pass", 1),
+        ("write", 50),
+        ("sched", 1),
+    ])  # fmt: skip
