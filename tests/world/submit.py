@@ -119,8 +119,9 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     job.exc_nodes = said.get("exc_nodes", job.exc_nodes)
     _lay(job, len(nodes))
     more = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
-    asked = {"share": said["share"], **({"asked_share": str(job.share)} if job.share < share else {})} if share else {}
-    more |= {**asked, **{key: said[key] for key in ("mem", "way") if key in said}}
+    if share and job.share < share:
+        said = {**said, "asked_share": str(job.share)}
+    more |= {key: said[key] for key in ("share", "asked_share", "mem", "way") if key in said}
     job.extra = pin_text.extra_text(job.extra, nodes, said["gpus"], more)
     job.licenses = said.get("licenses", job.licenses)
     if guest:
