@@ -65,7 +65,7 @@ def slurm(request: pytest.FixtureRequest, before: Path) -> Iterator[Slurm]:
     one = Cluster(version, berth=True)
     environment = {**os.environ, "BERTH_CLUSTER_IMAGES": IMAGES}
     try:
-        command = [sys.executable, before / "containers" / "images.py", version, "berth"]
+        command = [sys.executable, str(before / "containers" / "images.py"), version, "berth"]
         subprocess.run(command, env=environment, check=True)
         cluster("up", "--slurm", version)
         yield Slurm(version, Container(f"{one.project}-ctl"))

@@ -89,7 +89,7 @@ def test_an_administrator_may_move_a_job_and_place_one_by_hand(slurm: Slurm) -> 
 
 
 def test_a_job_in_a_partition_that_berth_skips_has_shards_where_an_administrator_says_so(slurm: Slurm) -> None:
-    words = ("-p", "plain", "-n1", "-w", NODE, "--gres=shard:g0:5")
+    words = ["-p", "plain", "-n1", "-w", NODE, "--gres=shard:g0:5"]
     refused = slurm.sbatch(*words, user="alice", check=False)
     assert "shard and seat are not asked for by hand" in refused.text
     job = slurm.submit(*words, body="echo RAN", user="root")

@@ -98,10 +98,10 @@ def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old:
 
 def test_doctor_finds_shards_for_everybody_on_gpus_of_berths(slurm: Path, tmp_path: Path) -> None:
     check, topology = "shards in skipped partitions", described(tmp_path / "t")
-    plain = {"skip_partitions": frozenset({"plain"})}
-    assert check not in examine(slurm, topology, {}, **plain)
+    plain = frozenset({"plain"})
+    assert check not in examine(slurm, topology, {}, skip_partitions=plain)
 
-    found = examine(slurm, topology, {}, skipped_shards=True, **plain)[check]
+    found = examine(slurm, topology, {}, skipped_shards=True, skip_partitions=plain)[check]
     assert (found.ok, "have shards on n1, n2, which" in found.text) == (False, True), found.text
 
     all_of_them = frozenset(re.findall(r"PartitionName=(\S+)", (slurm / "scontrol-show-partition").read_text()))

@@ -125,8 +125,9 @@ def test_partitions_reservations_and_defaults_are_read(gateway: CommandGateway) 
         ("plain", False, 3_600),
     ]
     [reservation] = reading.reservations
-    whom = {"flags": frozenset({"SPEC_NODES"}), "users": ("root",)}
-    assert reservation == Reservation(reservation.start, reservation.start + 3_600, ("n3",), reservation.name, **whom)
+    begin, end = reservation.start, reservation.start + 3_600
+    flags = frozenset({"SPEC_NODES"})
+    assert reservation == Reservation(begin, end, ("n3",), reservation.name, flags=flags, users=("root",))
     assert (reading.memory, reading.memory_counts) == (Memory(per_cpu=100), True)
 
 

@@ -226,7 +226,7 @@ def lines(*reports: Report) -> list[str]:
 
 def test_what_is_written_is_read() -> None:
     known = scores(1, 2)
-    some = (run(1, known, {}), *clocks(known, {}))
+    some: tuple[Report, ...] = (run(1, known, {}), *clocks(known, {}))
 
     assert decode(lines(*some)) == some
 
