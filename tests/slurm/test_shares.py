@@ -77,16 +77,16 @@ def test_a_share_pays_for_the_memory_that_it_holds_and_is_held_to_the_multiproce
 ) -> None:
     with one_gpu(slurm):
         # 60 GiB of the 78.6 GiB that packed jobs may use.
-        large, small = submit(slurm, 2, "--gpu-mem=60G"), submit(slurm, 30)
-        runs(slurm, large)
+        large, fits = submit(slurm, 2, "--gpu-mem=60G"), submit(slurm, 20)
+        runs(slurm, large, fits)
         record = slurm.show(large)
         assert record["TresPerNode"] == "gres/shard:g0:77"
-        assert "GRES=shard:g0:77(77/100)" in slurm.target.run(["scontrol", "show", "job", "-d", str(large)]).out
+        held = slurm.target.run(["scontrol", "show", "job", "-d", str(large)]).out
+        assert "JOB_GRES=shard:g0:77\n" in held
         assert " share=77 asked_share=2 mem=61440 way=mps]" in record["Extra"]
         assert (said(slurm, large)["percent"], said(slurm, large)["memory"]) == (2, [61_440])
+        small = submit(slurm, 10)
         waits(slurm, small)
-        fits = submit(slurm, 23)
-        runs(slurm, fits)
         let_go(slurm, large)
         runs(slurm, small)
         let_go(slurm, small, fits)
