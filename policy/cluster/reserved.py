@@ -143,6 +143,11 @@ def rooms_of(
     return [room for room in rooms if room.free]
 
 
+def counted_nodes(rooms: tuple[Room, ...]) -> set[int]:
+    """Returns the nodes of which a reservation only counts GPUs."""
+    return {node for room in rooms if room.magnet is None for node in room.free}
+
+
 def copies(rooms: tuple[Room, ...]) -> tuple[Room, ...]:
     """Returns rooms of which jobs may take without changing the old ones."""
     return tuple(Room(one.name, dict(one.free), one.magnet, one.until) for one in rooms)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from policy.cluster.reserved import counted_nodes
 from policy.cluster.shared.sharers import Guest, Sharers
 from policy.cluster.shared.tenants import PlannedTenant, Tenants, admits, barred
 from policy.cluster.snapshot import Cluster
@@ -232,11 +233,12 @@ class Book(BookRows):
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """Returns the best place on an empty cluster with all nodes up, for a job without one in sight.
 
-        Raises `NotNow` if there is none.
+        Raises `NotNow` if there is none. A pin on a node of which a reservation only counts GPUs would pass that one.
         """
         self._check_time()
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
+        all_nodes[list(counted_nodes(self.cluster.rooms))] = False
         view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
 
         def place(part: Demand) -> Berth:

@@ -7,7 +7,7 @@ import numpy as np
 
 from policy.cluster.fit import may_wait_pinned
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
-from policy.cluster.reserved import first
+from policy.cluster.reserved import counted_nodes, first
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
@@ -158,14 +158,17 @@ class Walk(SimpleClaims):
         job, book = entry.job, self._book
         if not book.cluster.rooms or job.het or (job.tasks and entry.nodes) or not self._may_change():
             return False
-        memory = self._memories.setdefault(job.id, PlannedBefore())
+        memory, passes = self._memories.setdefault(job.id, PlannedBefore()), counted_nodes(book.cluster.rooms)
         if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
             memory.spread_since, memory.spread_again = None, book.at + AGAIN_AFTER
-        if memory.spread_again > book.at:
-            return False
-        name = first(book.cluster.rooms, demand, book.at, job.user, job.account)
+        waits = memory.spread_again > book.at
+        name = "" if waits else first(book.cluster.rooms, demand, book.at, job.user, job.account)
         if name and entry.nodes:
             self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
+        elif not passes.isdisjoint(entry.nodes):
+            # Its pin would pass the reservation.
+            self._changes.append(Release(job, "a reservation counts GPUs of its node", for_now=True))
+            return True
         if name:
             memory.spread_since = memory.spread_since or book.at
             entry.start = 0.0

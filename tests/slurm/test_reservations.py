@@ -81,7 +81,8 @@ def test_gpus_reserved_by_type_are_kept_and_the_others_are_given(slurm: Slurm) -
         jobs = [slurm.submit("-w", "n2", "--gres=gpu:1", body=SLEEP) for _ in range(6)]
         until("four to run", lambda: running(slurm, jobs) == 4 or None)
         slurm.passes()
-        held = re.findall(r"gpu:g(\d):1\(", slurm.target.run(["scontrol", "show", "node", "n2", "-d"]).out)
+        [used] = re.findall(r"GresUsed=(\S+)", slurm.target.run(["scontrol", "show", "node", "n2", "-d"]).out)
+        held = re.findall(r"gpu:g(\d):1\(", used)
         assert sorted(set(held)) == ["4", "5", "6", "7"]
 
 

@@ -114,13 +114,13 @@ def test_nobody_is_pinned_to_counted_gpus_and_slurm_gives_the_others() -> None:
     fits, wide = asks(look, tres_per_node="gres/gpu:4"), asks(look, tres_per_node="gres/gpu:5")
 
     assert (fits.verb, "reservation r" in fits.fields["message"]) == ("later", True)
-    assert wide.verb == "place"
-    assert "state=waiting" in wide.fields["segment"]
+    assert wide.verb == "later"
 
 
-def test_a_pinned_job_is_given_back_where_slurm_may_start_it() -> None:
+@pytest.mark.parametrize("mask", [0b11, 0xFF])
+def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(mask: int) -> None:
     one = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
-    look = reading([node("n1")], [waiting(5, "n1", 0b11)], reservations=(one,))
+    look = reading([node("n1")], [waiting(5, "n1", mask)], reservations=(one,))
 
     [change] = Plan(BerthPolicy(), Settings()).replan(open_book(fleet(look), look), look.jobs)
 

@@ -506,7 +506,7 @@ def test_a_job_that_is_gone_is_named(folder: Path, gateway: CommandGateway) -> N
         ("IDLE+DRAIN", False),
         ("DOWN*+DRAIN", False),
         ("IDLE*", False),
-        ("IDLE+RESERVED", False),
+        ("IDLE+RESERVED", True),
         ("IDLE+MAINTENANCE", False),
         ("IDLE+NOT_RESPONDING", False),
         ("IDLE+REBOOT_ISSUED", False),
