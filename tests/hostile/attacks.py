@@ -14,7 +14,6 @@ POSITION = "GPUs are not chosen by position"
 OWN = "shard and seat are not asked for by hand"
 HIDDEN = "are asked for as gres/NAME at the start"
 BERTHS = "is written by Berth alone"
-PLACED = "has a planned place"
 DENIED = "denied|not permitted|Permission"
 SLURMS = "error|Invalid|denied|[Uu]nable|not "
 """Slurm's own refusal, in words that differ between versions."""
@@ -198,7 +197,7 @@ UPDATES = (
     update("HELD", "TresPerNode=gres/gpu:v100:1", "leave the model out"),
     update("HELD", f"Extra='{SEGMENT}'", BERTHS),
     *(
-        update("PINNED", words, PLACED)
+        update("PINNED", words)
         for words in (
             *OF_A_PLACE,
             *("TresPerNode=", "TresPerJob=gres/gpu:1", "Extra="),

@@ -80,13 +80,9 @@ def own_jobs(slurm: Slurm) -> dict[str, str]:
     # Where jobs of hers still end on that node, only Slurm's own next pass starts it.
     slurm.wait_state(packed, {"RUNNING"}, 2 * _PATIENCE)
     names = {"PINNED": planned, "HELD": held, "PLAIN": plain, "PACKED": packed}
-    # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
-    for name, change, why in (
-        ("PINNED", "NumTasks=1", "has a planned place"),
-        ("PACKED", "Extra=mine", "shares a GPU, "),
-    ):
-        words = ["scontrol", "update", f"JobId={names[name]}", change]
-        until(f"berthd to list {name}", partial(_refused, slurm, words, why))
+    # It is in berthd's list of jobs whose owner cannot change them, which is a second behind.
+    words = ["scontrol", "update", f"JobId={packed}", "Extra=mine"]
+    until("berthd to list the packed job", partial(_refused, slurm, words, "shares a GPU, "))
     return {name: str(job) for name, job in names.items()}
 
 

@@ -126,7 +126,8 @@ def test_who_asks_when_it_would_start_reads_where(slurm: Slurm) -> None:
     message = "berth: n1, GPUs 1 and 3"
     told = {"message": message.replace(" ", "%20")}
     with scripted(slurm, place(NODE, "1,3", **told)):
-        for command in (["sbatch", "--test-only", "--gpus=2"], ["srun", "--test-only", "--gpus=2", "true"]):
+        asks = ["--test-only", "--locality=any", "--gpus=2"]
+        for command in (["sbatch", *asks], ["srun", *asks, "true"]):
             said = slurm.target.run(command, stdin="#!/bin/bash\ntrue\n")
             assert f"{command[0]}: {message}\n" in said.err
             assert f"on nodes {NODE} in partition gpu" in said.err

@@ -40,7 +40,8 @@ def test_a_share_of_several_gpus_on_several_nodes(slurm: Slurm) -> None:
     with scripted(slurm, place("n1,n2", "2,3", share="40", way="time")):
         record = submit(slurm, "-N2 --gpus-per-node=2")
     assert record["TresPerNode"] == "gres/shard:g2:40,gres/shard:g3:40"
-    assert record["Extra"] == "[berth/1 nodes=n1,n2 gpus=2,3 share=40 way=time]"
+    # What was asked stands beside what is counted.
+    assert record["Extra"] == "[berth/1 nodes=n1,n2 gpus=2,3 share=40 asked_share=30 way=time]"
 
 
 def test_until_its_place_is_known_a_packed_job_asks_for_a_whole_gpu(slurm: Slurm) -> None:
