@@ -110,8 +110,9 @@ def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
 
 
 def _user(app: str) -> str:
-    """Returns the user of an application: berthd names it `1004-7f`."""
-    return app.partition("-")[0]
+    """Returns the user of an application, which berthd names `1004-7f`; a log that an admin hands in stands for one."""
+    user = app.partition("-")[0]
+    return user if user.isdecimal() else app
 
 
 def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
