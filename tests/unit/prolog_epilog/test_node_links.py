@@ -135,7 +135,7 @@ def test_a_link_beside_the_metrics_is_replaced_and_not_followed(tmp_path: Path, 
     assert "berth_guard_shares" in path.read_text()
 
 
-def test_a_word_whose_page_is_a_link_is_refused(tmp_path: Path, treasure: Path) -> None:
+def test_a_word_whose_page_is_a_link_is_made_anew(tmp_path: Path, treasure: Path) -> None:
     paths = Paths(tmp_path / "run")
     files.prepare(paths)
     words_of(paths)
@@ -143,10 +143,10 @@ def test_a_word_whose_page_is_a_link_is_refused(tmp_path: Path, treasure: Path) 
         page.unlink()
         page.symlink_to(treasure / "secret")
 
-    with pytest.raises(StateError, match="no word"):
-        words_of(paths)
+    words_of(paths)
 
     assert untouched(treasure)
+    assert not any(page.is_symlink() for page in paths.word(7).iterdir())
 
 
 def test_a_link_in_place_of_a_share_file_is_neither_read_nor_written(tmp_path: Path, treasure: Path) -> None:
