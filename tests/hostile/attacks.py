@@ -62,14 +62,16 @@ SUBMISSIONS = (
     sbatch("a seat by task", "--tres-per-task=gres/seat:g0:1", OWN),
     sbatch("a seat in a partition that Berth skips", "-p plain --gres=seat:g0:1", OWN),
     *(
-        sbatch(f"shards in a partition that Berth skips: {words}", f"-p plain {words}", OWN)
+        sbatch(f"shards in a partition that Berth skips: {words}", f"-p plain {words}", f"{OWN}|Invalid generic")
         for words in (
             *("--gres=shard:1", "--gres=shard:g0:1", "--gres=gpu:1,shard:g0:1", "--tres-per-task=gres/shard:g0:1"),
             *("--array=0-31 --gres=shard:g0:1", "-N2 --gres=shard:100", "--exclusive --gres=shard:g7:1"),
         )
     ),
     Attack(
-        "sbatch a part with shards in a skipped partition", "sbatch -n1 : -n1 -p plain --gres=shard:1 --wrap :", OWN
+        "sbatch a part with shards in a skipped partition",
+        "printf '#!/bin/bash\\n' | sbatch -n1 : -n1 -p plain --gres=shard:1",
+        OWN,
     ),
     Attack("srun shards in a skipped partition", "timeout 9 srun -n1 -t 1 -p plain --gres=shard:g0:1 true", OWN),
     Attack("salloc shards in a skipped partition", "timeout 9 salloc -n1 -t 1 -p plain --gres=shard:1 true", OWN),
@@ -83,7 +85,7 @@ SUBMISSIONS = (
     sbatch("an Extra of Berth's without GPUs", f"--extra='{SEGMENT}'", BERTHS),
     sbatch("an Extra of Berth's in a partition that Berth skips", f"-p plain --extra='{SEGMENT}'", BERTHS),
     sbatch("an Extra longer than Slurm's", "--gpus=1 --extra=$(printf 'x%.0s' $(seq 1500))", SLURMS),
-    sbatch("an Extra of 70,000 bytes", "--gpus=1 --extra=$(head -c 70000 /dev/zero | tr '\\0' x)", "longer than Slurm"),
+    sbatch("an Extra of 70,000 bytes", "--gpus=1 --extra=$(head -c 70000 /dev/zero | tr '\\0' x)", "longer than"),
     sbatch("an AdminComment", f"--gpus=1 --admin-comment='{SEGMENT}'", f"unrecognized|{SLURMS}"),
     sbatch("a comment like Berth's", f"--gpus=1 --comment='{SEGMENT}'"),
     sbatch("a name that poses as scontrol", f"--gpu-share=10 -J $'{FORGED}'"),
@@ -130,7 +132,7 @@ SUBMISSIONS = (
     sbatch("a tier of his own", "--gpus=1 --gpu-tier=exclusive,root", "gpu-tier"),
     sbatch("a wait for ever", "--gpus=2 --locality=nvlink@99999999999999999999", "locality"),
     sbatch("a retry without end", "--gpus=1 --retry=999999", "retry"),
-    sbatch("a flag past SPANK", "--gpus=1", "gpu-share", "env _SLURM_SPANK_OPTION_berth_gpu_share=900"),
+    sbatch("a flag past SPANK", "--gpus=1", before="env _SLURM_SPANK_OPTION_berth_gpu_share=900"),
     sbatch("several models", "--gpus=v100:1,h100:1", "one model only"),
     sbatch("a model with a command", "--gpus='v100;id:1'", SLURMS),
     sbatch("a number with a unit", "--gpus=1mib", SLURMS),

@@ -380,8 +380,8 @@ def unanswered(asked: str, **changes: object) -> JobFacts:
 @pytest.mark.parametrize(
     ("asked", "count", "pinned"),
     [
-        ("tres_per_job:gres/gpu:2", 1, {"n": "1", "k": "2", "cpus": "2", "mem": "100"}),
-        ("tres_per_node:gres/gpu:4", 2, {"n": "2", "k": "4", "cpus": "1", "mem": "100"}),
+        ("tres_per_job:gres/gpu:2", 1, {"n": "1", "k": "2", "cpus": "2", "mem": "100", "was": "kept"}),
+        ("tres_per_node:gres/gpu:4", 2, {"n": "2", "k": "4", "cpus": "1", "mem": "100", "was": "kept"}),
         ("tres_per_job:gres/gpu:3", 2, None),
         ("tres_per_task:gres/gpu:1", 1, None),
         ("tres_per_job:gres/gpu:2;cpus_per_tres:gres/gpu:4", 1, None),

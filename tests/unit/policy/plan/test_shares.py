@@ -461,7 +461,7 @@ def test_a_share_is_admitted_just_where_it_fits_at_each_moment(
     there: list[PlannedTenant], percent: int, mem: int, start: int, length: int
 ) -> None:
     fits = all(
-        sum(one.percent for one in there if one.there(t)) + percent <= 100
+        sum(one.percent for one in there if one.there(t)) + Share(percent, mem).counted(60) <= 100
         and sum(one.gpu_mem for one in there if one.there(t)) + mem <= 60
         for t in range(start, start + length)
     )
