@@ -15,7 +15,7 @@ static void add_berth(struct text *body, const struct reply *reply, const char *
 		text_addf(body, "%s%u", i ? "," : "", reply->gpus[i]);
 	if (reply->share)
 		text_addf(body, " share=%" PRIu32, reply->share);
-	if (reply->asked_share < reply->share)
+	if (reply->asked_share && reply->asked_share < reply->share)
 		text_addf(body, " asked_share=%" PRIu32, reply->asked_share);
 	if (reply->way && !reply->share)
 		segment_add(body, "tier", reply->guest ? "opportunistic" : "guaranteed");

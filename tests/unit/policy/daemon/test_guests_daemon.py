@@ -523,13 +523,17 @@ def test_what_may_not_leave_its_partition_or_qos_is_listed_as_such() -> None:
     assert found == {
         pinned.ANY_JOB: both | pinned.NO_GPUS,
         1: pinned.PART | both,
-        2: pinned.PART | both,
+        2: pinned.PART | pinned.GUEST | both,
         3: both,
         4: both,
         5: pinned.NO_GPUS,
         7: pinned.ELSEWHERE | pinned.UNCHECKED,
     }
-    assert pinned.listed((), jobs, skipped) == {1: pinned.PART, 2: pinned.PART, 7: found[7]}
+    assert pinned.listed((), jobs, skipped) == {
+        1: pinned.PART,
+        2: pinned.PART | pinned.GUEST,
+        7: found[7],
+    }
     for rules, bits in (
         ("exclusive+guaranteed qos=low:opportunistic", pinned.BY_QOS),
         ("guaranteed qos=best:exclusive+guaranteed", both),
