@@ -172,7 +172,9 @@ def test_step_times_refresh_the_table_and_tell_who_has_changed(
     slow = table[0].uuid
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ranks = tuple(Rank(one.node, one.position, one.uuid, 120.0 if one.uuid == slow else 100.0) for one in table)
-    reports = [JobReport(str(number), "bert", "compute", at, ranks) for number in range(30)]
+    # One user alone would have one vote.
+    apps = [f"{1000 + number % 5}-bert" for number in range(30)]
+    reports = [JobReport(str(number), app, "compute", at, ranks) for number, app in enumerate(apps)]
     steps = tmp_path / "steps"
     steps.write_text("\n".join(['{"format": "berth-steps/1"}', *map(steps_line, reports), ""]))
 
