@@ -7,6 +7,7 @@ job_modify may ask no daemon. So each job that the plan may write has a file wit
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from policy.formats import excluded_nodes, segment
@@ -21,6 +22,8 @@ from policy.slurm.interface import Gateway
 
 MOST_BYTES = 4_000
 """Longest file; the plugin reads no longer one."""
+MOST_FILES = 2_000
+"""Jobs that have a file, the first ones of the queue: each takes a page of the controller's memory."""
 MOST_A_PASS = 10
 _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
 """Of many jobs a change without a new state is read so many seconds late (gateway_read.c)."""
@@ -113,7 +116,8 @@ class Asked:
                 updates += self._look_at(jobs.get(job_id))
             marks[job_id].unlink(missing_ok=True)
             self._written.pop(job_id, None)
-        self._keep(entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
+        jobs_left = (entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
+        self._keep(islice(jobs_left, MOST_FILES))
         return updates
 
     def _look_at(self, job: JobFacts | None) -> int:
