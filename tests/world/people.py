@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.world.cluster import EXPEDITING, ModelCluster, ModelJob, ModelNode, Refusal
+from tests.world.cluster import EXPEDITING, RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
 from tests.world.updates import NOT_AVAILABLE
 
 
@@ -142,3 +142,16 @@ def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
         job.after, job.comes_expedited = "PENDING", True
     elif code in {77, 78} and job.requeue:
         job.after, job.comes_held = "PENDING", code == 78
+
+
+def concerns(what: str, job: ModelJob) -> bool:
+    """Tells whether this can happen to a job."""
+    if what in {"expedite", "suspend", "stop", "signal", "resize"}:
+        return job.state == "RUNNING" and not job.ends_on and not job.flag
+    if what in {"continue", "resume"}:
+        return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
+    if what == "free":
+        return job.waits and job.held
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:
+        return job.waits
+    return not job.over

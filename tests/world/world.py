@@ -195,7 +195,7 @@ class DeterministicWorld:
                     # Some end as if nothing were, or are cancelled in the same moment.
                     job.fails = numbers[0] % 3 > 0
             case "people":
-                if job := self._pick(numbers[0], partial(_concerns, words[0])):
+                if job := self._pick(numbers[0], partial(people.concerns, words[0])):
                     with contextlib.suppress(Refusal):
                         self._person(words[0], job)
             case "node":
@@ -576,19 +576,6 @@ class DeterministicWorld:
             self.step(("pass", 1))
             self.step(("hear",))
         checks.small(self)
-
-
-def _concerns(what: str, job: ModelJob) -> bool:
-    """Tells whether this can happen to a job."""
-    if what in {"expedite", "suspend", "stop", "signal", "resize"}:
-        return job.state == "RUNNING" and not job.ends_on and not job.flag
-    if what in {"continue", "resume"}:
-        return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
-    if what == "free":
-        return job.waits and job.held
-    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:
-        return job.waits
-    return not job.over
 
 
 def play(script: Iterable[Step]) -> DeterministicWorld:

@@ -497,48 +497,6 @@ def test_a_job_that_is_gone_is_named(folder: Path, gateway: CommandGateway) -> N
 
 
 @pytest.mark.parametrize(
-    ("state", "up"),
-    [
-        ("IDLE", True),
-        ("MIXED+PLANNED", True),
-        ("ALLOCATED+COMPLETING", True),
-        ("IDLE+CLOUD+POWERED_DOWN", True),
-        ("IDLE+DRAIN", False),
-        ("DOWN*+DRAIN", False),
-        ("IDLE*", False),
-        ("IDLE+RESERVED", True),
-        ("IDLE+MAINTENANCE", False),
-        ("IDLE+NOT_RESPONDING", False),
-        ("IDLE+REBOOT_ISSUED", False),
-        ("MIXED+REBOOT_REQUESTED", True),  # it reboots when it is idle; ASAP comes with DRAIN
-        ("MIXED+DRAIN+REBOOT_REQUESTED", False),
-        ("IDLE+CLOUD+POWERING_UP", True),
-        ("IDLE+CLOUD+POWER_UP+POWERED_DOWN", True),
-        ("IDLE+CLOUD+POWERING_DOWN", False),
-        ("IDLE+CLOUD+POWER_DOWN", False),
-        ("MIXED+CLOUD+POWER_DOWN", False),
-        ("IDLE+FAIL", False),
-        ("ALLOCATED+FAIL", False),
-        ("IDLE+BLOCKED", False),
-        ("IDLE+INVALID_REG", False),
-        ("IDLE+DYNAMIC_NORM", True),
-        ("IDLE+PLANNED", True),
-        ("FUTURE", False),
-        ("UNKNOWN", False),
-        ("ERROR", False),
-        ("DOWN", False),
-    ],
-)
-def test_a_node_takes_jobs_or_not_by_its_state(folder: Path, state: str, up: bool) -> None:
-    shown = (folder / "scontrol-show-node").read_text().splitlines()[0].replace("State=MIXED", f"State={state}")
-
-    [node] = text.nodes(shown)
-
-    assert node.up is up
-    assert node.completing is ("COMPLETING" in state)
-
-
-@pytest.mark.parametrize(
     ("gres", "gpus", "loose"),
     [
         ("gpu:g0:1,gpu:g1:1,seat:g0:1", 2, 0),
@@ -609,22 +567,3 @@ def test_whom_slurm_refused_at_the_submission_is_told_by_its_record() -> None:
     ]
 
     assert fields.refused(jobs) == {f"{1:016x}"}
-
-
-PARTS = """\
-ReservationName=t StartTime=1795215486 EndTime=1795219086 Duration=01:00:00 Nodes=n[3-4] NodeCnt=2 CoreCnt=6 \
-Features=(null) PartitionName=(null) Flags=FLEX,IGNORE_JOBS,MAGNETIC   NodeName=n3 CoreIDs=0-1,8   NodeName=n4 \
-CoreIDs=0-1,8 TRES=cpu=6,gres/gpu=4,gres/gpu:g0=2,gres/gpu:g1=2 Users=alice,bob Groups=(null) Accounts=-lab \
-Comment=NodeName=n5 CoreIDs=3
-"""
-
-
-def test_the_parts_of_a_reservation_are_read(folder: Path) -> None:
-    (folder / "scontrol-show-reservation").write_text(PARTS)
-
-    [found] = recorded_gateway(folder).read(ended=False).reservations
-
-    assert found.cores == (("n3", 0b1_0000_0011), ("n4", 0b1_0000_0011))
-    assert found.gpus == (("", 4), ("g0", 2), ("g1", 2))
-    assert found.flags == {"FLEX", "IGNORE_JOBS", "MAGNETIC"}
-    assert (found.users, found.accounts, found.groups) == (("alice", "bob"), ("-lab",), ())
