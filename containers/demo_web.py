@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path("build/demo-web")
@@ -39,6 +38,8 @@ def main() -> int:
     parser.add_argument("--port", default="8484")
     parser.add_argument("--nodes", type=int, default=16)
     options = parser.parse_args()
+    # What runs below it ends with it, whoever ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     FOLDER.mkdir(parents=True, exist_ok=True)
     jobs, history = FOLDER / "day.txt", FOLDER / f"day-{options.nodes}.json"
@@ -48,29 +49,21 @@ def main() -> int:
         cluster = ["--nodes", str(options.nodes), "--machine", "hgx-h100", "--nodes-per-leaf", "4"]
         cluster += ["--leaves-per-pod", "2", "--mode", "berthd", "--policy", "berth"]
         cluster += ["--history", str(history)]
-        if status := run([*_BERTH, "simulate", str(jobs), *cluster]):
-            return status
+        words = [*_BERTH, "simulate", str(jobs), *cluster]
+        # Ctrl-C does not reach it: `run` ends it, however early in its start.
+        done = subprocess.run(words, stdout=subprocess.DEVNULL, process_group=0, check=False)
+        if done.returncode:
+            return done.returncode
     print(f"demo-web: ready after {time.monotonic() - began:.0f} s; end it with Ctrl-C", flush=True)
-    # The page takes the place of this process, so that a signal meets nothing else.
-    words = [*_BERTH, "web", "--from-simulation", str(history), "--port", options.port]
-    return os.execv(words[0], words)
-
-
-def run(words: Sequence[str]) -> int:
-    """Runs a program; the program ends if this one is told to end. Returns its exit status."""
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            # The terminal has interrupted both.
-            status = process.wait() or 128 + signal.SIGINT
-        signal.signal(signal.SIGTERM, before)
-    return status if status >= 0 else 128 - status
+    # In place of this process: signals reach the page itself.
+    return os.execv(sys.executable, [*_BERTH, "web", "--from-simulation", str(history), "--port", options.port])
 
 
 _BERTH = (sys.executable, "-m", "policy.cli.main")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
