@@ -5,13 +5,8 @@ GPUs. So jobs are not pinned to nodes of such a reservation. A job that fits the
 keeps the reservation. A magnetic reservation also takes such jobs only.
 """
 
-import grp
-import os
-import pwd
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from policy.cluster.fleet import Fleet
@@ -86,7 +81,7 @@ def counted(one: Reservation) -> int:
 
 def admits(one: Reservation, user: int, account: str) -> bool:
     """Tells whether a reservation admits a job; False if the user has no name here."""
-    name, groups = _names(user)
+    name, groups = _known_by[0](user)
     users = _rule(one.users, {name}) and (not one.groups or bool(groups.intersection(one.groups)))
     return bool(name) and users and _rule(one.accounts, {account})
 
@@ -96,15 +91,15 @@ def _rule(listed: tuple[str, ...], mine: set[str]) -> bool:
     return not listed or (mine.isdisjoint(never) if never else not mine.isdisjoint(listed))
 
 
-@lru_cache(maxsize=4_096)
-def _names(user: int) -> tuple[str, frozenset[str]]:
-    with suppress(KeyError):
-        one, groups = pwd.getpwuid(user), set()
-        for group in os.getgrouplist(one.pw_name, one.pw_gid):
-            with suppress(KeyError):
-                groups.add(grp.getgrgid(group).gr_name)
-        return one.pw_name, frozenset(groups)
-    return "", frozenset()
+Names = Callable[[int], tuple[str, frozenset[str]]]
+"""Name and groups of a user; an empty name if there is no such user here."""
+
+_known_by: list[Names] = [lambda _: ("", frozenset())]
+
+
+def know_users_by(names: Names) -> None:
+    """Sets how users' names are found; until then no user has one."""
+    _known_by[0] = names
 
 
 def rooms_of(

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from policy.cluster.reserved import know_users_by
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.answer.server import Server, child_command, planner_command
+from policy.daemon.known.users import names_of
 from policy.daemon.processes.child import Child
 from policy.formats.errors import BerthError, ConfigError
 from policy.placement.registry import create
@@ -31,6 +33,7 @@ def package_version() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM."""
+    know_users_by(names_of)
     text = "Decides where GPU jobs run and plans those that wait. Its unit starts it beside slurmctld, as Slurm's user."
     parser = argparse.ArgumentParser(prog="berthd", description=text)
     parser.add_argument(

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from policy.cluster.reserved import know_users_by
 from policy.daemon.hear.notices import Notices, open_notices
+from policy.daemon.known.users import names_of
 from policy.daemon.passes.handover import HURRY, UNSEEN, Sender
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.planner import HAND_OVER_EVERY, REST, Planner
@@ -41,6 +43,7 @@ _COLLECT_PART = 1_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plan until the answerer's end of the channel closes."""
+    know_users_by(names_of)
     parser = argparse.ArgumentParser(prog="berthd-planner")
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--config", type=Path, required=True)

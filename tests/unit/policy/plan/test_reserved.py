@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.cluster.reserved import admits
+from policy.cluster.reserved import admits, know_users_by
+from policy.daemon.known.users import names_of
 from policy.formats.slurm_facts import Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
@@ -20,6 +21,11 @@ from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, 
 
 START, END = int(NOW) - 10, int(NOW) + 600
 ME = pwd.getpwuid(os.getuid())
+
+
+@pytest.fixture(autouse=True)
+def names() -> None:
+    know_users_by(names_of)
 
 
 def reservation(*nodes: str, start: int = START, end: int = END, **changes: object) -> Reservation:
