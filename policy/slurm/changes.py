@@ -181,8 +181,17 @@ def was_written(refusal: str) -> bool:
 
 
 def annotate(job: JobText, values: Mapping[str, str], *, requeue: bool = False) -> dict[str, str]:
-    """Another segment; with `requeue` Slurm may requeue the job from then on, whatever its user has said."""
-    return {"admin_comment": segment.put(job.admin_comment, values), **({"requeue": "1"} if requeue else {})}
+    """Another segment; with `requeue` Slurm may requeue the job from then on, whatever its user has said.
+
+    A job without a place tells its node of none: one that its owner has changed had one.
+    """
+    unplaced = job.state == "PENDING" and values.get("state") == segment.LATER
+    text = segment.remove(job.extra) if unplaced else job.extra
+    return {
+        "admin_comment": segment.put(job.admin_comment, values),
+        **({"extra": text} if text != job.extra else {}),
+        **({"requeue": "1"} if requeue else {}),
+    }
 
 
 def delay(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:

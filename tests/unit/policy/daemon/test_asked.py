@@ -12,6 +12,7 @@ import pytest
 from policy.daemon.write import asked
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.slurm import changes
 
 PLACED = {
     "state": "waiting",
@@ -135,3 +136,10 @@ def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:
     step(kept, PINNED)
     kept.step([], Reading(at=4e9, nodes=(), jobs=(), partitions=()))
     assert list((tmp_path / "pinned.asked").iterdir()) == []
+
+
+def test_a_job_that_is_planned_anew_tells_its_node_of_no_place() -> None:
+    text = JobText(7, "PENDING", 0, "[berth/1 state=placed]", "mine[berth/1 nodes=n2 gpus=0,1]", "", "", "")
+
+    assert changes.annotate(text, {"state": "later"})["extra"] == "mine"
+    assert "extra" not in changes.annotate(text, {"state": "placed"})
