@@ -1,4 +1,4 @@
-"""What reservations take of nodes, and the rooms in which Slurm alone gives GPUs to jobs.
+"""Computes what reservations take of nodes, and the rooms in which Slurm alone gives GPUs to jobs.
 
 A job that is pinned to GPUs by type is kept off a reservation of typed GPUs, and Slurm overlooks one that only counts
 GPUs. So jobs are not pinned to nodes of such a reservation. A job that fits there keeps its user's request, and Slurm
