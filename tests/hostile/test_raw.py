@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.slurm.failing import PYTHON
 from tests.slurm.harness import Slurm, until
 from tests.slurm.nodes import assert_nothing_left
 from tests.slurm.test_notice import epilogs
@@ -143,6 +144,15 @@ def test_nor_does_one_that_was_drawn(slurm: Slurm, seed: int, rounds: int) -> No
     assert_nothing_left(slurm)
 
 
+WHY_OF_EACH = """
+import subprocess
+from policy.cli.main import main
+for job in subprocess.run(["squeue", "-h", "-o", "%A"], capture_output=True, text=True, check=True).stdout.split():
+    main(["why", job])
+"""
+"""In one process: there are hundreds, and starting Python for each takes minutes."""
+
+
 def test_numbers_at_their_limits_and_raw_bytes_stop_nobody(slurm: Slurm) -> None:
     """Every number with every limit, and every text with every byte, one after the other."""
     raw.library(slurm)
@@ -155,7 +165,8 @@ def test_numbers_at_their_limits_and_raw_bytes_stop_nobody(slurm: Slurm) -> None
             carried_out(slurm, rows[first : first + 60], names)
         own = slurm.submit("--gpus=1", body="true", user=VICTIM)
         slurm.finish(own)
-        slurm.target.bash("berth queue >/dev/null; for j in $(squeue -h -o %A); do berth why $j; done", user="root")
+        slurm.target.bash("berth queue >/dev/null", user="root")
+        slurm.target.bash(f"{PYTHON} - <<'END'\n{WHY_OF_EACH}\nEND", user="root")
         assert_nothing_gained(slurm, flight.first)
         all_gone(slurm)
 
