@@ -6,20 +6,31 @@ for, if the same nodes have them free.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from policy.cluster.snapshot import Cluster
 from policy.placement.base import Berth, Policy
 from policy.request.demand import Demand
 from policy.request.tiers import ALONE
 
-if TYPE_CHECKING:
-    from policy.plan.book import Book
-
 MOST = 16
 """Most places that are kept."""
 
 Kind = tuple[object, ...]
+
+
+class Searched(Protocol):
+    """A book in which places are searched."""
+
+    state: int
+    """Another number after each change."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Returns what is claimed so far."""
+
+    def now_together(self, demand: Demand, policy: Policy) -> Berth:
+        """Searches the best place that is free now."""
 
 
 @dataclass(slots=True)
@@ -59,7 +70,7 @@ class FreePlaces:
         """Returns how many places are kept."""
         return len(self._found)
 
-    def best(self, book: "Book", demand: Demand, policy: Policy) -> Berth:
+    def best(self, book: Searched, demand: Demand, policy: Policy) -> Berth:
         """Returns the best free place of a demand, or raises `NotNow`."""
         if demand.share is not None or demand.tier is not ALONE or demand.pools:
             return book.now_together(demand, policy)

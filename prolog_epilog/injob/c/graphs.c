@@ -7,6 +7,7 @@
 #include "graphs.h"
 
 #include "books.h"
+#include "driver.h"
 #include "hooks.h"
 
 /* Between two questions to the driver. */

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "driver.h"
 #include "process.h"
 
 struct entry {
@@ -33,29 +34,6 @@ static const char *const governed[] = {
 };
 /* They begin so, but take no memory of the GPU. */
 static const char *const harmless[] = {"cuMemAllocHost", "cuMemAllocHost_v2"};
-
-typedef void *(*dlsym_t)(void *, const char *);
-
-static dlsym_t real_dlsym(void)
-{
-	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
-	static dlsym_t _Atomic found;
-	dlsym_t real = atomic_load_explicit(&found, memory_order_relaxed);
-
-	for (size_t i = 0; !real && i < sizeof(versions) / sizeof(*versions); i++)
-		real = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-	atomic_store_explicit(&found, real, memory_order_relaxed);
-	return real;
-}
-
-void *driver_symbol(const char *name)
-{
-	static void *_Atomic driver;
-
-	if (!driver)
-		atomic_store(&driver, dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL));
-	return driver ? real_dlsym()(driver, name) : NULL;
-}
 
 void *hook_real(enum hook hook)
 {

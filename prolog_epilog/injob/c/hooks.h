@@ -73,7 +73,4 @@ void *hook_real(enum hook hook);
 	if (!real)                                                                                 \
 	return CUDA_ERROR_NOT_FOUND
 
-/* Any function of the driver that is not hooked. */
-void *driver_symbol(const char *name);
-
 #endif

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "books.h"
+#include "driver.h"
 #include "hooks.h"
 
 /* Then the process is killed, finished or not. */

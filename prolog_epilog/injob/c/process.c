@@ -7,32 +7,10 @@
 #include <string.h>
 #include <strings.h>
 
-#include "books.h"
-#include "gate.h"
-#include "graphs.h"
-#include "hooks.h"
+#include "driver.h"
 
 struct process process;
 static struct slot nowhere;
-
-/* Nothing that the parent held is the child's: not its place, its memory nor its helper thread. */
-static void in_child(void)
-{
-	words_forget(&process.words);
-	for (int i = 0; i < DEVICES_MAX; i++)
-		atomic_store(&process.by_device[i], NULL);
-	books_forget();
-	graphs_forget();
-	gate_forget();
-	leave_forget();
-	atomic_store(&process.leaving, false);
-	atomic_store(&process.state, PROCESS_NEW);
-}
-
-__attribute__((constructor)) static void at_load(void)
-{
-	pthread_atfork(NULL, NULL, in_child);
-}
 
 void process_open_slowly(void)
 {

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from policy.cluster.reserved import know_users_by
+from policy.daemon.known.users import names_of
 from policy.plan.changes import Change, Release
 from policy.plan.isolation import Isolation
 from policy.plan.plan import Plan
@@ -99,6 +101,7 @@ def reached(make_pass: Callable[[], object]) -> dict[CodeType, int | None]:
 
 def calls_that_reach_more(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, tuple[Call, int | None]]:
     """Runs the tests of the plan; for each function, a pass that calls it."""
+    know_users_by(names_of)
     found: dict[CodeType, tuple[Call, int | None]] = {}
 
     def recording(name: str, test: str) -> Callable[..., Any]:

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions of the driver, past our own hooks. */
+#ifndef BERTH_DRIVER_H
+#define BERTH_DRIVER_H
+
+typedef void *(*dlsym_t)(void *, const char *);
+
+/* The C library's dlsym, which our own hides. */
+dlsym_t real_dlsym(void);
+
+/* Any function of the driver that is not hooked. */
+void *driver_symbol(const char *name);
+
+#endif
