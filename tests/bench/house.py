@@ -1,8 +1,11 @@
 """How the code is laid out, one column for each revision: `python -m tests.bench.house [REVISION...]`.
 
-    rooms      modules and packages directly in policy/, from grimp's import graph; type-only imports count
+    rooms      modules and packages directly in policy/, and in policy/plan, from grimp's graph; type-only imports count
     floors     rooms on the longest chain of imports, where a circle counts as one
-    decide     one submission for two GPUs on a cluster of four nodes, traced: files and lines that are run
+    circles    files that import each other; a C file and its header are one
+    answer     a submission for two GPUs on a cluster of four nodes, from the datagram's bytes to those of the reply,
+               traced: files and lines that are run, and how often a file is the first one of a room that was left
+    decide     the decision in it alone
     replan     one pass over that cluster with three waiting jobs, traced
 
 Without a revision the working tree is measured. Lines of code are without comments, docstrings and blank lines.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import io
 import json
 import re
@@ -21,6 +25,7 @@ import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import grimp
@@ -75,29 +80,83 @@ def measured(tree: Path) -> Figures:
 
 def figures(tree: Path) -> Figures:
     """Returns all figures of a tree whose packages can be imported."""
-    return {**rooms(), **texts(tree), **traced(tree)}
+    return {**all_rooms(), **c_circles(tree), **texts(tree), **keys(), **records(tree), **traced(tree)}
 
 
-def rooms() -> Figures:
-    """Counts rooms, floors and circles of policy/."""
-    imports = grimp.build_graph("policy", exclude_type_checking_imports=False, cache_dir=None)
-    modules = nx.DiGraph()
+def all_rooms() -> Figures:
+    """Counts rooms, floors and circles."""
+    found: Figures = {}
+    for package in PYTHON:
+        imports = grimp.build_graph(package, exclude_type_checking_imports=False, cache_dir=None)
+        modules = nx.DiGraph()
+        for importer in imports.modules:
+            modules.add_edges_from((importer, one) for one in imports.find_modules_directly_imported_by(importer))
+        if package == "policy":
+            found |= rooms(imports, modules, "policy") | rooms(imports, modules, "policy.plan")
+        circles = [one for one in nx.strongly_connected_components(modules) if len(one) > 1]
+        found[f"circles of files in {package}"] = len(circles)
+    return found
+
+
+def rooms(imports: grimp.ImportGraph, modules: nx.DiGraph, package: str) -> Figures:
+    """Counts rooms and floors of a package."""
     between = nx.DiGraph()
-    between.add_nodes_from(imports.find_children("policy"))
-    for importer in imports.modules:
-        for imported in imports.find_modules_directly_imported_by(importer):
-            modules.add_edge(importer, imported)
-            ends = [".".join(module.split(".")[:2]) for module in (importer, imported)]
-            if ends[0] != ends[1] and "policy" not in ends:
-                between.add_edge(*ends)
-    circles = [one for one in nx.strongly_connected_components(modules) if len(one) > 1]
+    between.add_nodes_from(imports.find_children(package))
+    depth = package.count(".") + 2
+    for edge in modules.edges:
+        ends = [".".join(module.split(".")[:depth]) for module in edge]
+        if ends[0] != ends[1] and set(ends) <= set(between.nodes):
+            between.add_edge(*ends)
     return {
-        "rooms of policy": len(between),
-        "floors of policy": nx.dag_longest_path_length(nx.condensation(between)) + 1,
-        "rooms in circles": sum(len(one) for one in nx.strongly_connected_components(between) if len(one) > 1),
-        "circles of files in policy": len(circles),
-        "files in circles": sum(map(len, circles)),
+        f"rooms of {package}": len(between),
+        f"floors of {package}": nx.dag_longest_path_length(nx.condensation(between)) + 1,
+        f"rooms in circles, {package}": sum(
+            len(one) for one in nx.strongly_connected_components(between) if len(one) > 1
+        ),
     }
+
+
+def c_circles(tree: Path) -> Figures:
+    """Counts circles of includes, where a C file and its header are one."""
+    units = nx.DiGraph()
+    for path in (path for name in PRODUCT for path in (tree / name).rglob("*.[ch]")):
+        for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
+            folder = path.parent.parent if "/" in included else path.parent
+            units.add_edge(path.with_suffix(""), (folder / included).with_suffix(""))
+    return {"circles of C files": sum(len(one) > 1 for one in nx.strongly_connected_components(units))}
+
+
+def keys() -> Figures:
+    """Counts the keys of berth.conf."""
+    config = importlib.import_module("policy.site.config")
+    guard = importlib.import_module("prolog_epilog.guard.settings").GuardSettings()
+    node = importlib.import_module("prolog_epilog.config").NodeConfig()
+
+    def below(settings: object) -> int:
+        values = [getattr(settings, one.name) for one in fields(settings)]  # type: ignore[arg-type]
+        return sum(below(value) if is_dataclass(value) else 1 for value in values)
+
+    tables = (len(getattr(config, f"_{name.upper()}", ())) for name in config._TABLES)
+    return {"keys of berth.conf": sum(tables) + len(node) + below(guard)}
+
+
+def records(tree: Path) -> Figures:
+    """Counts what the greatest records of the planner hold."""
+    classes = {
+        body.name: body
+        for path in sorted((tree / "policy").rglob("*.py"))
+        for body in ast.parse(path.read_text()).body
+        if isinstance(body, ast.ClassDef)
+    }
+    found: Figures = {}
+    for name in ("Waiting", "Demand"):
+        found[f"fields of {name}"] = sum(isinstance(one, ast.AnnAssign) for one in classes[name].body)
+    stored = (one for one in ast.walk(classes["Planner"]) if isinstance(one, ast.Attribute))
+    own = {one.attr for one in stored if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"}
+    found["attributes of Planner"] = len(own)
+    targets = re.search(r"^\.PHONY:(.*)", (tree / "Makefile").read_text(), re.MULTILINE)
+    found["targets of make"] = len(targets[1].split()) if targets else 0
+    return found
 
 
 def texts(tree: Path) -> Figures:
@@ -118,6 +177,9 @@ def texts(tree: Path) -> Figures:
         **{f"docstrings that begin with {word}": first[word] for word in WORDS},
         "lines of product": sum(len(path.read_text().splitlines()) for path in files),
         "lines of code in it": sum(code_lines(path) for path in files),
+        "lines of the page": sum(
+            len(path.read_text().splitlines()) for path in (tree / "policy/web/static").glob("*.[cjh]*")
+        ),
     }
 
 
@@ -160,13 +222,18 @@ def traced(tree: Path) -> Figures:
         exec(f"from {module} import {name}", names)  # noqa: S102 - the place differs between revisions
     exec(SCENE, names)  # noqa: S102
     found: Figures = {}
-    for call in ("decide", "replan"):
-        lines = entered(call, names, str(tree))
+    for call in ("answer", "decide", "replan"):
+        lines, rooms = entered(call, names, str(tree))
         found |= {f"{call}: files entered": len(lines), f"{call}: lines run": sum(map(len, lines.values()))}
+        found |= {f"{call}: returns to a room already left": len(rooms) - len(set(rooms))}
     return found
 
 
 SCENE = """
+from policy.daemon.answer.answerer import Answerer
+from policy.daemon.passes.handover import Snapshot
+from policy.formats import wire
+from policy.site.config import Config
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 look = reading(
     [node("n1", used=0b00111111), node("n2", used=0b00001111), node("n3", used=0xFF), node("n4", used=0xFF)],
@@ -175,22 +242,29 @@ look = reading(
 )
 at_submission, in_a_pass, plan = book(look), book(look), Plan(BerthPolicy(), Settings())
 fields = submit(tres_per_job="gres/gpu:2")
+datagram, berthd = wire.encode("submit", fields), Answerer(Config(), "0", 1)
+berthd.take(Snapshot(book(look).cluster, frozenset(), "24.11.5", "recorded", ""), NOW)
 calls = {
+    "answer": lambda: berthd.answer(datagram, NOW),
     "decide": lambda: decide(fields, at_submission, BerthPolicy(), Settings(), NOW),
     "replan": lambda: plan.replan(in_a_pass, look.jobs),
 }
 """
 
 
-def entered(call: str, names: Mapping[str, object], tree: str) -> dict[str, set[int]]:
-    """Returns the lines of each file of the product that a call runs."""
+def entered(call: str, names: Mapping[str, object], tree: str) -> tuple[dict[str, set[int]], list[str]]:
+    """Returns the lines of each file of the product that a call runs, and the rooms in the order of its calls."""
     lines: dict[str, set[int]] = {}
+    rooms: list[str] = []
     within = tuple(f"{tree}/{name}/" for name in PYTHON)
 
     def trace(frame: object, _what: str, _argument: object) -> object:
         path = frame.f_code.co_filename  # type: ignore[attr-defined]
         if not path.startswith(within):
             return None
+        room = path.rpartition("/")[0]
+        if path not in lines and rooms[-1:] != [room]:
+            rooms.append(room)
         lines.setdefault(path, set()).add(frame.f_lineno)  # type: ignore[attr-defined]
         return trace
 
@@ -200,7 +274,7 @@ def entered(call: str, names: Mapping[str, object], tree: str) -> dict[str, set[
         names["calls"][call]()  # type: ignore[index]
     finally:
         sys.settrace(before)
-    return lines
+    return lines, rooms
 
 
 if __name__ == "__main__":
