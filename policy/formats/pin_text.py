@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from policy.formats import hostlist, segment
 from policy.formats.errors import TooLong
-from policy.formats.wire import number
+from policy.formats.reply import Reply
 
 MOST_BYTES = 1_024
 """Most bytes of an Extra or TRES text: Slurm refuses a submission or update with a longer one as a whole."""
@@ -41,35 +41,33 @@ def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> st
     return text
 
 
-def check(reply: Mapping[str, str], request: Mapping[str, str]) -> None:
-    """Raises TooLong if the plugin could not write the place of a reply into the job of a request."""
-    # Of the user's own text only the length is known, and that may be any number.
-    own_bytes = number(request, "extra_bytes") or 0
-    if not surely_fits(reply, own_bytes):
-        _check_texts(reply, request, own_bytes)
+def check(reply: Reply, own_bytes: int, asked_share: str, *, batch: bool) -> None:
+    """Raises TooLong if the plugin could not write the place of a reply into its job, beside the user's own bytes."""
+    gpus = ",".join(map(str, reply.gpus))
+    if not surely_fits(",".join(reply.nodes), gpus, own_bytes):
+        _check_texts(reply, gpus, own_bytes, asked_share, batch=batch)
 
 
-def surely_fits(reply: Mapping[str, str], own_bytes: int) -> bool:
+def surely_fits(nodes: str, gpus: str, own_bytes: int) -> bool:
     """Tells whether a place is so short that its texts need not be made to see that they fit: nearly all are.
 
     A byte of a node's name is at most 12 when it is escaped, a GPU with its comma 22 in each of two TRES; all else in
     the Extra has at most 100.
     """
-    return own_bytes + 12 * len(reply["nodes"]) + 22 * (len(reply["gpus"]) + 1) + 100 <= MOST_BYTES
+    return own_bytes + 12 * len(nodes) + 22 * (len(gpus) + 1) + 100 <= MOST_BYTES
 
 
-def _check_texts(reply: Mapping[str, str], request: Mapping[str, str], own_bytes: int) -> None:
-    guest, share = "guest" in reply, int(reply.get("share", "0"))
-    tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
-    asked = request.get("flag.gpu-share", request.get("flag.gpu_share", ""))
-    less = {"asked_share": asked} if asked.isdigit() and 0 < int(asked) < share else {}
-    more = {**tier, **less, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
-    nodes, gpus = reply["nodes"].split(","), reply["gpus"]
-    _values_that_fit(own_bytes, nodes, gpus, more)
-    whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)
-    kinds = ("seat",) if guest else ("shard",) if share else whole
-    by_job = request.get("client") != "batch" and not share
-    tres_text(kinds, gpus.split(","), share or (len(nodes) if by_job else 1))
+def _check_texts(reply: Reply, gpus: str, own_bytes: int, asked_share: str, *, batch: bool) -> None:
+    tier = {} if reply.share or not reply.way else {"tier": "opportunistic" if reply.guest else "guaranteed"}
+    less = {"asked_share": asked_share} if asked_share.isdigit() and 0 < int(asked_share) < reply.share else {}
+    share = {"share": str(reply.share)} if reply.share else {}
+    mem = {} if reply.gpu_mem is None else {"mem": str(reply.gpu_mem)}
+    way = {"way": reply.way} if reply.way else {}
+    _values_that_fit(own_bytes, reply.nodes, gpus, {**tier, **less, **share, **mem, **way})
+    whole = ("gpu", "seat") if reply.seats else ("gpu",)
+    kinds = ("seat",) if reply.guest else ("shard",) if reply.share else whole
+    by_job = not batch and not reply.share
+    tres_text(kinds, reply.gpus, reply.share or (len(reply.nodes) if by_job else 1))
 
 
 def _bytes(text: str) -> int:

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Mapping
 
-from policy.formats import segment
-
 KEY = "preflight"
 IS_ONE = "run"
 
@@ -26,10 +24,6 @@ def is_one(values: Mapping[str, str] | None) -> bool:
     return (values or {}).get(KEY) == IS_ONE
 
 
-def kept(reply: Mapping[str, str], value: str) -> dict[str, str]:
-    """Returns a reply with the mark in its segment; unchanged without a segment, or if that has no room."""
-    values = segment.fields(f"[berth/1 {reply['segment']}]") if "segment" in reply else None
-    if values is None or not _VALUE.fullmatch(value):
-        return dict(reply)
-    body = segment.body({**values, KEY: value})
-    return {**reply, "segment": body} if len(body) <= segment.MAX_BODY else dict(reply)
+def is_value(value: str) -> bool:
+    """Tells whether a submission's value is a mark."""
+    return bool(_VALUE.fullmatch(value))

@@ -95,13 +95,9 @@ def put(text: str, values: Mapping[str, str]) -> str:
     return text[: match.start()] + segment + text[match.end() :]
 
 
-def starts_now(text: str) -> bool:
-    """Tells whether the body of a segment names a place that is free now.
-
-    >>> starts_now(body({"state": "placed"})), starts_now(body({"state": "waiting"}))
-    (True, False)
-    """
-    return text.startswith("state=placed")
+def too_long(values: Mapping[str, str]) -> bool:
+    """Tells whether values are more than a segment may hold."""
+    return len(body(values)) > MAX_BODY
 
 
 def pins_nodes_alone(values: Mapping[str, str] | None) -> bool:

@@ -79,7 +79,7 @@ def _no_limits_by_model(put: Replaced) -> None:
 
 
 def _no_limits_by_model_at_submission(put: Replaced) -> None:
-    put.set(decide, "_counted", lambda *_: {})
+    put.set(decide, "_counted", lambda *_: "")
 
 
 def _an_eviction_forgets_the_request(put: Replaced) -> None:

@@ -11,19 +11,22 @@ from dataclasses import dataclass, field, replace
 from policy.cluster.partitions import least_gpus
 from policy.daemon.answer.held_places import HeldPlace, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
+from policy.daemon.answer.shorten import within
 from policy.daemon.answer.untaken import Untaken, uid_in
 from policy.daemon.passes.handover import Snapshot
+from policy.formats import reply as reply_text
 from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
 from policy.history.size_order import SizeOrder, asked_in
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide, only_watch, say_no, with_preflight
+from policy.plan.answer.decide import Decision, Moment, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.on_nodes import decide_nodes
-from policy.plan.answer.shorten import within
 from policy.plan.book import Book, never
 from policy.plan.claims import Claim, renumbered
 from policy.plan.free_places import FreePlaces
+from policy.request.submission import Submission
+from policy.request.submission import read as read_submission
 from policy.site import log
 from policy.site.config import Config
 
@@ -44,7 +47,7 @@ class _Said:
     datagram: bytes
     keeps: bool
     """True if the reply may stand ready for others."""
-    fields: dict[str, str]
+    submission: Submission
     decision: Decision
     reply: bytes
     at: float
@@ -179,8 +182,8 @@ class Answerer:
             self._said = self._gave = None
             self._fault(f"the job is left to Slurm; request: {datagram[:2_000]!r}", fault)
         try:
-            fields = wire.decode(datagram).fields
-            return wire.encode("pass", say_no(fields, _OUR_FAULT, now).fields)
+            submission = read_submission(wire.decode(datagram).fields)
+            return reply_text.encode(say_no(submission, _OUR_FAULT, now).reply)
         except Exception:  # noqa: BLE001 - the fault may be in these too; the plugin fails open
             return None
 
@@ -200,9 +203,10 @@ class Answerer:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
-        decision, reply = self._reply(message.fields, now, enough, _UNTAKEN if untaken else "")
+        submission = read_submission(message.fields)
+        decision, reply = self._reply(submission, now, enough, _UNTAKEN if untaken else "")
         state = 0 if self._book is None else self._book.state
-        self._said = _Said(datagram, keeps, message.fields, decision, reply, now, state)
+        self._said = _Said(datagram, keeps, submission, decision, reply, now, state)
         return reply
 
     def settle(self) -> None:
@@ -226,19 +230,19 @@ class Answerer:
             self._hold(asked.nonce.decode(), uid_in(datagram), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
         if said is not None:
-            self._count("place" if "nodes" in said.decision.fields else said.decision.verb)
-            acted = said.decision.verb in {"place", "later"} or "nodes" in said.decision.fields
-            if acted and "test" not in said.fields:
-                self._untaken.given(said.fields["nonce"], said.datagram, said.at)
+            submission, reply = said.submission, said.decision.reply
+            self._count("place" if reply.nodes else reply.verb)
+            if (reply.verb in {"place", "later"} or reply.nodes) and not submission.test:
+                self._untaken.given(submission.nonce, said.datagram, said.at)
             self._keep(said)
-            self._hold(said.fields["nonce"], said.fields["uid"], said.decision.claim, said.at)
+            self._hold(submission.nonce, str(submission.uid), said.decision.claim, said.at)
 
     def _keep(self, said: _Said) -> None:
         """Let a reply that was just made stand ready for others."""
         asked = asked_by(said.datagram) if said.keeps else None
         if asked is None or self._book is None:
             return
-        self._shelf.remember(asked, said.fields, said.at)
+        self._shelf.remember(asked, said.submission, said.at)
         if said.decision.claim is None and said.state == self._book.state:
             self._shelf.keep(asked, said.decision, said.reply, self._book, said.at)
 
@@ -250,7 +254,7 @@ class Answerer:
             self._nothing_ahead(fault)
             return False
 
-    def _expected(self, now: float) -> tuple[Book, Datagram, dict[str, str]] | None:
+    def _expected(self, now: float) -> tuple[Book, Datagram, Submission] | None:
         book = self._book
         if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
             return None
@@ -266,8 +270,8 @@ class Answerer:
         try:
             if (expected := self._expected(now)) is None:
                 return None
-            book, asked, fields = expected
-            decision, reply = self._reply(fields, now, enough)
+            book, asked, submission = expected
+            decision, reply = self._reply(submission, now, enough)
             self._shelf.keep(asked, decision, reply, book, now)
         except Exception as fault:  # noqa: BLE001 - as above
             self._nothing_ahead(fault)
@@ -279,11 +283,10 @@ class Answerer:
         self._shelf.forget(asked)
 
     def _reply(
-        self, fields: dict[str, str], now: float, enough: Callable[[], bool], leave: str = ""
+        self, submission: Submission, now: float, enough: Callable[[], bool], leave: str = ""
     ) -> tuple[Decision, bytes]:
-        made = say_no(fields, LeftToSlurm(leave, 216), now) if leave else self._decide(fields, now, enough)
-        decision = within(made, fields, now)
-        return decision, wire.encode(decision.verb, decision.fields)
+        made = say_no(submission, LeftToSlurm(leave, 216), now) if leave else self._decide(submission, now, enough)
+        return within(made, submission, now)
 
     def _count(self, verb: str) -> None:
         self._counters.answers += 1
@@ -295,41 +298,43 @@ class Answerer:
             self._complaints.add(complaint)
             log.error(complaint, 651)
 
-    def _decide(self, fields: dict[str, str], now: float, enough: Callable[[], bool]) -> Decision:
+    def _decide(self, submission: Submission, now: float, enough: Callable[[], bool]) -> Decision:
         if self._book is None:
-            return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
+            return say_no(submission, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
         if self._leave:
-            return self._plainly(with_preflight(say_no(fields, LeftToSlurm(self._leave, 217), now), fields), fields)
+            left = say_no(submission, LeftToSlurm(self._leave, 217), now)
+            return self._plainly(with_preflight(left, submission), submission)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         self._book.enough = enough
+        at = Moment(self._book, self._policy, self._settings, now, stale)
         try:
             if self._plain and not self._observe:
-                found = decide_nodes(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
-                return self._plainly(with_preflight(found, fields), fields)
-            decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
-            return only_watch(decision) if self._observe else self._in_order(decision, fields)
+                found = decide_nodes(submission, at, self._understanding)
+                return self._plainly(with_preflight(found, submission), submission)
+            decision = decide(submission, at, self._understanding)
+            return only_watch(decision) if self._observe else self._in_order(decision, submission)
         except BerthError as problem:
-            return say_no(fields, problem, now)
+            return say_no(submission, problem, now)
         except Exception as fault:  # noqa: BLE001 - as above
-            self._fault(f"the job is left to Slurm; request: {fields}", fault)
-            return say_no(fields, _OUR_FAULT, now)
+            self._fault(f"the job is left to Slurm; request: {dict(submission.texts)}", fault)
+            return say_no(submission, _OUR_FAULT, now)
 
-    def _plainly(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+    def _plainly(self, decision: Decision, submission: Submission) -> Decision:
         """The decision, with the GPUs that each node has which Slurm may choose, where Slurm chooses."""
-        if not self._plain or self._book is None or decision.verb != "pass":
+        if not self._plain or self._book is None or decision.reply.verb != "pass":
             return decision
-        least = least_gpus(self._book.cluster.fleet, fields.get("partition"))
-        return replace(decision, fields={**decision.fields, "node_gpus": str(least)}) if least else decision
+        least = least_gpus(self._book.cluster.fleet, submission.partition)
+        return replace(decision, reply=replace(decision.reply, least_gpus=least))
 
-    def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+    def _in_order(self, decision: Decision, submission: Submission) -> Decision:
         """The decision, with what the site's order adds to the job's priority."""
-        if self._order is None or decision.verb not in {"place", "later"}:
+        if self._order is None or decision.reply.verb not in {"place", "later"}:
             return decision
-        points = str(self._order.points(asked_in(fields)))
-        return replace(decision, fields={**decision.fields, "site_factor": points})
+        points = self._order.points(asked_in(submission.texts))
+        return replace(decision, reply=replace(decision.reply, site_factor=points))
 
     def _hold(self, nonce: str, uid: str, claim: Claim | None, now: float) -> None:
         if claim is None or not self._held.keeps(uid, now, packed=claim.share is not None):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from policy.plan.answer.decide import Decision
 from policy.plan.book import Book
 from policy.plan.claims import Claim
+from policy.request.submission import Submission
 
 _BEGINNING = b"berth/1 submit\nnonce="
 _NONCE = slice(len(_BEGINNING), len(_BEGINNING) + 16)
@@ -82,7 +83,7 @@ class _Lately:
     """A kind that was asked for: the last request, when, and whether it was one of several."""
 
     asked: Datagram
-    fields: dict[str, str]
+    submission: Submission
     at: float
     again: bool
     ready: Ready | None = None
@@ -115,12 +116,12 @@ class Shelf:
             lately.at, lately.again = now, True
             self._kinds[asked.kind] = lately
 
-    def remember(self, asked: Datagram, fields: dict[str, str], now: float) -> None:
+    def remember(self, asked: Datagram, submission: Submission, now: float) -> None:
         """Note a kind that no reply stood ready for; of those asked for lately it may be the one too many."""
         known = self._kinds.pop(asked.kind, None)
         if known is None and len(self._kinds) >= _MOST:
             del self._kinds[next(iter(self._kinds))]
-        self._kinds[asked.kind] = _Lately(asked, fields, now, again=known is not None)
+        self._kinds[asked.kind] = _Lately(asked, submission, now, again=known is not None)
 
     def keep(self, asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> None:
         """Let the reply to a kind stand ready; the book is still as it was when the reply was made."""
@@ -142,12 +143,12 @@ class Shelf:
         for lately in self._kinds.values():
             lately.ready, lately.looked = None, (0, 0)
 
-    def expected(self, book: Book, now: float) -> tuple[Datagram, dict[str, str]] | None:
+    def expected(self, book: Book, now: float) -> tuple[Datagram, Submission] | None:
         """A kind that will be asked for again, and for which nobody has looked since the book or the second changed."""
         looked = book.state, int(now)
         for lately in reversed(self._kinds.values()):
             if lately.again and lately.looked != looked and now < lately.at + _LATELY:
-                return lately.asked, lately.fields
+                return lately.asked, lately.submission
         return None
 
 
@@ -180,4 +181,4 @@ def _ready(asked: Datagram, decision: Decision, reply: bytes, book: Book, now: f
     # Its texts tell the second, and a picture that is too old by then is none to choose a place by.
     until = min(float(int(now) + 1), book.cluster.at + STALE_AFTER)
     around = tuple(reply.split(asked.nonce))
-    return Ready(decision.verb, around, decision.claim, book.state, until, limits)
+    return Ready(decision.reply.verb, around, decision.claim, book.state, until, limits)

@@ -1,6 +1,5 @@
-"""The decision: turns a submit request into a reply. It is a pure step, used by berthd and all other callers."""
+"""The decision: turns a submission into a reply. It is a pure step, used by berthd and all other callers."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,10 +14,9 @@ from policy.formats.errors import Answer, FormatError, Impossible, LeftToSlurm, 
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.formats.excluded_nodes import mark_of
 from policy.formats.messages import tagged
-from policy.formats.wire import number
+from policy.formats.reply import Reply
 from policy.placement.base import Berth, Policy
 from policy.plan.answer import message
-from policy.plan.answer.guest import Answer as GuestAnswer
 from policy.plan.answer.guest import on_a_seat, parked
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.segment_values import demanded, insisted_on, place_values
@@ -29,22 +27,25 @@ from policy.plan.splitting import first_of_splits, free_now
 from policy.plan.spreading import claims_on, parts_now
 from policy.request import counted, locality, splits, spread
 from policy.request.demand import ELSEWHERE, Demand
-from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
+from policy.request.parse import Request
 from policy.request.settings import Settings
 from policy.request.share import Share, foes_of, party
+from policy.request.submission import Submission
 from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
 
 MOST_NODES = 1_024
+
+_FEW_NODES = 16
+"""Nodes whose names are surely no longer than a job's record takes."""
 
 HoldsFor = Literal["one", "kind", "any limit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A reply's verb and fields, and the claim of the place, if there is one."""
+    """A reply, and the claim of the place, if there is one."""
 
-    verb: str
-    fields: dict[str, str]
+    reply: Reply
     claim: Claim | None = None
     holds_for: HoldsFor = "one"
     """The jobs that would get the same reply while the book does not change.
@@ -53,112 +54,132 @@ class Decision:
     limits, if they see the same GPUs free."""
 
 
-def decide(
-    fields: Mapping[str, str],
-    book: Book,
-    policy: Policy,
-    settings: Settings,
-    now: float,
-    understanding: Understanding | None = None,
-    stale: str = "",
-) -> Decision:
-    """Answers a submit request; `stale` says why the book is too old for a choice of place, empty if it is not."""
-    decision = _decide(fields, book, policy, settings, now, understanding, stale)
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All that a decision depends on beside the submission."""
+
+    book: Book
+    policy: Policy
+    settings: Settings
+    now: float
+    stale: str = ""
+    """The reason why the book is too old for a choice of place; empty if it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A submission that was read."""
+
+    submission: Submission
+    request: Request
+    demand: Demand
+    at: Moment
+    insists: locality.Insistence | None
+
+    def at_any_level(self) -> "_Case":
+        """Returns the same case for a job that insists on no level."""
+        return replace(self, demand=splits.at(self.demand, "any"))
+
+
+def decide(submission: Submission, at: Moment, understanding: Understanding | None = None) -> Decision:
+    """Answers a submission."""
+    decision = _decide(submission, at, understanding or Understanding())
+    reply = decision.reply
     try:
-        if "guest" in decision.fields:
-            pin_text.check(_longest_seat(decision.fields, book), fields)
-        elif decision.verb == "place":
-            pin_text.check(decision.fields, fields)
+        if reply.guest:
+            _check_texts(_longest_seat(reply, at.book), submission)
+        elif reply.verb == "place":
+            _check_texts(reply, submission)
     except TooLong as problem:
         # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
-        decision = say_no(fields, Never(str(problem), 412) if "guest" in decision.fields else problem, now)
-    return with_preflight(decision, fields)
+        decision = say_no(submission, Never(str(problem), 412) if reply.guest else problem, at.now)
+    return with_preflight(decision, submission)
 
 
-def with_preflight(decision: Decision, fields: Mapping[str, str]) -> Decision:
-    """Returns the decision with the job's pre-flight in its segment, where it has one."""
-    if preflight_mark.KEY not in fields:
+def with_preflight(decision: Decision, submission: Submission) -> Decision:
+    """Returns the decision with the job's pre-flight in its plan, where it has one."""
+    plan = decision.reply.plan
+    if not (plan and preflight_mark.is_value(submission.preflight)):
         return decision
-    return replace(decision, fields=preflight_mark.kept(decision.fields, fields[preflight_mark.KEY]))
+    marked = {**plan, preflight_mark.KEY: submission.preflight}
+    return decision if segment.too_long(marked) else replace(decision, reply=replace(decision.reply, plan=marked))
 
 
-def _longest_seat(reply: Mapping[str, str], book: Book) -> dict[str, str]:
+def _longest_seat(reply: Reply, book: Book) -> Reply:
     """Returns the reply with the longest values that a guest's Extra may have to hold on any later seat."""
     name = max(book.fleet.names, key=len, default="")
-    longest = {"nodes": name, "gpus": "63", "seats": "0", "share": "100", "mem": str(1 << 24), "way": "time"}
-    return {**reply, **longest}
+    return replace(reply, nodes=(name,), gpus=(63,), seats=False, share=100, gpu_mem=1 << 24, way="time")
 
 
-def _decide(
-    fields: Mapping[str, str],
-    book: Book,
-    policy: Policy,
-    settings: Settings,
-    now: float,
-    understanding: Understanding | None,
-    stale: str,
-) -> Decision:
+def _check_texts(reply: Reply, submission: Submission) -> None:
+    asked = submission.flags.get("gpu-share", "")
+    pin_text.check(reply, submission.extra_bytes, asked, batch=submission.batch)
+
+
+def _decide(submission: Submission, at: Moment, understanding: Understanding) -> Decision:
     try:
-        known = (understanding or Understanding()).of(fields, book.fleet)
-        request, demand = known.request, known.demand
-        if demand.share is not None:
-            uid = number(fields, "uid") or 0
-            sharing, mate = book.fleet.sharing, (uid, fields.get("name", ""))
-            picky = book.cluster.neighbours is not None and sharing.company_wait > 0
-            share = replace(
-                demand.share, party=party(uid, sharing), mate=mate, foes=foes_of(mate, sharing), picky=picky
-            )
-            demand = replace(demand, share=share)
-        elif demand.tier is not ALONE:
-            demand = replace(demand, user=number(fields, "uid") or 0)
+        if submission.wrong is not None:
+            raise submission.wrong
+        known = understanding.of(submission, at.book.fleet)
+        case = _case(submission, known.request, _users(known.demand, submission, at), at)
+        demand = case.demand
         if demand.tier.name == OPPORTUNISTIC:
-            if guest := _as_guest(fields, request, demand, book, policy, now, stale):
+            if guest := _as_guest(case):
                 return guest
-            demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
-        decision = _place(fields, request, demand, book, policy, settings, now, stale)
-        starts = segment.starts_now(decision.fields.get("segment", ""))
-        if book.cluster.rooms and not (stale or request.later):
-            left = _by_reservation(fields, request, demand, book, now, settings, starts=starts)
+            case = replace(case, demand=replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)))
+        decision = _place(case)
+        starts = decision.reply.plan.get("state") == "placed"
+        if at.book.cluster.rooms and not (at.stale or case.request.later):
+            left = _by_reservation(case, starts=starts)
             decision = left or decision
             starts |= left is not None
-        if demand.spread is None or stale or request.later or starts:
+        # Each task of an array starts on several nodes in the planner's passes.
+        if case.demand.spread is None or at.stale or case.request.later or starts or case.request.array:
             return decision
-        if request.array:
-            return decision  # each of its tasks starts so in the planner's passes
-        return _on_several_nodes(fields, request, demand, book, policy, settings, now) or decision
+        return _on_several_nodes(case) or decision
     except (Answer, FormatError) as answer:
-        return say_no(fields, answer, now)
+        return say_no(submission, answer, at.now)
+
+
+def _users(demand: Demand, submission: Submission, at: Moment) -> Demand:
+    """Returns the demand as that of this job's user, on whom hosts, guests and packed jobs depend."""
+    if demand.share is not None:
+        sharing, mate = at.book.fleet.sharing, (submission.uid, submission.name)
+        picky = at.book.cluster.neighbours is not None and sharing.company_wait > 0
+        share = replace(
+            demand.share, party=party(submission.uid, sharing), mate=mate, foes=foes_of(mate, sharing), picky=picky
+        )
+        return replace(demand, share=share)
+    return demand if demand.tier is ALONE else replace(demand, user=submission.uid)
+
+
+def _case(submission: Submission, request: Request, demand: Demand, at: Moment) -> _Case:
+    return _Case(submission, request, demand, at, _insistence(request, demand, at.book.fleet, at.settings))
 
 
 def only_watch(decision: Decision) -> Decision:
-    """Returns the decision for a site that only watches: the place is noted in the segment, and Slurm chooses."""
-    if decision.verb == "pass":
-        silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent", "licenses"}}
-        if segment.LATER not in silent.get("segment", "").partition(" ")[0]:
-            return Decision("pass", silent)
-    elif decision.verb not in {"place", "later"}:
+    """Returns the decision for a site that only watches: the place is noted in the plan, and Slurm chooses."""
+    reply = decision.reply
+    if reply.verb == "pass" and reply.plan.get("state") != segment.LATER:
+        return Decision(replace(reply, message="", urgent=False, licenses=""))
+    if reply.verb == "refuse":
         return decision
-    body = decision.fields["segment"]
-    values = segment.fields(f"[berth/1 {body}]") or {}
-    values["state"] = segment.OBSERVED
-    values.pop(OTHERS, None)
-    return Decision("pass", {"nonce": decision.fields["nonce"], "segment": segment.body(values)})
+    plan = {key: value for key, value in reply.plan.items() if key != OTHERS}
+    return Decision(Reply("pass", reply.nonce, plan={**plan, "state": segment.OBSERVED}))
 
 
-def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
+def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
     """Returns the reply without a place: left to Slurm, or refused if a Berth flag can never be met or is wrong."""
-    reason = str(answer)
-    urgent = isinstance(answer, Impossible)
-    try:
-        flags = flags_of(fields)
-    except FormatError as wrong_flag:
-        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(str(wrong_flag), WRONG_FLAG)})
+    nonce, flags, reason = submission.nonce, submission.flags, str(answer)
+    if submission.wrong_flag:
+        return Decision(Reply("refuse", nonce, message.line(str(submission.wrong), WRONG_FLAG)))
     message_id = _number_of(answer)
     if isinstance(answer, Never):
-        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(reason, message_id)})
-    values = {
+        return Decision(Reply("refuse", nonce, message.line(reason, message_id)))
+    urgent = isinstance(answer, Impossible)
+    plan = {
         "state": "passed",
-        "id": fields["nonce"],
+        "id": nonce,
         "at": str(int(now)),
         "why": tagged(reason, message_id),
         **{f"f.{name}": value for name, value in flags.items()},
@@ -167,13 +188,8 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
     for name in ("locality", "gpu-share", "gpu-tier"):
         if name in flags:
             notes.insert(0, f"--{name}: not acted on")
-    reply = {
-        "nonce": fields["nonce"],
-        "segment": segment.body(values),
-        "message": message.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes),
-        **({"urgent": "1"} if urgent else {}),
-    }
-    return Decision("pass", reply)
+    told = message.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes)
+    return Decision(Reply("pass", nonce, told, plan, urgent=urgent))
 
 
 WRONG_FLAG, TOO_LONG, NOT_READ, STALE, ON_SEVERAL_NODES = 401, 212, 224, 214, 225
@@ -187,29 +203,21 @@ def _number_of(answer: Exception) -> int:
     return answer.number if isinstance(answer, Answer) else NOT_READ
 
 
-def _place(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    book: Book,
-    policy: Policy,
-    settings: Settings,
-    now: float,
-    stale: str,
-) -> Decision:
-    insists = _insistence(request, demand, book.fleet, settings)
-    wide = splits.at(demand, "any")
-    demand = wide if insists is None else splits.at(demand, insists.level)
+def _place(case: _Case) -> Decision:
+    submission, request, at, insists = case.submission, case.request, case.at, case.insists
+    book, settings, policy = at.book, at.settings, at.policy
+    wide = splits.at(case.demand, "any")
+    demand = wide if insists is None else splits.at(case.demand, insists.level)
     if demand.level == "nvlink" and (never := _never_on_any_split(request, demand, book)):
         if request.locality is not None:
             raise Never(never, 404)
         # The site's rule applies only to jobs that can meet it; only a user's own flag can be refused.
         insists, demand = None, wide
-    wanted = wanted_gpus(fields)
-    if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
-        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts", 206)
-    if stale:
-        return _later(fields, request, wide, LeftToSlurm(stale, STALE), insists, now, settings)
+    case = replace(case, demand=wide, insists=insists)
+    if submission.gpus is not None and submission.gpus != demand.n * demand.k:
+        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {submission.gpus} that the request counts", 206)
+    if at.stale:
+        return _later(case, LeftToSlurm(at.stale, STALE))
     try:
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
@@ -223,60 +231,67 @@ def _place(
             _check_pin(settings, starts_now=False)
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, nothing
         except NotNow:
-            return _later(fields, request, wide, nothing, insists, now, settings)
-    demand = wide.on(len(berth.nodes))
-    begin = number(fields, "begin") or 0
-    start = max(start, float(begin) if begin > now else 0.0)
-    packed = not (start or request.later or nothing_in_sight) and book.takes_part(demand, berth.nodes, berth.mask)
-    values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
-    excluded = _excluded(fields, request, berth, book.fleet, settings)
-    values |= {OTHERS: mark_of(excluded)} if excluded else {}
-    body = segment.body(values)
-    if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
-        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job", 212)
+            return _later(case, nothing)
+    case = replace(case, demand=wide.on(len(berth.nodes)))
+    start = max(start, float(submission.begin) if submission.begin > at.now else 0.0)
+    return _pinned(case, berth, start, nothing_in_sight)
+
+
+def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | None) -> Decision:
+    """Returns the reply with a place that is free at `start`, 0 for now, or with one that is not in sight."""
+    submission, request, demand, at = case.submission, case.request, case.demand, case.at
+    waits = bool(start or request.later or nothing_in_sight)
+    packed = not waits and at.book.takes_part(demand, berth.nodes, berth.mask)
+    plan = place_values(submission.nonce, request, demand, berth, start, at.now, case.insists, packed=packed)
+    excluded = _excluded(case, berth)
+    plan |= {OTHERS: mark_of(excluded)} if excluded else {}
+    if demand.n > MOST_NODES or (demand.n > _FEW_NODES and segment.too_long(plan)):
+        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job", TOO_LONG)
     if nothing_in_sight:
-        why = tagged(nothing_in_sight, nothing_in_sight.number)
-        body = segment.body({**values, "state": "waiting", "why": why})
+        plan |= {"state": "waiting", "why": tagged(nothing_in_sight, nothing_in_sight.number)}
         message_id = nothing_in_sight.number
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
-        text = message.waiting(berth, demand, start - int(now), insists)
+        text = message.waiting(berth, demand, start - int(at.now), case.insists)
         message_id = 102
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
         message_id = 101
-    if "test" in fields:
+    if submission.test:
         # The full reason is only for a request that asks and does not submit.
         text += f"; {berth.why}"
-    reply = {
-        "nonce": fields["nonce"],
-        "nodes": values["nodes"],
-        "gpus": values["gpus"],
-        "seats": values["seats"],
-        **({"exc_nodes": excluded} if excluded else {}),
-        **_counted(book.fleet, demand, berth),
-        **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
-        **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
-        **_given(demand),
-        "segment": body,
-        "message": message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, settings)]),
-    }
+    reply = Reply(
+        "place",
+        submission.nonce,
+        message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, at.settings)]),
+        plan,
+        berth.names,
+        berth.gpus,
+        seats=plan["seats"] == "1",
+        excluded=excluded,
+        licenses=_counted(at.book.fleet, demand, berth),
+    )
+    if packed and demand.share:
+        reply = share_on_the_node(reply, demand.share, berth)
+    elif demand.tier.name == GUARANTEED:
+        reply = replace(reply, way=demand.host_way, gpu_mem=demand.gpu_mem)
     claim = None
-    if not (request.later or "test" in fields or nothing_in_sight):
+    if not (request.later or submission.test or nothing_in_sight):
         # Free GPUs are claimed at once: the next request is answered from the same picture.
-        claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
-    return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
+        claim = claim_on(at.book.fleet, demand, berth.nodes, berth.mask, start or at.book.cluster.at)
+    return Decision(_given(reply, demand), claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
 
 
-def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> dict[str, str]:
+def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> str:
     """Returns the licences that count whole GPUs by model."""
-    found = fleet.licences(berth.names, demand.k) if demand.share is None else {}
-    return {"licenses": counted.text(found)} if found else {}
+    return counted.text(fleet.licences(berth.names, demand.k)) if demand.share is None else ""
 
 
-def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
+def _excluded(case: _Case, berth: Berth) -> str:
+    """Returns the list of all other nodes, where the job excludes these."""
+    request, fleet = case.request, case.at.book.fleet
     # Slurm does not test a job that may not start yet; it gets its list when it may (daemon/write/lists.py).
-    if request.later or fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
+    if request.later or case.submission.excludes or not case.at.settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
 
@@ -301,31 +316,25 @@ def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settin
     return None if bound and found is not None and found.level in {"leaf", "pod"} else found
 
 
-def _on_several_nodes(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    book: Book,
-    policy: Policy,
-    settings: Settings,
-    now: float,
-) -> Decision | None:
+def _on_several_nodes(case: _Case) -> Decision | None:
     """Returns the reply for a job that Slurm starts now on several nodes as it likes; None if it has no room there."""
-    needs, insists = demand.spread, _insistence(request, demand, book.fleet, settings)
+    demand, at, insists = case.demand, case.at, case.insists
+    needs = demand.spread
     if needs is None or (insists is not None and insists.wait):
         return None
-    parts = parts_now(book, needs, demand.gpus, demand.limit)
-    if not parts or _is_free(demand, book, policy):
+    parts = parts_now(at.book, needs, demand.gpus, demand.limit)
+    if not parts or _is_free(demand, at.book, at.policy):
         return None
     said = f"it can start now on {len(parts)} nodes, where Slurm chooses its GPUs"
-    decision = say_no(fields, LeftToSlurm(said, ON_SEVERAL_NODES), now)
-    if request.batch and needs.restores:
-        decision = Decision("pass", _open(fields, request, demand, insists, now, LeftToSlurm(said, 107), settings))
+    if case.request.batch and needs.restores:
+        decision = _open(case, LeftToSlurm(said, 107))
+    else:
+        decision = say_no(case.submission, LeftToSlurm(said, ON_SEVERAL_NODES), at.now)
     if needs.model:
         licences = counted.text(counted.of(needs.model, demand.gpus))
-        decision = replace(decision, fields={**decision.fields, "licenses": licences})
-    first, *others = claims_on(needs, parts, book.cluster.at, demand.limit)
-    return decision if "test" in fields else replace(decision, claim=replace(first, others=tuple(others)))
+        decision = replace(decision, reply=replace(decision.reply, licenses=licences))
+    first, *others = claims_on(needs, parts, at.book.cluster.at, demand.limit)
+    return decision if case.submission.test else replace(decision, claim=replace(first, others=tuple(others)))
 
 
 def _is_free(demand: Demand, book: Book, policy: Policy) -> bool:
@@ -336,122 +345,83 @@ def _is_free(demand: Demand, book: Book, policy: Policy) -> bool:
     return False
 
 
-def _unplaced(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    insists: locality.Insistence | None,
-    now: float,
-    why: Answer,
-    more: Mapping[str, str],
-) -> dict[str, str]:
-    """Returns the segment's values for a job to which the planner gives a place later."""
+def _unplaced(case: _Case, why: Answer) -> dict[str, str]:
+    """Returns the plan of a job to which the planner gives a place later."""
     return {
         "state": segment.LATER,
-        "id": fields["nonce"],
-        **demanded(request, demand),
-        **insisted_on(insists),
-        "at": str(int(now)),
+        "id": case.submission.nonce,
+        **demanded(case.request, case.demand),
+        **insisted_on(case.insists),
+        "at": str(int(case.at.now)),
         "pins": "0",
         "why": tagged(why, why.number),
-        **more,
-        **request.said,
+        **case.request.said,
     }
 
 
-def _open(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    insists: locality.Insistence | None,
-    now: float,
-    why: Answer,
-    settings: Settings,
-) -> dict[str, str]:
-    """Returns the reply's fields for a job that keeps its user's request until the planner gives it a place."""
-    values = _unplaced(fields, request, demand, insists, now, why, {spread.OPEN: "1"})
-    told = message.line(str(why), why.number, message.notes_of(request, settings))
-    return {"nonce": fields["nonce"], "segment": segment.body(values), "message": told}
+def _open(case: _Case, why: Answer) -> Decision:
+    """Returns the reply for a job that keeps its user's request until the planner gives it a place."""
+    told = message.line(str(why), why.number, message.notes_of(case.request, case.at.settings))
+    return Decision(Reply("pass", case.submission.nonce, told, {**_unplaced(case, why), spread.OPEN: "1"}))
 
 
-def _by_reservation(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    book: Book,
-    now: float,
-    settings: Settings,
-    *,
-    starts: bool,
-) -> Decision | None:
+def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
     """Returns the reply for a job that Slurm may start now in a reservation, or beside what that one takes of a node.
 
     None if there is no room. A job that `starts` now goes in a magnetic reservation alone.
     """
-    insists, user, at = _insistence(request, demand, book.fleet, settings), number(fields, "uid") or 0, book.cluster.at
-    if request.het or "test" in fields or (insists is not None and insists.wait):
+    request, cluster, insists = case.request, case.at.book.cluster, case.insists
+    if request.het or case.submission.test or (insists is not None and insists.wait):
         return None
-    wide = splits.at(demand, "any")
-    name = reserved.first(book.cluster.rooms, wide, at, user, request.account, magnetic=starts)
+    case = case.at_any_level()
+    name = reserved.first(cluster.rooms, case.demand, cluster.at, case.submission.uid, request.account, magnetic=starts)
     if not name:
         return None
     why = LeftToSlurm(f"Slurm may start it by reservation {name}, where Slurm chooses its GPUs", 203)
-    if request.batch and demand.spread is not None and demand.spread.restores and not request.array:
-        return Decision("pass", _open(fields, request, wide, insists, now, why, settings))
-    return _later(fields, request, wide, why, insists, now, settings)
+    if request.batch and case.demand.spread is not None and case.demand.spread.restores and not request.array:
+        return _open(case, why)
+    return _later(case, why)
 
 
-def _later(
-    fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
-    why: Answer,
-    insists: locality.Insistence | None,
-    now: float,
-    settings: Settings,
-) -> Decision:
+def _later(case: _Case, why: Answer) -> Decision:
     """Returns the reply for a job without a place in sight; the planner looks for one in each pass."""
-    if fields.get("client") != "batch":
+    request, demand, settings = case.request, case.demand, case.at.settings
+    if not case.submission.batch:
         # srun and salloc use their own request for the first step, and a pin that comes later does not fit that.
         raise LeftToSlurm(str(why), why.number)
     if demand.n > MOST_NODES:
-        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned", 212)
+        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned", TOO_LONG)
     if demand.spread is not None and demand.spread.restores and not (request.array or settings.pin_ahead):
         # No later place would be pinned either, and Slurm may spread it.
-        return Decision("pass", _open(fields, request, demand, insists, now, why, settings))
-    values = _unplaced(fields, request, demand, insists, now, why, {})
-    reply = {
-        "nonce": fields["nonce"],
-        "n": str(demand.n),
-        "k": str(demand.k),
-        **({} if demand.share is None else {"share": str(demand.share.percent)}),
-        **_given(demand),
-        "segment": segment.body(values),
-        "message": message.line(f"no place is in sight yet: {why}", why.number, message.notes_of(request, settings)),
-    }
-    return Decision("later", reply, holds_for=_holds_for(request, demand, free_now=False))
+        return _open(case, why)
+    reply = Reply(
+        "later",
+        case.submission.nonce,
+        message.line(f"no place is in sight yet: {why}", why.number, message.notes_of(request, settings)),
+        _unplaced(case, why),
+        n=demand.n,
+        k=demand.k,
+        share=demand.share.percent if demand.share else 0,
+    )
+    return Decision(_given(reply, demand), holds_for=_holds_for(request, demand, free_now=False))
 
 
-def _as_guest(
-    fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
-) -> Decision | None:
+def _as_guest(case: _Case) -> Decision | None:
     """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
-    base = {**demanded(request, demand), **request.said}
-    if demand.tier.upgrade and not stale:
+    submission, demand, at = case.submission, case.demand, case.at
+    base = {**demanded(case.request, demand), **case.request.said}
+    if demand.tier.upgrade and not at.stale:
         with suppress(NotNow):
-            book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), policy)
+            at.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), at.policy)
             return None
+    claim = None
     try:
-        return Decision(*_with(on_a_seat(fields, base, demand, book, now, stale), _given(demand)))
+        reply, claim = on_a_seat(submission, base, demand, at.book, at.now, at.stale)
     except NotNow as nothing:
         if demand.tier.upgrade:
             return None
-        return Decision(*_with(parked(fields, base, nothing, now), _given(demand)))
-
-
-def _with(answer: GuestAnswer, more: Mapping[str, str]) -> GuestAnswer:
-    verb, reply, claim = answer
-    return verb, {**reply, **more}, claim
+        reply = parked(submission, base, nothing, at.now)
+    return Decision(_given(reply, demand), claim)
 
 
 def _host_notes(demand: Demand) -> list[str]:
@@ -463,28 +433,24 @@ def _host_notes(demand: Demand) -> list[str]:
     return [f"it may have a guest{fate}"]
 
 
-def _host_on_the_node(demand: Demand) -> dict[str, str]:
-    """Returns the values that the node needs about a job that may have a guest."""
-    mem = {} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}
-    return {"way": demand.host_way, **mem}
-
-
-def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
-    """Returns the values that the node needs about a packed job: the same numbers that it is planned with.
+def share_on_the_node(reply: Reply, share: Share, berth: Berth) -> Reply:
+    """Returns the reply with what the node needs about a packed job: the same numbers that it is planned with.
 
     The plugin tells the node beside them what was asked, where less than this is counted.
     """
-    mem = {"mem": str(berth.gpu_mem)} if berth.gpu_mem else {}
-    return {"share": str(max(share.percent, berth.percent)), **mem, "way": share.way}
+    return replace(reply, share=max(share.percent, berth.percent), gpu_mem=berth.gpu_mem or None, way=share.way)
 
 
-def _given(demand: Demand) -> dict[str, str]:
-    """Returns the CPUs and memory that were requested per GPU, and must now be given as numbers."""
-    return {
-        **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
-        **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
-        **({} if demand.mem_per_node is None else {"mem_per_node": str(demand.mem_per_node)}),
-    }
+def _given(reply: Reply, demand: Demand) -> Reply:
+    """Returns the reply with CPUs and memory that were requested per GPU, and must now be given as numbers."""
+    if demand.min_cpus is demand.min_cpus_per_node is demand.mem_per_node is None:
+        return reply
+    return replace(
+        reply,
+        min_cpus=demand.min_cpus,
+        min_cpus_per_node=demand.min_cpus_per_node,
+        mem_per_node=demand.mem_per_node,
+    )
 
 
 def _soonest(

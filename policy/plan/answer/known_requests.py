@@ -1,22 +1,19 @@
 """A cache of parsed requests: users submit the same few kinds again and again, often by the hundred."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from policy.cluster.allowed import AllowedNodes
 from policy.cluster.fit import on_fleet
 from policy.cluster.fleet import Fleet
-from policy.formats import preflight_mark
-from policy.formats.wire import number
 from policy.request.demand import Demand
-from policy.request.parse import Request, read
+from policy.request.parse import Request
+from policy.request.submission import Kind, Submission
 
 _MOST_BYTES = 8 << 20
 """Approximate limit of the cache, so that a flow of new kinds does not make berthd grow."""
 
 _BYTES_OF_ANY = 4_096
 _MOST_ONCE = 4_096
-_OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight_mark.KEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +36,32 @@ class Understanding:
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
-        self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
-        self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
+        self._known: dict[tuple[Kind, int | None], Known] = {}
+        self._of_any_limit: dict[Kind, Known] = {}
         self._once: dict[int, None] = {}
         """Hashes of kinds that came once, the oldest first."""
         self._bytes = 0
         self._allowed: AllowedNodes | None = None
 
-    def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
-        """Returns the kind of a request on this fleet, cached or new; LeftToSlurm and Never pass through."""
+    def of(self, submission: Submission, fleet: Fleet) -> Known:
+        """Returns the kind of a submission on this fleet, cached or new; LeftToSlurm and Never pass through."""
         if fleet is not self._fleet:
             self._forget_all(fleet)
-        limit = number(fields, "time_limit")
-        kind = frozenset(item for item in fields.items() if item[0] not in _OF_ONE_JOB)
-        if limit is not None:
-            kind -= {("time_limit", fields["time_limit"])}
-        if "begin" in fields:
-            kind |= {("begin", "")}
+        kind, limit = submission.kind, submission.minutes
         known = self._known.get((kind, limit))
         if known is None:
             other = self._of_any_limit.get(kind) if limit is not None else None
-            known = other.lasting(limit * 60) if other is not None and limit is not None else self._read(fields, fleet)
+            known = self._read(submission, fleet) if other is None or limit is None else other.lasting(limit * 60)
             if self._is_new(hash(kind)):
                 return known
-            size = _bytes_of(fields, known)
+            size = _bytes_of(submission, known)
             if size > _MOST_BYTES // 64:
                 return known
             if self._bytes + size > _MOST_BYTES:
                 self._forget_all(fleet)
             self._bytes += size
             self._known[kind, limit] = known
-            if limit is not None and "," not in fields.get("partition", ""):
+            if limit is not None and "," not in (submission.partition or ""):
                 # With several partitions the limit decides which may start it.
                 self._of_any_limit[kind] = known
         return known
@@ -86,8 +78,8 @@ class Understanding:
             self._allowed = AllowedNodes(fleet)
         self._fleet, self._known, self._of_any_limit, self._bytes = fleet, {}, {}, 0
 
-    def _read(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
-        request = read(fields)
+    def _read(self, submission: Submission, fleet: Fleet) -> Known:
+        request = submission.request()
         assert self._allowed is not None, "a fleet was given"  # noqa: S101 - narrows the type
         demand = on_fleet(request, fleet, self._allowed)
         if request.only or request.excluded:
@@ -96,10 +88,9 @@ class Understanding:
         return Known(request, demand)
 
 
-def _bytes_of(fields: Mapping[str, str], known: Known) -> int:
-    text = sum(map(len, fields.values()))
+def _bytes_of(submission: Submission, known: Known) -> int:
     return (
         _BYTES_OF_ANY
-        + 2 * text
+        + 2 * submission.length
         + known.demand.candidates.nbytes * (1 + len(known.demand.pools) + len(known.demand.splits))
     )

@@ -4,8 +4,6 @@ No job may wait longer than without it. So a job gets nodes only if it can start
 several of them: those are free together only if somebody keeps them free.
 """
 
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,72 +13,47 @@ from policy.cluster.fleet import Fleet
 from policy.formats import segment
 from policy.formats.errors import Answer, FormatError, LeftToSlurm
 from policy.formats.excluded_nodes import KEY as OTHERS
-from policy.formats.wire import number
-from policy.placement.base import Policy
+from policy.formats.reply import Reply
 from policy.plan.answer import message
-from policy.plan.answer.decide import Decision, decide, say_no
+from policy.plan.answer.decide import Decision, Moment, decide, say_no
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.book import Book
 from policy.request.demand import Demand
-from policy.request.settings import Settings
+from policy.request.nodes_alone import LEFT, without_model
+from policy.request.submission import Submission
 from policy.request.tiers import ALONE
 
-LEFT = 217
-"""Number of the message about a job whose nodes Slurm chooses too."""
 
-_BY_MODEL = re.compile(r"(gres/gpu)[:=]([A-Za-z0-9_.\-]*[A-Za-z_.\-][A-Za-z0-9_.\-]*)((?:[:=][0-9]{1,6})?)")
-_SLURMS_OWN = (
-    ("req_nodes", "its user names the nodes"),
-    ("array", "the tasks of an array start apart"),
-    ("het", "the parts of a heterogeneous job are settled together"),
-    ("flag.gpu-share", "GPUs have no parts on the plain layout"),
-    ("flag.gpu-tier", "GPUs have no seats on the plain layout"),
-)
-
-
-def decide_nodes(
-    fields: Mapping[str, str],
-    book: Book,
-    policy: Policy,
-    settings: Settings,
-    now: float,
-    understanding: Understanding,
-    stale: str = "",
-) -> Decision:
-    """Answers a submit request with nodes, or leaves the job to Slurm; it refuses nothing but a wrong flag."""
+def decide_nodes(submission: Submission, at: Moment, understanding: Understanding) -> Decision:
+    """Answers a submission with nodes, or leaves the job to Slurm; it refuses nothing but a wrong flag."""
+    fleet = at.book.fleet
     try:
-        asked, model = _without_model(fields)
-        _check(asked)
-        demand = understanding.of(asked, book.fleet).demand
+        if submission.wrong is not None:
+            raise submission.wrong
+        asked, model = without_model(submission)
+        demand = understanding.of(asked, fleet).demand
         if demand.tier is not ALONE or demand.share is not None or demand.guest_after is not None:
             raise LeftToSlurm("tiers and shares need the exact layout", LEFT)
         if demand.splits:
             raise LeftToSlurm("its number of nodes is Slurm's to settle; say -N", LEFT)
-        if not model and _several_models(demand, book.fleet):
+        if not model and _several_models(demand, fleet):
             raise LeftToSlurm("nodes with several GPU models could hold it; name one", LEFT)
     except (Answer, FormatError) as answer:
-        return _left(fields, answer, now)
-    waits = may_wait_pinned(demand, book.fleet)
-    decision = decide(
-        asked, book, policy, replace(settings, pin_ahead=settings.pin_ahead and waits), now, understanding, stale
-    )
-    if decision.verb == "refuse":
-        return _left(fields, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), now)
-    values = segment.fields(f"[berth/1 {decision.fields.get('segment', '')}]") or {}
-    starts_now = values.get("state") == "placed" and asked.keys().isdisjoint(("held", "begin", "dependency"))
-    if decision.verb == "pass":
+        return _left(submission, answer, at.now)
+    waits = may_wait_pinned(demand, fleet)
+    settings = replace(at.settings, pin_ahead=at.settings.pin_ahead and waits)
+    decision = decide(asked, replace(at, settings=settings), understanding)
+    reply = decision.reply
+    if reply.verb == "refuse":
+        return _left(submission, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), at.now)
+    if reply.verb == "pass":
         return _without(decision)
+    starts_now = reply.plan.get("state") == "placed" and not (submission.waits or submission.later)
     if not (starts_now or waits):
-        return _left(fields, LeftToSlurm("no node can start it now", LEFT), now)
-    values.pop(OTHERS, None)
-    values |= {segment.LAYOUT: segment.PLAIN, **({"model": model} if model else {})}
-    told = {
-        "nonce": fields["nonce"],
-        **({"nodes": values["nodes"]} if "nodes" in values else {}),
-        "segment": segment.body(values),
-        "message": message.on_nodes(values, now) if "nodes" in values else decision.fields["message"],
-    }
-    return Decision("pass", told, decision.claim)
+        return _left(submission, LeftToSlurm("no node can start it now", LEFT), at.now)
+    plan = {key: value for key, value in reply.plan.items() if key != OTHERS}
+    plan |= {segment.LAYOUT: segment.PLAIN, **({"model": model} if model else {})}
+    told = message.on_nodes(plan, at.now) if reply.nodes else reply.message
+    return Decision(Reply("pass", reply.nonce, told, plan, reply.nodes), decision.claim)
 
 
 def _several_models(demand: Demand, fleet: Fleet) -> bool:
@@ -88,35 +61,8 @@ def _several_models(demand: Demand, fleet: Fleet) -> bool:
     return len({fleet.models[place] for place in np.flatnonzero(demand.candidates).tolist()}) > 1
 
 
-def _without_model(fields: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Returns the request as if its GPU model were a feature, as the nodes of a plain layout have it, and the model."""
-    changed, models = dict(fields), set()
-    for key in ("tres_per_job", "tres_per_node", "tres_per_task"):
-        if match := _BY_MODEL.fullmatch(fields.get(key, "")):
-            changed[key] = match[1] + match[3]
-            models.add(match[2])
-    if len(models) > 1:
-        raise LeftToSlurm("it names several GPU models", LEFT)
-    model = next(iter(models), "")
-    if model:
-        changed["features"] = "&".join(filter(None, (fields.get("features", ""), model)))
-    return changed, model
-
-
-def _check(fields: Mapping[str, str]) -> None:
-    """Raises for a job whose nodes are not one fixed number of nodes, of Slurm's choice so far."""
-    for key, why in _SLURMS_OWN:
-        if key in fields:
-            raise LeftToSlurm(why, LEFT)
-    one_node = (number(fields, "min_nodes") or 1) == 1 and (number(fields, "num_tasks") or 1) == 1
-    if not (number(fields, "max_nodes") or one_node):
-        raise LeftToSlurm("its number of nodes is Slurm's to settle; say -N", LEFT)
-    if "tres_per_job" in fields and not number(fields, "max_nodes"):
-        raise LeftToSlurm("Slurm may spread its GPUs over nodes; say -N", LEFT)
-
-
-def _left(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
-    return _without(say_no(fields, answer if isinstance(answer, LeftToSlurm) else _mild(answer), now))
+def _left(submission: Submission, answer: Exception, now: float) -> Decision:
+    return _without(say_no(submission, answer if isinstance(answer, LeftToSlurm) else _mild(answer), now))
 
 
 def _mild(answer: Exception) -> Exception:
@@ -126,4 +72,4 @@ def _mild(answer: Exception) -> Exception:
 
 def _without(decision: Decision) -> Decision:
     """Returns the decision without what makes Slurm's own refusal louder: the user reads Slurm's words for it."""
-    return replace(decision, fields={key: value for key, value in decision.fields.items() if key != "urgent"})
+    return replace(decision, reply=replace(decision.reply, urgent=False))

@@ -35,9 +35,9 @@ class BesideSlurm:
     def submitted(self, task: "Task") -> None:
         """Answers a submission."""
         decision = self._answerer.answer(task, self._records.partition(task), self._clock.now)
-        if decision.verb == "refuse":
-            raise UsageError(f"job {task.job.id}: {decision.fields['message']}")
-        if decision.verb == "place":
+        if decision.reply.verb == "refuse":
+            raise UsageError(f"job {task.job.id}: {decision.reply.message}")
+        if decision.reply.verb == "place":
             names, mask, segment = pinned_by(decision)
             task.pin_to(tuple(self._world.fleet.index[name] for name in names), mask)
             task.segment = segment

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from policy.formats import segment
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
-from policy.plan.answer.decide import Decision, decide
+from policy.plan.answer.decide import Decision, Moment, decide
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.segment_values import moved
 from policy.plan.book import Book
@@ -21,6 +20,7 @@ from policy.plan.claims import Claim
 from policy.plan.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
+from policy.request.submission import read
 from policy.sharing.classes import Classes
 from policy.simulate.berthd.gateway import SimulatedGateway
 from policy.simulate.berthd.records import SlurmRecords, request_of
@@ -63,8 +63,9 @@ class SimulatedAnswerer:
     def answer(self, task: "Task", partition: str, now: float) -> Decision:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
-        request = request_of(task, partition)
-        decision = decide(request, self._book, self._policy, self._settings.site, EPOCH + now, self._understanding)
+        submission = read(request_of(task, partition))
+        at = Moment(self._book, self._policy, self._settings.site, EPOCH + now)
+        decision = decide(submission, at, self._understanding)
         if decision.claim is not None:
             self._book.claim(decision.claim)
             self._held[task.nonce] = _Held(decision.claim, now + (self._settings.delays or INSTANT).reserve)
@@ -191,7 +192,5 @@ class SimulatedPlanner:
 
 def pinned_by(decision: Decision) -> tuple[tuple[str, ...], int, dict[str, str]]:
     """Nodes, GPUs and segment of an answer that gives a place."""
-    fields = decision.fields
-    mask = sum(1 << int(place) for place in fields["gpus"].split(","))
-    values = segment.fields(f"[berth/1 {fields['segment']}]") or {}
-    return tuple(fields["nodes"].split(",")), mask, values
+    reply = decision.reply
+    return reply.nodes, sum(1 << place for place in reply.gpus), dict(reply.plan)

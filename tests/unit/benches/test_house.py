@@ -54,4 +54,4 @@ def test_a_trace_has_the_lines_of_the_product_alone(tmp_path: Path) -> None:
         exec(compile(f"def {path.stem}():\n    x = 1\n    return x\n", str(path), "exec"), names)  # noqa: S102
     names["calls"] = {"both": lambda: (names["a"](), names["other"]())}  # type: ignore[operator]
 
-    assert entered("both", names, str(tmp_path)) == {str(inside): {1, 2, 3}}
+    assert entered("both", names, str(tmp_path)) == ({str(inside): {1, 2, 3}}, [str(inside.parent)])

@@ -7,10 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.daemon.answer.answerer import Answerer
+from policy.daemon.answer.shorten import within
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
+from policy.formats.reply import Reply
 from policy.plan.answer.decide import Decision
-from policy.plan.answer.shorten import within
+from policy.request.submission import read
 from policy.site.config import Config
 from tests.examples import examples
 from tests.unit.policy_world import NONCE, NOW, book, node, reading, submit
@@ -101,16 +103,16 @@ def test_a_list_of_more_nodes_than_any_cluster_has_is_not_opened(text: str) -> N
 
 
 def test_of_a_reply_that_is_too_long_first_the_reason_goes_then_the_place() -> None:
-    fields = {"nonce": NONCE}
+    submission = read({"nonce": NONCE})
     values = {"state": "later", "asked": "x", "why": "because of " + "100 % " * 1_000}
-    cut = within(Decision("later", {"nonce": NONCE, "segment": segment.body(values)}), fields, NOW)
+    cut = wire.decode(within(Decision(Reply("later", NONCE, plan=values)), submission, NOW)[1])
     found = segment.fields(f"[berth/1 {cut.fields['segment']}]")
     assert cut.verb == "later"
     assert found is not None
     assert found["why"].startswith("because of 100 % ")
     assert found["why"].endswith("...")
     values["asked"] = "x" * 5_000
-    passed = within(Decision("later", {"nonce": NONCE, "segment": segment.body(values)}), fields, NOW)
+    passed = wire.decode(within(Decision(Reply("later", NONCE, plan=values)), submission, NOW)[1])
     assert passed.verb == "pass"
     assert "longer than can be kept" in passed.fields["message"]
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.tracker import open_book
 from policy.request.settings import Settings
 from tests.strategies import make_machine
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
 from topology.blocks import IN_NO_BLOCK, Blocks
 from topology.fabric import Fabric

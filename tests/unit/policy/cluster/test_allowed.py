@@ -17,12 +17,12 @@ from policy.cluster.allowed import (
 from policy.cluster.partitions import pools
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.book import Book
 from policy.plan.tracker import open_book
 from policy.request.settings import Settings
 from tests.examples import examples
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
 
 PARTITIONS = (PartitionFacts("gpu", default=True), PartitionFacts("fast"))

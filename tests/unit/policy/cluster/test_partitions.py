@@ -12,12 +12,12 @@ from policy.cluster.partitions import BLAMED_FOR, choose, others
 from policy.formats.segment import fields as segment_fields
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.changes import Change, Move, Release
 from policy.plan.move_reasons import STUCK_AFTER
 from policy.plan.plan import Plan
 from policy.request.parse import read
 from policy.request.settings import Settings
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy.plan.test_plan_events import World
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 

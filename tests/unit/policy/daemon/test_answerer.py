@@ -25,6 +25,7 @@ from policy.formats.errors import DaemonError
 from policy.plan.answer import known_requests
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.claims import Claim
+from policy.request.submission import read
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
@@ -493,11 +494,11 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
     understanding = Understanding()
     one, two = book(reading([node("n1")])), book(reading([node("n1"), node("n2")]))
 
-    once = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="0" * 16), one.fleet)
-    first = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="1" * 16), one.fleet)
-    again = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="2" * 16), one.fleet)
-    other = understanding.of(submit(tres_per_job="gres/gpu:2", nonce="3" * 16), one.fleet)
-    elsewhere = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="4" * 16), two.fleet)
+    once = understanding.of(read(submit(tres_per_job="gres/gpu:4", nonce="0" * 16)), one.fleet)
+    first = understanding.of(read(submit(tres_per_job="gres/gpu:4", nonce="1" * 16)), one.fleet)
+    again = understanding.of(read(submit(tres_per_job="gres/gpu:4", nonce="2" * 16)), one.fleet)
+    other = understanding.of(read(submit(tres_per_job="gres/gpu:2", nonce="3" * 16)), one.fleet)
+    elsewhere = understanding.of(read(submit(tres_per_job="gres/gpu:4", nonce="4" * 16)), two.fleet)
 
     assert once == first
     assert again is first
@@ -512,11 +513,11 @@ def test_what_is_remembered_of_requests_is_bounded(
 ) -> None:
     monkeypatch.setattr(known_requests, "_MOST_BYTES", limit)
     understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
-    understanding.of(submit(tres_per_job="gres/gpu:4"), fleet)
+    understanding.of(read(submit(tres_per_job="gres/gpu:4")), fleet)
     tracemalloc.start()
     for number in range(600):
         more = {key: value.format(number // 2, number // 2 + 90) for key, value in fields.items()}
-        understanding.of(submit(tres_per_job="gres/gpu:4", **more), fleet)
+        understanding.of(read(submit(tres_per_job="gres/gpu:4", **more)), fleet)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

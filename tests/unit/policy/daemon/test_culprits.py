@@ -12,11 +12,11 @@ from policy.daemon.write.culprits import APART_FOR, Culprits
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.waiting_jobs import Reader
 from policy.request.settings import Settings, Sharing
 from policy.site.config import Config
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, reading, submit
 from tests.unit.share_world import book, node, packed
 

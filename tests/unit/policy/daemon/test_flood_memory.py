@@ -12,6 +12,7 @@ from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.plan.answer import known_requests
 from policy.plan.tracker import open_book
+from policy.request.submission import read
 from policy.site.config import Config
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
 
@@ -58,7 +59,7 @@ def test_requests_that_are_all_different_leave_a_number_each_and_no_more_than_so
     held = []
     tracemalloc.start()
     for number in range(600):
-        understanding.of(submit(tres_per_job="gres/gpu:4", exc_nodes=f"x[{number}-{number + 90}]"), one)
+        understanding.of(read(submit(tres_per_job="gres/gpu:4", exc_nodes=f"x[{number}-{number + 90}]")), one)
         if number % 100 == 99:
             held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()

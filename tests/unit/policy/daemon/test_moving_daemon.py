@@ -13,7 +13,6 @@ from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.formats.wire import Message, check_submit
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.changes import Move
 from policy.plan.claims import Claim
 from policy.plan.plan import Plan
@@ -23,6 +22,7 @@ from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.told import Segment
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 from topology import files
 

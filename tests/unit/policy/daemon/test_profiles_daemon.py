@@ -15,11 +15,11 @@ from policy.daemon.passes.planner import Planner
 from policy.formats.errors import ConfigError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.request.settings import Settings, Sharing
 from policy.sharing.profiles import ProfileKey, Store, Verdict
 from policy.site.config import Config, load
 from tests.unit.company_world import ALONE
+from tests.unit.deciding import decide
 from tests.unit.guest_world import NOW, book, guest, host, node, reading
 from tests.unit.policy.daemon.test_guests_daemon import Channel, Slurm
 from tests.unit.policy_world import machine, submit

@@ -8,10 +8,10 @@ from policy.formats import hostlist, segment
 from policy.formats.excluded_nodes import KEY, MOST_BYTES, Others, is_ours, mark_of, of_the_user
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, node, reading, submit
 
 CLUSTERS = {

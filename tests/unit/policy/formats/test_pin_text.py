@@ -2,6 +2,7 @@
 
 import ctypes
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 
 from policy.formats import hostlist, pin_text, segment
 from policy.formats.errors import SlurmError, TooLong
+from policy.formats.reply import Reply as TypedReply
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from prolog_epilog.job import extra as on_the_node
+from tests.unit.deciding import Decision, decide
 from tests.unit.plugin_library import Reply, library, taken, text
 from tests.unit.policy_world import NOW, book, node, reading, submit
 
@@ -162,24 +164,24 @@ def test_an_extra_of_any_length_costs_no_memory() -> None:
     st.lists(st.integers(0, 63), min_size=1, max_size=64, unique=True),
     st.integers(0, 1_100),
     st.fixed_dictionaries(
-        {"seats": st.sampled_from(["0", "1"])},
+        {"seats": st.booleans()},
         optional={
-            "share": st.sampled_from(["1", "30", "100"]),
-            "mem": st.integers(0, 1 << 40).map(str),
+            "share": st.sampled_from([1, 30, 100]),
+            "gpu_mem": st.integers(0, 1 << 40),
             "way": st.sampled_from(["mps", "time"]),
-            "guest": st.just("1"),
+            "guest": st.just(value=True),
         },
     ),
-    st.sampled_from(["batch", "srun"]),
+    st.booleans(),
 )
 def test_a_place_that_surely_fits_does_fit(
-    nodes: list[str], gpus: list[int], own: int, more: dict[str, str], client: str
+    nodes: list[str], gpus: list[int], own: int, more: dict[str, Any], batch: bool
 ) -> None:
-    reply = {"nodes": ",".join(nodes), "gpus": ",".join(map(str, gpus)), **more}
+    reply, listed = TypedReply("place", "", nodes=tuple(nodes), gpus=tuple(gpus), **more), ",".join(map(str, gpus))
 
-    if pin_text.surely_fits(reply, own):
-        pin_text._check_texts(reply, {"client": client}, own)
+    if pin_text.surely_fits(",".join(nodes), listed, own):
+        pin_text._check_texts(reply, listed, own, "", batch=batch)
 
 
 def test_a_usual_place_surely_fits() -> None:
-    assert pin_text.surely_fits({"nodes": "gpu-a100-node0001", "gpus": "0,1,2,3,4,5,6,7"}, 100)
+    assert pin_text.surely_fits("gpu-a100-node0001", "0,1,2,3,4,5,6,7", 100)

@@ -16,9 +16,9 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Rese
 from policy.formats.wire import MESSAGE_BYTES
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide, only_watch
 from policy.plan.tracker import open_book
 from policy.request.settings import Settings
+from tests.unit.deciding import Decision, decide, only_watch
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
 from topology.fabric import NOBODY, Fabric
 from topology.machines import machine as named
@@ -81,7 +81,7 @@ def test_a_process_that_gets_the_fleet_of_another_answers_without_the_graph_libr
     asked = submit(tres_per_job="gres/gpu:2")
     (tmp_path / "book").write_bytes(pickle.dumps((asked, opened)))
     code = (
-        "import pickle, sys; from pathlib import Path; from policy.plan.answer.decide import decide; "
+        "import pickle, sys; from pathlib import Path; from tests.unit.deciding import decide; "
         "from policy.placement.berth import BerthPolicy; from policy.request.settings import Settings; "
         f"asked, opened = pickle.loads(Path({str(tmp_path / 'book')!r}).read_bytes()); "
         f"print(decide(asked, opened, BerthPolicy(), Settings(), {NOW}).verb, 'networkx' in sys.modules)"

@@ -8,7 +8,6 @@ import pytest
 from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.changes import Move
 from policy.plan.plan import Plan
@@ -17,6 +16,7 @@ from policy.request.settings import Settings
 from policy.sharing.classes import Classes, shown_by
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import Measured, ProfileKey, Store
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 
 SCORES = {

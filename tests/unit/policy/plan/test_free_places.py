@@ -17,6 +17,7 @@ from policy.plan.claims import claim_on
 from policy.plan.free_places import FreePlaces
 from policy.plan.tracker import open_book
 from policy.request.demand import Demand
+from policy.request.submission import read
 from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
@@ -88,7 +89,7 @@ def test_what_was_found_before_is_what_is_found_anew_also_after_claims(seed: int
     for _ in range(60):
         asked = {**chance.choice(kinds), **{key: a_request(chance)[key] for key in ("mem_per_node", "time_limit")}}
         try:
-            demand = known.of(asked, book.fleet).demand
+            demand = known.of(read(asked), book.fleet).demand
         except LeftToSlurm:
             continue  # more memory than a node has
 
@@ -114,7 +115,7 @@ def test_a_request_of_another_amount_needs_no_search_until_a_place_is_taken(monk
 
     def ask(mem: int, limit: int = 60) -> Demand:
         asked = submit(tres_per_job="gres/gpu:2", mem_per_node=str(mem), time_limit=str(limit))
-        demand = known.of(asked, book.fleet).demand
+        demand = known.of(read(asked), book.fleet).demand
         with suppress(NotNow):
             book.soonest(demand, POLICY)
         return demand
@@ -136,6 +137,6 @@ def test_few_places_are_kept() -> None:
 
     for cpus in range(1, 30):
         asked = submit(tres_per_job="gres/gpu:2", min_cpus=str(cpus))
-        book.soonest(known.of(asked, book.fleet).demand, POLICY)
+        book.soonest(known.of(read(asked), book.fleet).demand, POLICY)
 
     assert len(book.places) <= free_places.MOST

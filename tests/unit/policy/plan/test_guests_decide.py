@@ -12,12 +12,12 @@ from policy.formats.errors import ConfigError, FormatError, Never
 from policy.formats.flags import TIERS, Tier, parse_tier
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.answer.explain import rows
 from policy.plan.tracker import Picture
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import load
+from tests.unit.deciding import Decision, decide
 from tests.unit.guest_world import NOW, book, fleet, host, node, reading, running
 from tests.unit.policy_world import submit
 

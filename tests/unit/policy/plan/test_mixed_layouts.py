@@ -5,10 +5,10 @@ from __future__ import annotations
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.changes import Release
 from policy.plan.plan import Plan
 from policy.request.settings import Settings
+from tests.unit.deciding import Decision, decide
 
 from ...policy_world import NOW, book, node, reading, running, submit, waiting
 

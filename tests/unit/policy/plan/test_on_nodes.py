@@ -11,9 +11,7 @@ from policy.cluster.untyped import NodePins, numbered
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
@@ -21,6 +19,7 @@ from policy.plan.tracker import open_book
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.unit.deciding import Decision, decide_nodes
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit
 from topology.fabric import Fabric
 

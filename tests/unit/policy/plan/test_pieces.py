@@ -15,7 +15,6 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.keep_together import Leaves, clearly_better, is_piece
 from policy.placement.registry import create
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
 from policy.plan.tracker import Picture
@@ -23,6 +22,7 @@ from policy.request.demand import Demand
 from policy.request.settings import Settings
 from policy.request.share import Share
 from tests.examples import examples
+from tests.unit.deciding import decide
 from tests.unit.policy.plan.test_plan_crowd import FULL, given
 from tests.unit.policy.plan.test_plan_events import World, moves
 from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import OURS, create
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim
 from policy.plan.move_reasons import STUCK_AFTER
 from policy.plan.plan import Plan
 from policy.request.settings import Settings
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
 

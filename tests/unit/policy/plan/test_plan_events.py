@@ -11,7 +11,6 @@ from policy.formats.array_tasks import waiting_tasks
 from policy.formats.flags import parse_locality
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.changes import Change, Move
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.plan import Plan
@@ -19,6 +18,7 @@ from policy.plan.tracker import Picture
 from policy.request.locality import Insistence, SizeRule, binding, parse_rules, settle
 from policy.request.settings import Settings
 from tests.examples import examples
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 

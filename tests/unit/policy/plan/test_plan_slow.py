@@ -9,13 +9,13 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Policy
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.changes import Move
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import why
 from policy.request.settings import Settings
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 

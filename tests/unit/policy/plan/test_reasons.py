@@ -12,7 +12,6 @@ from policy.daemon.passes.watcher import Watcher
 from policy.formats import segment, wire
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide, only_watch
 from policy.plan.answer.observe import compare
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
@@ -20,6 +19,7 @@ from policy.plan.wait_reasons import KINDS, Reason, why
 from policy.plan.waiting_jobs import Waiting
 from policy.request.settings import Settings
 from policy.site.config import Config
+from tests.unit.deciding import decide, only_watch
 from tests.unit.guest_world import parked
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 

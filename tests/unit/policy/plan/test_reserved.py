@@ -12,11 +12,11 @@ from policy.cluster.reserved import admits, know_users_by
 from policy.daemon.known.users import names_of
 from policy.formats.slurm_facts import Reservation
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.changes import Release
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture, open_book
 from policy.request.settings import Settings
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 
 START, END = int(NOW) - 10, int(NOW) + 600

@@ -15,7 +15,6 @@ from policy.formats import segment
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobText, Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.answer.segment_values import moved
 from policy.plan.book import Book
 from policy.plan.changes import Move
@@ -27,6 +26,7 @@ from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, NOBODY, Share
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, machine, reading, running, submit, waiting
 from tests.unit.share_world import GPU_MIB, book, node, packed, packed_waiting, with_memory
 

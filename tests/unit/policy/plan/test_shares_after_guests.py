@@ -5,10 +5,10 @@ import pytest
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.answer.segment_values import moved
 from policy.plan.changes import Change, Evict, Move
 from policy.request.settings import Settings
+from tests.unit.deciding import decide
 from tests.unit.guest_world import NOW, book, guest, node, plan, running
 from tests.unit.policy_world import submit
 from tests.unit.share_world import packed, packed_waiting

@@ -14,7 +14,6 @@ from policy.daemon.known.profiles import load_fit
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.plan import Plan
@@ -24,6 +23,7 @@ from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, Mate, Share
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.profiles import Measured
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, reading, running, submit
 from tests.unit.share_world import fleet, node, packed, packed_waiting
 

@@ -11,7 +11,6 @@ from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.answer.segment_values import moved
 from policy.plan.changes import Change, Move, Release, parts_given_up
 from policy.plan.plan import Plan
@@ -20,6 +19,7 @@ from policy.plan.wait_reasons import why
 from policy.plan.waiting_jobs import nodes_avoided
 from policy.request.settings import Settings, Sharing
 from policy.slurm.interface import Pin
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NONCE, NOW, reading, running, submit, waiting
 from tests.unit.share_world import GPU_MIB, book, fleet, node, packed, packed_waiting
 

@@ -14,7 +14,6 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide
 from policy.plan.answer.segment_values import moved
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move
@@ -27,6 +26,7 @@ from policy.request.demand import Demand
 from policy.request.parse import read
 from policy.request.settings import Settings
 from tests.examples import examples
+from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 

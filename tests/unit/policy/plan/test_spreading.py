@@ -12,7 +12,6 @@ from policy.formats import segment
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide, only_watch
 from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
 from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, SOON_AGAIN, parts_now
@@ -24,6 +23,7 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
+from tests.unit.deciding import Decision, decide, only_watch
 from tests.unit.guest_world import guest
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from policy.cluster.fleet import Fleet
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
-from policy.plan.answer.decide import Decision, decide, only_watch
 from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
 from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, claims_on, parts_now
@@ -20,6 +19,7 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
+from tests.unit.deciding import Decision, decide, only_watch
 from tests.unit.policy.plan.test_spreading import FIVE, FULL, POLICY, SEVEN, on_several, used, values
 from tests.unit.policy_world import NOW, book, fleet, reading, submit, waiting
 

@@ -7,12 +7,12 @@ import pytest
 from policy.cluster.fleet import build_fleet
 from policy.formats.slurm_facts import NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.book import Book
 from policy.plan.changes import Move
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
+from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 
 POLICY = BerthPolicy()

@@ -15,12 +15,12 @@ from policy.daemon.write.pinned import COUNTED, PINNED, listed
 from policy.formats import segment, wire
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.decide import decide
 from policy.plan.tracker import open_book
 from policy.request import counted
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.unit.deciding import decide
 from tests.unit.plugin_whole import USER, Plugin, each_slurm, loaded
 from tests.unit.policy_world import NOW, node, reading, running, submit
 from tests.unit.policy_world import fleet as fleet_of

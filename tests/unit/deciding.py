@@ -1,0 +1,68 @@
+"""Answers submit requests in tests, and shows each reply as the plugin reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policy.formats import reply
+from policy.placement.base import Policy
+from policy.plan.answer import decide as answers
+from policy.plan.answer import on_nodes
+from policy.plan.answer.decide import Moment
+from policy.plan.answer.known_requests import Understanding
+from policy.plan.book import Book
+from policy.plan.claims import Claim
+from policy.request.settings import Settings
+from policy.request.submission import read
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision, with the text of each value of its reply."""
+
+    made: answers.Decision
+
+    @property
+    def verb(self) -> str:
+        return self.made.reply.verb
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return reply.fields(self.made.reply)
+
+    @property
+    def claim(self) -> Claim | None:
+        return self.made.claim
+
+    @property
+    def holds_for(self) -> str:
+        return self.made.holds_for
+
+
+def decide(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding | None = None,
+    stale: str = "",
+) -> Decision:
+    return Decision(answers.decide(read(fields), Moment(book, policy, settings, now, stale), understanding))
+
+
+def decide_nodes(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding,
+    stale: str = "",
+) -> Decision:
+    return Decision(on_nodes.decide_nodes(read(fields), Moment(book, policy, settings, now, stale), understanding))
+
+
+def only_watch(decision: Decision) -> Decision:
+    return Decision(answers.only_watch(decision.made))
