@@ -13,9 +13,10 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.bench.same_answers import unpacked
 
@@ -108,7 +109,7 @@ def replies(seed: int, count: int) -> Iterator[tuple[dict[str, str], str, dict[s
                 renew(now + of_cluster, frozenset(seen))
             asked = {**chance.choice(kinds), "nonce": f"{number:08x}{of_cluster:08x}", "uid": chance.choice("123")}
             seen.add(asked["nonce"])
-            reply = made.answer(wire.encode("submit", asked), now + of_cluster / 10)  # type: ignore[attr-defined]
+            reply = made.answer(wire.encode("submit", asked), now + of_cluster / 10)
             message = wire.decode(reply)
             values: dict[str, object] = dict(sorted(message.fields.items()))
             if "segment" in values:
@@ -125,15 +126,16 @@ def drawn(chance: random.Random) -> dict[str, str]:
     return fields
 
 
-def cluster(chance: random.Random) -> tuple[float, object, object]:
+def cluster(chance: random.Random) -> tuple[float, Any, Callable[[float, frozenset[str]], None]]:
     """Returns the time, an answering process with a drawn cluster, and what hands a new picture to it."""
     from policy.daemon.answer.answerer import Answerer  # noqa: PLC0415
     from policy.daemon.passes.handover import Snapshot  # noqa: PLC0415
+    from policy.plan.tracker import open_book  # noqa: PLC0415
     from policy.request.settings import Settings, Sharing  # noqa: PLC0415
     from policy.request.tiers import parse_default  # noqa: PLC0415
     from policy.site.config import Config  # noqa: PLC0415
     from tests.unit.guest_world import host  # noqa: PLC0415
-    from tests.unit.policy_world import NOW, open_book, reading, running, waiting  # noqa: PLC0415
+    from tests.unit.policy_world import NOW, reading, running, waiting  # noqa: PLC0415
     from tests.unit.share_world import fleet, node, packed  # noqa: PLC0415
 
     names = [f"n{number}" for number in range(1, chance.choice((1, 2, 4, 4)) + 1)]
