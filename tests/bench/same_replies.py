@@ -121,7 +121,7 @@ def replies(seed: int, count: int) -> Iterator[tuple[dict[str, str], str, dict[s
 def drawn(chance: random.Random) -> dict[str, str]:
     """Returns the values of a kind of request."""
     fields = {"client": chance.choice(("batch", "batch", "srun"))}
-    for key in {chance.choice(GPUS), *chance.sample(sorted(FIELDS), chance.choice((0, 0, 1, 1, 2, 5)))}:
+    for key in dict.fromkeys((chance.choice(GPUS), *chance.sample(sorted(FIELDS), chance.choice((0, 0, 1, 1, 2, 5))))):
         fields[key] = chance.choice(FIELDS[key] if chance.random() < RARELY else FIELDS[key][:3])
     return fields
 
