@@ -20,6 +20,9 @@ class MessageEntry(NamedTuple):
     """The advice: an action of the user or of an admin."""
 
 
+MOST_BYTES = 512
+"""Most bytes of a message that the plugin takes, with its id."""
+
 _TAG = re.compile(r" \[BERTH-([1-9][0-9]{2})\]\Z")
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from policy.formats import segment, wire
+from policy.formats import messages, segment, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import MOST_BYTES, fleet_for, queue_for
@@ -151,4 +151,4 @@ class Questions:
 
 def refusal(text: str) -> bytes:
     """No answer, and why."""
-    return wire.encode("refuse", {"message": text[: wire.MESSAGE_BYTES]})
+    return wire.encode("refuse", {"message": text[: messages.MOST_BYTES]})

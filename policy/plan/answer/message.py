@@ -4,8 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from policy.formats import hostlist
-from policy.formats.messages import tag
-from policy.formats.wire import MESSAGE_BYTES
+from policy.formats.messages import MOST_BYTES, tag
 from policy.placement.base import Berth
 from policy.request.demand import Demand
 from policy.request.locality import Insistence, binding
@@ -107,7 +106,7 @@ def line(text: str, number: int, more: Iterable[str] = ()) -> str:
     whole = "; ".join([f"berth: {text}", *more])
     whole = _NOT_PRINTABLE.sub("?", whole)
     end = tag(number)
-    most = MESSAGE_BYTES - len(end)
+    most = MOST_BYTES - len(end)
     return (whole if len(whole) <= most else whole[: most - 3] + "...") + end
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import policy.placement.base
 from policy.cluster.fleet import build_fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reservation
-from policy.formats.wire import MESSAGE_BYTES
+from policy.formats.messages import MOST_BYTES
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.plan.tracker import open_book
@@ -347,7 +347,7 @@ def test_a_message_is_one_printable_line_of_at_most_512_bytes() -> None:
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", features="ä" * 600 + "\n")
 
     message = decision.fields["message"]
-    assert len(message) <= MESSAGE_BYTES
+    assert len(message) <= MOST_BYTES
     assert message.isascii()
     assert message.isprintable()
 
