@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import policy.placement.base
 from policy.cluster.fleet import build_fleet
-from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.formats.messages import MOST_BYTES
+from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.plan.tracker import open_book
