@@ -21,8 +21,7 @@ and the lowest positions on it:
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,15 +79,6 @@ class Policy(ABC):
 
     name: str
 
-    sticky: bool = True
-    """Tells that a running job keeps its berth; a policy that is not sticky may place movable jobs anew."""
-
-    steady: bool = False
-    """Tells that a repeated call brings nothing new, so that a simulator can skip it.
-
-    The calls must be about the same jobs, these must hold what the policy gave them, and nothing else may have changed.
-    """
-
     weighs_scores: bool = False
     """Tells that it avoids slow GPUs; a job on several nodes may then wait for faster ones."""
 
@@ -105,30 +95,6 @@ class Policy(ABC):
     def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":  # noqa: ARG002 - for policies that know scores
         """Marks the nodes that the policy would ever give to a demand, so that plans for it count on no others."""
         return demand.candidates
-
-    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
-        """Returns the order in which the jobs of one pass are placed; the demands come in the queue's order."""
-        return range(len(demands))
-
-    def place_together(
-        self,
-        demands: "Sequence[Demand]",
-        view: "View",
-        held: "Sequence[Berth | None]" = (),  # noqa: ARG002 - for policies that move jobs
-    ) -> "list[Berth | None]":
-        """Places jobs that can start in one pass, in the queue's order; None for one that has to wait.
-
-        `held` are the berths of running jobs that may be moved; in `view` their GPUs count as free. The base class
-        places one job after another.
-        """
-        # All jobs share one copy of the view, from which each berth is taken off.
-        left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
-        berths: list[Berth | None] = [None] * len(demands)
-        for job in self.order(demands):
-            with suppress(NotNow):
-                berth = berths[job] = self.place(demands[job], left)
-                take_off(left, demands[job], berth)
-        return berths
 
     @staticmethod
     def fitting(demand: "Demand", view: "View") -> "Bools":

@@ -1,8 +1,5 @@
 """Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -10,14 +7,11 @@ import numpy as np
 
 from policy.cluster.shared.fragmentation import without_cpus
 from policy.formats.errors import NotNow
-from policy.placement.base import Berth, Policy, take_off
+from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES, Gang, choose, nearness
-from policy.placement.joint.together import place_together
-from policy.placement.published.pal import PalPolicy
 from policy.placement.speed import alike, fast_enough
 from policy.placement.too_slow import Bound, bounds, worthwhile
 from policy.request.demand import ANY_SPREAD
-from topology.fabric import NOBODY
 from topology.tables import Ints, positions
 
 if TYPE_CHECKING:
@@ -40,13 +34,6 @@ _MASKS_AT_ONCE = 70
 _SETS_COMPARED = 4
 """Sets with equal links for which nodes are searched; they differ in which nearby, fast nodes have them free."""
 
-_MOST_TOGETHER = 4_096
-"""Most free GPUs at which jobs are placed together.
-
-With more, they are placed one after another. For a spread job, only the roomiest leaves and nodes with about so many
-GPUs are searched.
-"""
-
 ALIKE_CPUS = 4
 """Step of GPUs without CPUs, in percent of a GPU; nodes in one step are compared by the GPUs left over."""
 
@@ -62,26 +49,19 @@ class BerthPolicy(Policy):
 
     Bandwidth is compared by the weakest pair, then by the sum. Among equal sets it prefers the one that breaks the
     fewest islands, then the node that other jobs need least, then the fullest, then the slowest GPUs. The nodes of a
-    gang are near each other, and jobs that may be moved are placed together (docs/placement.md).
+    gang are near each other (docs/placement.md).
     """
 
     name = "berth"
-    sticky = False
-    steady = True
     weighs_scores = True
     gathers_pieces = True
 
-    def __init__(self, *, move_s: float = 0.0) -> None:
-        """Sets the cost of a move in seconds; a running job moves only if it gains more in its remaining run time."""
-        self.move_s = move_s
-        self._published = PalPolicy()
+    def __init__(self) -> None:
         self._bounds: dict[tuple[str, int, int], tuple[Floats, list[Bound]]] = {}
         """Too slow nodes by class, nodes and GPUs on each, with the scores that tell so."""
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the best free set."""
-        if demand.n == ANY_SPREAD:
-            return self._anywhere(demand, view)
         fits = self.fitting(demand, view)
         return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
 
@@ -97,45 +77,6 @@ class BerthPolicy(Policy):
             exists = np.arange(scores.shape[1]) < fleet.size[:, None]
             known = self._bounds[key] = scores, bounds(np.where(exists, scores, np.inf), demand.n, demand.k)
         return worthwhile(demand.candidates, fleet.size >= demand.k, demand.n, known[1])
-
-    def place_together(
-        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
-    ) -> "list[Berth | None]":
-        """Places all jobs of a pass at once, if each may take any GPUs; else one after another."""
-        alike = any(demand.n > 1 for demand in demands)
-        if alike or len(demands) == 0 or int(np.bitwise_count(view.free).sum()) > _MOST_TOGETHER:
-            return super().place_together(demands, view, held)
-        berths = self._jointly(demands, view, held or [None] * len(demands))
-        # The search ignores cores and memory, which seldom run out before the GPUs.
-        return berths if _room_for_all(demands, berths, view) else super().place_together(demands, view, held)
-
-    def _jointly(
-        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
-    ) -> "list[Berth | None]":
-        # The result must beat PAL's placement, so it never costs more than that by the formula that both use.
-        at_worst = self._published.place_together(demands, view)
-        found = place_together(demands, view, held, self.move_s, at_worst)
-        why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
-        return [
-            None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), why)
-            for demand, masks in zip(demands, found, strict=True)
-        ]
-
-    def _anywhere(self, demand: "Demand", view: "View") -> Berth:
-        """Chooses one node if it is no slower than any spread over two nodes; else the best GPUs anywhere."""
-        fits = self.fitting(demand, view)
-        alone: Berth | None = None
-        if demand.k <= int(view.fleet.size[fits].max(initial=0)):
-            with suppress(NotNow):
-                alone = self._one_node(replace(demand, n=1), view, fits)
-        if alone is not None and (demand.k == 1 or alone.cost <= _least_beyond_a_node(demand, view)):
-            return alone
-        spread = self._jointly([demand], _in_reach(demand, view, fits), [None])[0]
-        if alone is not None and (spread is None or alone.cost <= spread.cost):
-            return alone
-        if spread is None:
-            raise NotNow(f"fewer than {demand.k} GPUs are free", 300)
-        return spread
 
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         tables = view.fleet.tables
@@ -289,37 +230,6 @@ def _least_missed(demand: "Demand", view: "View", best: Ints) -> int:
         best = best[room == room.min()]
     table = view.fleet.scores_of(demand.app_class)
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
-
-
-def _room_for_all(demands: "Sequence[Demand]", berths: "Sequence[Berth | None]", view: "View") -> bool:
-    """Tells whether the nodes have the CPUs and the memory for all of these berths together."""
-    left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
-    for demand, berth in zip(demands, berths, strict=True):
-        if berth is not None:
-            take_off(left, demand, berth)
-    return bool((left.cpus >= 0).all() and (left.mem >= 0).all())
-
-
-def _least_beyond_a_node(demand: "Demand", view: "View") -> float:
-    costs = view.fleet.costs
-    levels = ("nvlink", "leaf", "pod", "any")
-    return min(costs.locality(demand.model, demand.app_class, level, demand.gpus) for level in levels)
-
-
-def _in_reach(demand: "Demand", view: "View", fits: "Bools") -> "View":
-    """Returns a view with about `_MOST_TOGETHER` free GPUs at most: the leaves and nodes with most free."""
-    free = np.where(fits, view.free, 0)
-    counts = np.bitwise_count(free).astype(np.int64)
-    if counts.sum() <= _MOST_TOGETHER:
-        return view.with_free(free)
-    leaf = view.fleet.fabric.leaf
-    known = leaf != NOBODY
-    of_leaf = np.where(known, np.bincount(leaf[known], counts[known], int(leaf.max(initial=0)) + 1)[leaf], counts)
-    order = np.lexsort((-counts, leaf, -of_leaf))
-    enough = int(np.searchsorted(np.cumsum(counts[order]), max(demand.k, _MOST_TOGETHER))) + 1
-    near = np.zeros_like(free)
-    near[order[:enough]] = free[order[:enough]]
-    return view.with_free(near)
 
 
 def _islands(kept: int, broken: int) -> str:

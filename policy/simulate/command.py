@@ -186,9 +186,6 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
         metavar="PART",
         help="slurm, berthd: share of the jobs, 0 to 1, that may be moved while they run",
     )
-    group.add_argument(
-        "--spread", action="store_true", help="slurm: split jobs without a number of nodes over nodes in any way"
-    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -293,7 +290,6 @@ _AS_THEY_ARE = (
         "weigh_waits",
         "quotas",
         "borrow",
-        "spread",
         "movable",
         "history",
     ),

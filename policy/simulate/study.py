@@ -67,7 +67,6 @@ class Study:
     weigh_waits: bool = False
     quotas: str = ""
     borrow: float = 0.0
-    spread: bool = False
     movable: float = 0.0
     """Part of the jobs with `--movable`; running ones are moved where that is worth it."""
     history: str = ""
@@ -214,7 +213,7 @@ def check(study: Study) -> None:
             )
 
 
-_NOT_WITH_BERTHD = ("spread", "weigh_waits")
+_NOT_WITH_BERTHD = ("weigh_waits",)
 
 
 def _check_berthd(study: Study) -> None:

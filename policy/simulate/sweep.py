@@ -103,7 +103,8 @@ PUBLISHED_REPEAT = 2.0
 
 
 def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
-    from policy.simulate.pal_rounds.rounds import RoundsSettings, run  # noqa: PLC0415 - each mode loads its own simulator
+    from policy.simulate.pal_rounds.round_policies import in_rounds  # noqa: PLC0415 - each mode loads its own simulator
+    from policy.simulate.pal_rounds.rounds import RoundsSettings, run  # noqa: PLC0415
 
     settings = RoundsSettings(
         round_s=study.round,
@@ -115,7 +116,9 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) ->
         events=_events(study, fleet),
         seed=cell.seed,
     )
-    return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
+    base = _without_sticky(cell.policy)
+    sticky = base != cell.policy if base != cell.policy or base in _BOTH_WAYS else None
+    return run(jobs, fleet, in_rounds(policy_named(cell.policy, cell.seed), sticky=sticky), settings)
 
 
 def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
@@ -132,7 +135,6 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         backfill=study.backfill is not False,
         bf_interval_s=study.bf_interval,
         pinned=not (plain or by_berthd),
-        spread=study.spread,
         locality=LocalityRule(locality.level, waited, study.weigh_waits, splits=not plain)
         if locality
         else LocalityRule(),
@@ -183,20 +185,21 @@ def verify(study: Study, trace: Trace) -> AbstractSet[str]:
 def policy_named(name: str, seed: int) -> Policy:
     """Returns a policy by its name on the command line.
 
-    `NAME-sticky` keeps running jobs where they are, NAME may move them.
+    In rounds `NAME-sticky` keeps running jobs where they are.
     """
-    from policy.placement.registry import create, policies  # noqa: PLC0415
+    from policy.placement.registry import create  # noqa: PLC0415
 
     if name == BY_BERTHD:
         return create("berth")
+    base = _without_sticky(name)
+    return create(base, seed=seed) if base in _DRAWING else create(base)
+
+
+def _without_sticky(name: str) -> str:
+    from policy.placement.registry import policies  # noqa: PLC0415
+
     # Another package's policy may really have such a name.
-    base = name if name in policies() else name.removesuffix("-sticky")
-    options: dict[str, object] = {}
-    if base != name or base in _BOTH_WAYS:
-        options["sticky"] = base != name
-    if base in _DRAWING:
-        options["seed"] = seed
-    return create(base, **options)
+    return name if name in policies() else name.removesuffix("-sticky")
 
 
 _BOTH_WAYS = ("packed", "random")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from policy.placement.base import Berth, positions
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.placement_speed import ARTIFACT, PalArtifact, its_folder
 from tests.bench.published import TRACES
@@ -23,7 +24,6 @@ from tests.bench.simulate import data_folder, sia_fleet, sia_trace
 
 if TYPE_CHECKING:
     from policy.cluster.view import View
-    from policy.placement.base import Policy
     from policy.request.demand import Demand
 
 THEIR_CLASS = {"compute": "A", "mixed": "B", "memory": "C", "D": "D"}
@@ -34,7 +34,7 @@ CASES = (("pal", False), ("pm_first", False), ("packed", False), ("packed", True
 class Checked:
     """A policy whose answers are compared with the artifact's."""
 
-    def __init__(self, policy: Policy, artifact: PalArtifact, placer: Any) -> None:
+    def __init__(self, policy: RoundPolicy, artifact: PalArtifact, placer: Any) -> None:
         self._ours, self._artifact, self._placer = policy.place_together, artifact, placer
         self.placements = self.different = 0
 
@@ -73,7 +73,7 @@ def main() -> int:
             artifact = PalArtifact(
                 Path(checkout).resolve(), {THEIR_CLASS[one]: table for one, table in fleet.scores.items()}
             )
-            policy = create(name.replace("_", "-"), sticky=sticky)
+            policy = in_rounds(create(name.replace("_", "-")), sticky=sticky)
             with its_folder():
                 checked = Checked(policy, artifact, artifact.placer(name))
                 policy.place_together = checked  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from policy.placement.base import Policy
 from policy.placement.registry import create
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.paper.relaxation import Relaxation
 from tests.bench.paper.slowness import Slowness
@@ -41,10 +42,10 @@ class Pair:
     """By policy, then by figure."""
 
 
-def contestants(family: Family, seed: int) -> Iterator[tuple[str, Policy, bool]]:
+def contestants(family: Family, seed: int) -> Iterator[tuple[str, Policy | RoundPolicy, bool]]:
     """Names, policies, and whether each is told what the detector finds."""
     watched = family.weather is not None
-    yield "berth", create("berth", move_s=family.move_s), watched
+    yield "berth", in_rounds(create("berth"), move_s=family.move_s), watched
     yield "pal", create("pal"), False
     yield "pinned-random", create("pinned-random", seed=seed), False
     if watched:

@@ -23,9 +23,9 @@ import numpy as np
 
 from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
-from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build
 from tests.bench.paper.draw import measured_runs
@@ -64,12 +64,12 @@ class Row:
     useful: float
 
 
-def policy_named(name: str) -> Policy:
+def policy_named(name: str) -> RoundPolicy:
     """As on the command line."""
     kind, _, sticky = name.partition("-sticky")
     if kind in {"packed", "random"}:
-        return create(kind, sticky=bool(name != kind and not sticky))
-    return create(name)
+        return in_rounds(create(kind), sticky=bool(name != kind and not sticky))
+    return in_rounds(create(name))
 
 
 def sia(number: int, order: str, policy: str) -> Row:

@@ -183,6 +183,6 @@ def fleet_of(scores: Mapping[str, Floats]) -> Fleet:
 
 def judged(jobs: Sequence[TraceJob], fleet: Fleet, policy: str, truth: Mapping[str, Floats]) -> tuple[float, float]:
     """Mean JCT and makespan of a policy where jobs meet this truth."""
-    placed = create("packed", sticky=True) if policy == "packed-sticky" else create(policy)
+    placed = create(policy.removesuffix("-sticky"))
     found = run(jobs, fleet, placed, RoundsSettings(), truth=truth).figures()
     return float(str(found["avg_jct_s"])), float(str(found["makespan_s"]))

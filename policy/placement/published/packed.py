@@ -22,10 +22,6 @@ class PackedPolicy(Policy):
     """
 
     name = "packed"
-    steady = True
-
-    def __init__(self, *, sticky: bool = True) -> None:
-        self.sticky = sticky
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the tightest fit."""

@@ -35,18 +35,16 @@ class PalPolicy(PmFirstPolicy):
     def __init__(
         self,
         *,
-        sticky: bool = False,
         binning: Binning = "artifact",
-        sort_classes: bool = True,
         across: float | None = None,
         tie: Tie = "emptiest",
     ) -> None:
         """Sets options that differ from the published behaviour.
 
         `across` is the penalty for more than one node that the policy assumes; with None it is the fleet's cost model
-        for any two nodes. The other options are those of PM-First.
+        for any two nodes.
         """
-        super().__init__(sticky=sticky, binning=binning, sort_classes=sort_classes)
+        super().__init__(binning=binning)
         self.across = across
         self.tie = tie
 

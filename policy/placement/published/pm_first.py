@@ -1,6 +1,6 @@
 """The policy `pm_first`: the fastest free GPUs by binned score, on any nodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
     from topology.tables import Ints
 
-CLASSES = ("compute", "mixed", "memory")
-"""From the class that loses most on a slow GPU to the one that loses least; others follow by name."""
-
 
 class PmFirstPolicy(Policy):
     """PM-First of PAL: takes GPUs by bin, whole groups before parts, nodes that match best first.
@@ -30,24 +27,11 @@ class PmFirstPolicy(Policy):
     """
 
     name = "pm-first"
-    steady = True
 
-    def __init__(self, *, sticky: bool = False, binning: Binning = "artifact", sort_classes: bool = True) -> None:
-        """Sets options that differ from the published behaviour.
-
-        `sticky` keeps running jobs where they are. For `binning` see `policy.placement.published.bins`. Without
-        `sort_classes` jobs are placed in the queue's order.
-        """
-        self.sticky = sticky
+    def __init__(self, *, binning: Binning = "artifact") -> None:
+        """Sets the binning, see `policy.placement.published.bins`."""
         self.binning: Binning = binning
-        self.sort_classes = sort_classes
         self._bins: dict[str, tuple[Floats | None, Ints, Bins]] = {}
-
-    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
-        """Returns the most sensitive class first."""
-        if not self.sort_classes:
-            return range(len(demands))
-        return sorted(range(len(demands)), key=lambda job: class_rank(demands[job].app_class))
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the fastest GPUs."""
@@ -112,8 +96,3 @@ def allowing(free: "Ints", bins: Bins) -> "Iterator[tuple[float, Ints, Ints]]":
     for score, group in zip(bins.values, bins.upto, strict=True):
         here = free & group
         yield score, here, np.bitwise_count(here).astype(np.int64)
-
-
-def class_rank(app_class: str) -> tuple[int, str]:
-    """Returns the sort key of a class, the most sensitive first."""
-    return (CLASSES.index(app_class) if app_class in CLASSES else len(CLASSES), app_class)

@@ -27,9 +27,8 @@ class RandomPolicy(Policy):
 
     name = "random"
 
-    def __init__(self, *, sticky: bool = True, seed: int = SEED, draw: Random | None = None) -> None:
+    def __init__(self, *, seed: int = SEED, draw: Random | None = None) -> None:
         """Uses the generator `draw`, or a new one with this seed."""
-        self.sticky = sticky
         self._draw = draw or Random(seed)  # noqa: S311 - a control in experiments, not a secret
 
     def place(self, demand: "Demand", view: "View") -> Berth:
@@ -45,10 +44,8 @@ class PinnedRandomPolicy(Policy):
     """
 
     name = "pinned-random"
-    steady = True
 
-    def __init__(self, *, sticky: bool = True, seed: int = SEED) -> None:
-        self.sticky = sticky
+    def __init__(self, *, seed: int = SEED) -> None:
         self.seed = seed
 
     def place(self, demand: "Demand", view: "View") -> Berth:

@@ -24,6 +24,7 @@ from policy.formats.errors import Never, NotNow
 from policy.placement.base import positions
 from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed, RoundWatch
 from policy.simulate.pal_rounds.orders import UNCHANGING, JobProgress, order_named
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
 
@@ -72,7 +73,7 @@ class RoundsSettings:
 def run(
     jobs: "Sequence[TraceJob]",
     fleet: "Fleet",
-    policy: "Policy",
+    policy: "Policy | RoundPolicy",
     settings: RoundsSettings | None = None,
     *,
     truth: "Mapping[str, Floats] | None" = None,
@@ -83,7 +84,8 @@ def run(
     Policies use `fleet.scores`; jobs progress by `truth`, which is the same unless given.
     """
     began = time.perf_counter()
-    simulation = _Simulation(jobs, fleet, policy, settings or RoundsSettings(), truth, watch)
+    playing = policy if isinstance(policy, RoundPolicy) else in_rounds(policy)
+    simulation = _Simulation(jobs, fleet, playing, settings or RoundsSettings(), truth, watch)
     simulation.run()
     return simulation.outcome(time.perf_counter() - began)
 
@@ -110,7 +112,7 @@ class _Simulation:
         self,
         jobs: "Sequence[TraceJob]",
         fleet: "Fleet",
-        policy: "Policy",
+        policy: RoundPolicy,
         settings: RoundsSettings,
         truth: "Mapping[str, Floats] | None",
         watch: RoundWatch | None,

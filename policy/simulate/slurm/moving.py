@@ -15,7 +15,7 @@ from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
 from policy.plan.relocation.remaining import within
 from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
-from policy.request.demand import A_YEAR, ANY_SPREAD
+from policy.request.demand import A_YEAR
 from policy.request.settings import RelocationRules
 from policy.simulate.slurm.backfill.profile import BackfillProfile
 
@@ -104,11 +104,10 @@ class Relocator:
         self.moves += len(moved)
 
     def _waits(self, task: "Task", now: float) -> bool:
-        several = task.demand.gpus > 1 and task.demand.n != ANY_SPREAD
-        return several and now - self._waits_since[task.index] >= self.rules.after
+        return task.demand.gpus > 1 and now - self._waits_since[task.index] >= self.rules.after
 
     def _may_move(self, task: "Task") -> bool:
-        if task.job.id not in self.movable or task.berth is None or task.demand.n == ANY_SPREAD:
+        if task.job.id not in self.movable or task.berth is None:
             return False
         if any(mask != task.berth.masks[0] for mask in task.berth.masks):
             return False

@@ -20,7 +20,7 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan.roll_out import MOST_JOBS
 from policy.plan.splitting import ends_sooner, free_now
-from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
+from policy.request.demand import A_YEAR, Demand
 from policy.simulate.slurm.backfill.ahead import pin_fits
 from policy.simulate.slurm.backfill.profile import BackfillProfile
 from policy.simulate.slurm.backfill.stepped import SteppedBackfill
@@ -192,8 +192,8 @@ class QueuePasses:
         shortest = _shortest_from(tasks)
         for place, task in enumerate(tasks):
             # Once no job further down can start, the plans of this pass change nothing.
-            for shape, least, durations in shortest:
-                if profile.longest(least) >= durations[place] and self._ledger.fits((shape,)):
+            for shape, durations in shortest:
+                if profile.longest(shape[1]) >= durations[place] and self._ledger.fits((shape,)):
                     break
             else:
                 return
@@ -201,7 +201,7 @@ class QueuePasses:
             if task.pin:
                 self._walk_pinned(task, profile, now)
                 continue
-            least = min(map(_per_node, task.shapes))
+            least = min(k for _, k in task.shapes)
             if profile.longest(least) >= duration and self._try(task, profile.open_for(duration), now, profile):
                 profile.touch(task.berth.nodes if task.berth else ())
                 continue
@@ -291,7 +291,7 @@ def place_within(policy: Policy, demand: Demand, view: View) -> Berth:
 
 
 def _near_enough(berth: Berth, demand: Demand) -> bool:
-    if demand.n not in {ANY_SPREAD, len(berth.nodes)}:
+    if demand.n != len(berth.nodes):
         return False
     # On one node every place is near enough, but the policy itself must check for NVLink.
     if demand.n == 1 and demand.level != "nvlink":
@@ -302,27 +302,17 @@ def _near_enough(berth: Berth, demand: Demand) -> bool:
 def _tightest(groups: LevelGroups, demand: Demand, view: View) -> Iterator[int]:
     """Yields groups that have room by number, those with the least to spare first."""
     counts = np.where(view.open & demand.candidates, np.bitwise_count(view.free), 0)
-    units = counts if demand.n == ANY_SPREAD else counts >= demand.k
-    room = groups.sums(units)
-    enough = np.flatnonzero(room >= (demand.k if demand.n == ANY_SPREAD else demand.n))
+    room = groups.sums(counts >= demand.k)
+    enough = np.flatnonzero(room >= demand.n)
     yield from enough[np.argsort(room[enough], kind="stable")][:_GROUPS_TRIED].tolist()
 
 
-def _per_node(shape: tuple[int, int]) -> int:
-    """Returns the GPUs that one node must have free at least."""
-    n, k = shape
-    return 1 if n == ANY_SPREAD else k
-
-
-def _shortest_from(tasks: Sequence[Task]) -> list[tuple[tuple[int, int], int, list[float]]]:
-    """Returns each shape, the GPUs of one node that it needs, and the shortest duration from each place on."""
+def _shortest_from(tasks: Sequence[Task]) -> list[tuple[tuple[int, int], list[float]]]:
+    """Returns each shape, and the shortest duration from each place on."""
     durations: dict[tuple[int, int], list[float]] = {}
     for place, task in enumerate(tasks):
         for shape in task.shapes:
             if shape not in durations:
                 durations[shape] = [NEVER] * len(tasks)
             durations[shape][place] = task.expected
-    return [
-        (shape, _per_node(shape), np.minimum.accumulate(found[::-1])[::-1].tolist())
-        for shape, found in durations.items()
-    ]
+    return [(shape, np.minimum.accumulate(found[::-1])[::-1].tolist()) for shape, found in durations.items()]

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from policy.history.runtime import RunTimes
 from policy.plan.queue_ahead import groups_of, reach_of, slowest_by_node
 from policy.plan.roll_out import End, QueuedJob, RoomAhead, still_to_run
-from policy.request.demand import ANY_SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,9 +42,9 @@ class RolledQueue:
         """Tells whether a job that could start on this berth lets others go first."""
         if self._at != now:
             self._at, self.held = now, frozenset()
-        if task.demand.n == ANY_SPREAD or not self._running.tasks:
+        if not self._running.tasks:
             return False
-        jobs = [self._queued(one, now) for one in queue if one.demand.n != ANY_SPREAD]
+        jobs = [self._queued(one, now) for one in queue]
         own = next((one for one in jobs if one.number == task.index), None)
         if own is None or own.patience <= 0.0:
             return False

@@ -161,8 +161,6 @@ class SlurmSettings:
     """
     roll_out: bool = False
     """Let a pinned job that could start now let others go first, where the roll-out of the queue says so."""
-    spread: bool = False
-    """GPUs of a job without a number of nodes may lie on nodes in any way; else on one node, or the same on each."""
     locality: LocalityRule = field(default_factory=LocalityRule)
     localities: Mapping[str, LocalityRule] = field(default_factory=dict)
     """Settings for single jobs, by id."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.formats.arrays import Bools, Floats
-from policy.request.demand import ANY_SPREAD, Demand
+from policy.request.demand import Demand
 from policy.simulate.slurm.nodes.ledger import NEVER, Ledger
 from topology.tables import Ints
 
@@ -105,8 +105,6 @@ class BackfillProfile:
 
     def earliest(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
         """Returns the time and the nodes at which a demand is expected to fit; None where no end is known."""
-        if demand.n == ANY_SPREAD and demand.k > self._ledger.soonest.shape[1]:
-            return self._spread(demand)
         if demand.n <= 1:
             return self._one(demand, duration)
         groups = self._ledger.fleet.fabric.within(demand.level)
@@ -190,20 +188,6 @@ class BackfillProfile:
             # Touched nodes may stand elsewhere in it than before.
             self._firsts[key] = 0
         return line, key
-
-    def _spread(self, demand: Demand) -> tuple[float, list[int]] | None:
-        """Returns the nodes with most GPUs at the first moment at which enough are free, wherever they are."""
-        at = np.where(demand.candidates[:, None], self._ledger.soonest, NEVER)
-        clear = (self._hole_until == NEVER)[:, None]
-        at = np.where(clear, at, np.where(at < NEVER, np.maximum(at, self._free_after[:, None]), NEVER))
-        flat = np.sort(at, axis=None)
-        if flat.size < demand.k or flat[demand.k - 1] == NEVER:
-            return None
-        moment = max(float(flat[demand.k - 1]), self._now)
-        counts = (at <= moment).sum(axis=1)
-        order = np.argsort(-counts, kind="stable")
-        enough = int(np.searchsorted(np.cumsum(counts[order]), demand.k)) + 1
-        return moment, np.sort(order[:enough]).tolist()
 
 
 def _first_of(ready: Floats, least: int) -> _Line:

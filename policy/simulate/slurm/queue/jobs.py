@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
 from policy.history.runtime import KnownAtSubmission
-from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
+from policy.request.demand import A_YEAR, Demand
 from policy.request.splits import at, joined, more_nodes
 from policy.simulate.slurm.queue.waits import WaitKind
 from policy.simulate.world import demand_of
@@ -171,7 +171,7 @@ class Tasks:
     def of(self, index: int, job: "TraceJob") -> Task:
         """Returns the task of a job; a job that could never start raises an error."""
         settings = self._settings
-        shaped = job if settings.spread else replace(job, nodes=_whole_nodes(job, self._width))
+        shaped = replace(job, nodes=_whole_nodes(job, self._width))
         limit = self._limit(job)
         demand = demand_of(shaped, self._fleet)
         if demand.gpus == 1:
@@ -182,12 +182,12 @@ class Tasks:
         demand = replace(demand, cpus=cpus, limit=planned, candidates=self._candidates(job))
         self._check(job, demand)
         locality = settings.localities.get(job.id, settings.locality)
-        free = locality.splits and not job.nodes and demand.n != ANY_SPREAD
+        free = locality.splits and not job.nodes
         steps: tuple[Demand, ...] = (demand,)
         if not settings.counts_cores:
             others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
             whole = joined(replace(demand, candidates=self._worthwhile(demand)), others)
-            steps = tuple(_steps(whole, self._levels, locality, self._width))
+            steps = tuple(_steps(whole, self._levels, locality))
         waits_in_slurm = settings.counts_cores and locality.level != "any" and job.gpus > 1
         quota = job.account if job.account in settings.quotas.gpus else ""
         account = job.account if quota or job.account in settings.partitions else ""
@@ -242,7 +242,7 @@ class Tasks:
         fleet, which = self._fleet, demand.candidates & (self._fleet.cpus >= (demand.cpus or 0))
         sizes = fleet.size[which]
         nodes = int((sizes >= demand.k).sum())
-        able = int(sizes.sum()) if demand.n == ANY_SPREAD else nodes * demand.k
+        able = nodes * demand.k
         quotas = self._settings.quotas
         quota = quotas.gpus.get(job.account)
         if demand.gpus > able or nodes < demand.n:
@@ -279,7 +279,7 @@ def _whole_nodes(job: "TraceJob", width: int) -> int:
     return next((n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width)), 1)
 
 
-def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule", width: int) -> list[Demand]:
+def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule") -> list[Demand]:
     """Returns the demand at its first level, then at each farther one that this cluster has."""
     if demand.gpus == 1:
         return [demand.at_level("node")]
@@ -289,12 +289,4 @@ def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule", widt
         return [at(demand, level) for level in asked if level in inside | known]
     if demand.n == 1:
         return [demand.at_level(level) for level in asked if level == "nvlink"] + [demand.at_level("node")]
-    steps = []
-    for level in asked:
-        if level in {"nvlink", "node"}:
-            # Only one node can give these levels, so the demand asks for one node meanwhile.
-            if demand.n == ANY_SPREAD and demand.k <= width:
-                steps.append(replace(demand, n=1, level=level))
-        elif level in known:
-            steps.append(demand.at_level(level))
-    return steps
+    return [demand.at_level(level) for level in asked if level in known]

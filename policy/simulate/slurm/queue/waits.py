@@ -7,7 +7,6 @@ kind. A job's own wait is what its kind gathered while the job waited.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from policy.request.demand import ANY_SPREAD
 from policy.simulate.slurm.nodes.ledger import Ledger
 
 REASONS = ("fair_share", "fragmentation", "capacity", "priority")
@@ -42,7 +41,7 @@ class WaitKind(NamedTuple):
     @property
     def gpus(self) -> int:
         """GPUs of one such job."""
-        return self.k if self.n == ANY_SPREAD else self.n * self.k
+        return self.n * self.k
 
 
 class WaitClocks:
@@ -124,12 +123,6 @@ def _room(ledger: Ledger, kind: WaitKind) -> bool:
 def room_at_level(ledger: Ledger, kind: WaitKind) -> bool:
     """Tells whether a legal place exists, by numbers of free GPUs."""
     within = ledger.fleet.fabric.within(kind.level)
-    if kind.n == ANY_SPREAD:
-        if kind.level in {"nvlink", "node"}:
-            return ledger.nodes_with_at_least(kind.k) > 0
-        if within is None:
-            return ledger.free_gpus >= kind.k
-        return int(within.sums(ledger.counts).max(initial=0)) >= kind.k
     if ledger.nodes_with_at_least(kind.k) < kind.n:
         return False
     return kind.n == 1 or within is None or int(within.sums(ledger.counts >= kind.k).max(initial=0)) >= kind.n

@@ -11,6 +11,7 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.round_policies import in_rounds
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.unit.policy_world import book, node, reading
 
@@ -74,7 +75,7 @@ def test_a_berth_on_whole_nodes_takes_all_that_the_nodes_have() -> None:
 def test_jobs_of_one_pass_share_what_is_there() -> None:
     several = [demand(cpus=1, mem=60) for _ in range(4)]
     here = room(mem=[100, 100, 0])
-    berths = FirstThatFits().place_together(several, here)
+    berths = in_rounds(FirstThatFits()).place_together(several, here)
 
     assert [berth and berth.nodes for berth in berths] == [(0,), (1,), None, None]
     assert here.mem.tolist() == [100, 100, 0], "the caller's view stays as it was"

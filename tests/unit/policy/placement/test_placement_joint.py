@@ -13,6 +13,7 @@ from policy.placement.base import Berth, Policy
 from policy.placement.registry import create
 from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.round_policies import in_rounds
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.examples import examples
 
@@ -46,7 +47,7 @@ def queue(on: Fleet, widths: Sequence[int], seed: int) -> list[Demand]:
 
 
 def total(policy: Policy, demands: Sequence[Demand], on: Fleet) -> float:
-    berths = policy.place_together(demands, view(on, on.full))
+    berths = in_rounds(policy).place_together(demands, view(on, on.full))
     check(berths, demands)
     return sum(berth.cost for berth in berths if berth)
 
@@ -105,7 +106,7 @@ def test_gangs_among_the_jobs_of_a_round_have_the_same_gpus_on_each_of_their_nod
     on = fleet("flat", 0.2, 4, 1)
     gangs = [Demand(2, width, cpus=0, mem=0, level="any", limit=3_600, candidates=on.ready) for width in (4, 3, 2)]
 
-    berths = create("berth").place_together(gangs, view(on, on.full))
+    berths = in_rounds(create("berth")).place_together(gangs, view(on, on.full))
 
     check(berths, gangs)
     for berth in berths:

@@ -23,6 +23,7 @@ from policy.placement.published.pm_first import PmFirstPolicy
 from policy.placement.published.random import PinnedRandomPolicy, RandomPolicy
 from policy.request.demand import ANY_SPREAD, Demand
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.round_policies import in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
@@ -140,8 +141,8 @@ def test_the_most_sensitive_class_is_placed_first() -> None:
     on = fleet(FAST_AND_SLOW)
     demands = [demand(on, 1, app_class=name) for name in ("D", "memory", "compute", "mixed", "compute")]
 
-    assert list(PalPolicy().order(demands)) == [2, 4, 3, 1, 0]
-    assert list(PalPolicy(sort_classes=False).order(demands)) == [0, 1, 2, 3, 4]
+    assert list(in_rounds(PalPolicy()).order(demands)) == [2, 4, 3, 1, 0]
+    assert list(in_rounds(PackedPolicy()).order(demands)) == [0, 1, 2, 3, 4]
 
 
 def test_new_scores_are_taken_up() -> None:
@@ -315,7 +316,7 @@ def test_an_unknown_binning_is_told_with_the_nearest_one() -> None:
 
 def test_policies_are_made_by_name_with_options() -> None:
     assert {"berth", *PUBLISHED} <= set(registry.policies())
-    assert registry.create("packed", sticky=False).sticky is False
+    assert registry.create("random", seed=7).name == "random"
     assert all(registry.create(name).name == name for name in registry.policies())
 
 
@@ -338,7 +339,7 @@ def test_other_packages_bring_policies_by_entry_point(monkeypatch: pytest.Monkey
     monkeypatch.setattr(registry, "entry_points", found)
 
     assert "mine" in registry.policies()
-    assert isinstance(registry.create("mine", sticky=False), PackedPolicy)
+    assert isinstance(registry.create("mine"), PackedPolicy)
     with pytest.raises(ConfigError, match=r"policy broken cannot be loaded from no\.such\.module:Policy"):
         registry.create("broken")
 
@@ -365,7 +366,7 @@ needs_data = pytest.mark.skipif(
 @pytest.mark.parametrize(("name", "sticky", "trace"), CASES)
 def test_the_published_simulation_comes_out_to_a_thousandth(name: str, sticky: bool, trace: int) -> None:
     assert DATA is not None
-    policy = registry.create(name, sticky=sticky)
+    policy = in_rounds(registry.create(name), sticky=sticky)
 
     figures = run(sia_trace(DATA, trace), sia_fleet(DATA), policy, SIA).figures()
 
@@ -384,7 +385,7 @@ def test_random_comes_near_the_published_figures(sticky: bool, published: tuple[
     for _ in range(64):
         for runs in (1404, 1096, 1096, 880):
             draw.choice(range(runs))
-    policy = RandomPolicy(sticky=sticky, draw=draw)
+    policy = in_rounds(RandomPolicy(draw=draw), sticky=sticky)
 
     figures = run(sia_trace(DATA, 1), sia_fleet(DATA), policy, SIA).figures()
 

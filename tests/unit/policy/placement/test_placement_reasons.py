@@ -7,8 +7,9 @@ from policy.cluster.cost import CostModel, one_factor
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth
-from policy.placement.berth import BerthPolicy, _in_reach
+from policy.placement.berth import BerthPolicy
 from policy.request.demand import ANY_SPREAD, Demand
+from policy.simulate.pal_rounds.round_policies import _in_reach, in_rounds
 from policy.simulate.world import Layout, build, view
 from tests.unit.policy_world import book, node, reading
 from topology.tables import code
@@ -71,7 +72,7 @@ def test_who_finds_nothing_hears_what_is_missing(k: int, n: int, level: str, tex
 def anywhere(scores: list[list[float]], free: list[int], k: int) -> Berth:
     """A job on any GPUs of nodes in one leaf, where two nodes cost 1.3 times as much as one."""
     fleet = build(Layout(len(scores), 4, nodes_per_leaf=len(scores)), {"compute": np.array(scores)}, LEAF)
-    return BerthPolicy().place(spread(fleet, k), view(fleet, np.array(free)))
+    return in_rounds(BerthPolicy()).place(spread(fleet, k), view(fleet, np.array(free)))
 
 
 def spread(fleet: Fleet, k: int) -> Demand:

@@ -17,6 +17,7 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.published.pal import PalPolicy
 from policy.placement.speed import ALIKE
 from policy.request.demand import ANY_SPREAD, Demand
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.world import Layout, build, view
 from tests.examples import examples
 from tests.unit import policy_world
@@ -190,7 +191,7 @@ def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
     other = demand(fleet, ANY_SPREAD, 4, app_class="memory")
 
     for jobs in ([sensitive, other], [other, sensitive]):
-        placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+        placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
 
         where = {job.app_class: berth.nodes for job, berth in zip(jobs, placed, strict=True) if berth}
         assert where == {"compute": (0,), "memory": (1,)}
@@ -200,7 +201,7 @@ def test_small_jobs_leave_room_for_the_wide_one() -> None:
     fleet = build(Layout(3, 4), costs=CostModel(pal_locality()))
     jobs = [demand(fleet, ANY_SPREAD, k) for k in (1, 1, 1, 1, 4, 3)]
 
-    placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+    placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
 
     assert [len(berth.nodes) for berth in placed if berth] == [1] * 6
 
@@ -210,7 +211,7 @@ def test_jobs_placed_together_share_the_cores_of_their_nodes() -> None:
     cores = int(fleet.cpus[0])
     jobs = [demand(fleet, 1, 2, cpus=cores // 2 + 1), demand(fleet, 1, 2, cpus=cores // 2 + 1)]
 
-    placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+    placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
 
     assert {berth.nodes for berth in placed if berth} == {(0,), (1,)}
 
@@ -222,15 +223,15 @@ def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
     everything = view(fleet, fleet.full)
     first = BerthPolicy.spread(demand(fleet, ANY_SPREAD, 4), everything, [0], [15], "")
 
-    def after(remaining: float, policy: BerthPolicy) -> tuple[int, ...]:
+    def after(remaining: float, policy: RoundPolicy) -> tuple[int, ...]:
         job = demand(fleet, ANY_SPREAD, 4, remaining=remaining)
         berth = policy.place_together([job], everything, [first])[0]
         assert berth
         return berth.nodes
 
-    assert after(100, BerthPolicy(move_s=60)) == (0,)  # It would gain 50 s.
-    assert after(200, BerthPolicy(move_s=60)) == (1,)  # It would gain 100 s.
-    assert after(1, BerthPolicy()) == (1,), "a move that costs nothing is worth half a second"
+    assert after(100, in_rounds(BerthPolicy(), move_s=60)) == (0,)  # It would gain 50 s.
+    assert after(200, in_rounds(BerthPolicy(), move_s=60)) == (1,)  # It would gain 100 s.
+    assert after(1, in_rounds(BerthPolicy())) == (1,), "a move that costs nothing is worth half a second"
 
 
 def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
@@ -239,7 +240,7 @@ def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
     jobs = [demand(fleet, ANY_SPREAD, k) for k in (4, 2, 1)]
     held = [BerthPolicy.spread(job, everything, [3 - i], [(1 << job.k) - 1], "") for i, job in enumerate(jobs)]
 
-    placed = BerthPolicy().place_together(jobs, everything, held)
+    placed = in_rounds(BerthPolicy()).place_together(jobs, everything, held)
 
     assert [(berth.nodes, berth.masks) for berth in placed if berth] == [(b.nodes, b.masks) for b in held]
 
@@ -251,8 +252,8 @@ def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_dearer(leaves:
     for seed in range(40):
         fleet, jobs = full_queue(seed, leaves)
         everything = view(fleet, fleet.full)
-        ours = BerthPolicy().place_together(jobs, everything)
-        pal = PalPolicy().place_together(jobs, everything)
+        ours = in_rounds(BerthPolicy()).place_together(jobs, everything)
+        pal = in_rounds(PalPolicy()).place_together(jobs, everything)
 
         taken = np.zeros(8, np.int64)
         for job, berth in zip(jobs, ours, strict=True):

@@ -85,7 +85,9 @@ def test_a_job_that_asks_for_more_large_nodes_than_there_are_is_left_open(
     head = "job_id,num_gpus,submit_time,duration,nodes\n"
     (mixed / "trace.csv").write_text(head + "1,16,0,60,2\n2,16,0,60,4\n3,24,0,60,3\n4,25,0,60,\n")
 
-    (one,), said = play(capsys, "--policy", "packed", "--spread", "--placements", "p.csv")
+    (one,), said = play(
+        capsys, "--mode", "pal-rounds", "--policy", "packed-sticky", "--repeat", "0", "--placements", "p.csv"
+    )
 
     assert one["jobs"] == 3
     assert "1 jobs left out: more GPUs than the cluster's 24" in said

@@ -22,6 +22,7 @@ from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed
 from policy.simulate.pal_rounds.orders import ORDERS, JobProgress, order_named
+from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, arrivals, run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.world import Layout, build, demand_of
@@ -29,7 +30,7 @@ from tests.examples import examples
 
 ROUND = 100.0
 PACKED = create("packed")
-MOVING = create("packed", sticky=False)
+MOVING = in_rounds(create("packed"), sticky=False)
 
 
 def fleet(nodes: int = 2, gpus: int = 4, scores: Sequence[Sequence[float]] | None = None) -> Fleet:
@@ -42,7 +43,7 @@ def job(name: str, gpus: int, submit: float, work: float) -> TraceJob:
 
 
 def go(
-    jobs: Sequence[TraceJob], on: Fleet | None = None, policy: Policy = PACKED, **changes: object
+    jobs: Sequence[TraceJob], on: Fleet | None = None, policy: Policy | RoundPolicy = PACKED, **changes: object
 ) -> SimulationOutcome:
     return run(jobs, on or fleet(), policy, RoundsSettings(**{"round_s": ROUND, **changes}))  # type: ignore[arg-type]
 
@@ -75,6 +76,39 @@ class _SaysNothing(Policy):
     def place(self, demand: Demand, view: View) -> Berth:
         self.asked += 1
         return PACKED.place(demand, view)
+
+
+class _LastFirst(Policy):
+    """Another package's policy, which says itself in which order and how it places the jobs of a round."""
+
+    name = "last first"
+    sticky = False
+    steady = True
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def place(self, demand: Demand, view: View) -> Berth:
+        return PACKED.place(demand, view)
+
+    def order(self, demands: Sequence[Demand]) -> Sequence[int]:
+        return range(len(demands))[::-1]
+
+    def place_together(
+        self, demands: Sequence[Demand], view: View, held: Sequence[Berth | None] = ()
+    ) -> list[Berth | None]:
+        self.rounds.append(len(demands))
+        return in_rounds(PACKED).place_together(demands, view, held)
+
+
+def test_another_packages_policy_may_say_how_it_takes_part_in_rounds() -> None:
+    policy = _LastFirst()
+
+    go([job("a", 4, 0, 500), job("b", 4, 0, 500)], policy=policy)
+
+    assert policy.rounds == [2], "it is steady: one call for all rounds of the same jobs"
+    assert in_rounds(policy).sticky is False
+    assert list(in_rounds(policy).order([demand_of(job("a", 1, 0, 1), fleet())] * 3)) == [2, 1, 0]
 
 
 @pytest.mark.parametrize(("moves", "asked"), [(False, 1), (True, 5)])
@@ -294,9 +328,9 @@ POLICIES = (
     MOVING,
     create("pm-first"),
     create("pal"),
-    create("pal", sticky=True),
+    in_rounds(create("pal"), sticky=True),
     create("pinned-random"),
-    create("pinned-random", sticky=False),
+    in_rounds(create("pinned-random"), sticky=False),
 )
 
 SCORES = [[0.9, 1.0, 1.1, 1.0], [1.0, 2.5, 1.0, 0.95]]
@@ -305,7 +339,7 @@ SCORES = [[0.9, 1.0, 1.1, 1.0], [1.0, 2.5, 1.0, 0.95]]
 @settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from([0.0, 70.0, 250.0]), st.booleans())
 def test_jumping_over_rounds_changes_nothing(
-    jobs: list[TraceJob], policy: Policy, move_cost_s: float, backfill: bool
+    jobs: list[TraceJob], policy: Policy | RoundPolicy, move_cost_s: float, backfill: bool
 ) -> None:
     on = fleet(scores=SCORES)
     changes = {"move_cost_s": move_cost_s, "backfill": backfill, "repeat": 2.0}
@@ -321,7 +355,7 @@ def test_jumping_over_rounds_changes_nothing(
 @settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from(sorted(ORDERS)), st.booleans())
 def test_no_gpu_serves_two_jobs_and_every_job_gets_all_it_asks_for(
-    jobs: list[TraceJob], policy: Policy, order: str, backfill: bool
+    jobs: list[TraceJob], policy: Policy | RoundPolicy, order: str, backfill: bool
 ) -> None:
     outcome = go(jobs, fleet(scores=SCORES), policy, order=order, backfill=backfill)
 

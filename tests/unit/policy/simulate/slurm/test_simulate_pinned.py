@@ -373,7 +373,7 @@ def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert (queue_walk.NEAR, simple_claims.GATHER_AT_ONCE) == (0.5, 8)
 
 
-@pytest.mark.parametrize("option", [["--weigh-waits"], ["--spread"], ["--durations", "true"]])
+@pytest.mark.parametrize("option", [["--weigh-waits"], ["--durations", "true"]])
 def test_options_that_berthds_simulation_does_not_know_are_refused(
     option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,14 +182,6 @@ def test_a_single_job_can_insist_on_a_level() -> None:
     assert play(NO_LEAF_FREE, LEAVES, settings).starts["wide"] == 42
 
 
-def test_gpus_may_be_spread_when_the_wait_for_one_node_is_over() -> None:
-    jobs = [job("a", 2, 0, 500), job("b", 3, 0, 500), job("wide", 3, 1, 10, nodes=None)]
-    settings = SlurmSettings(spread=True, locality=LocalityRule("node", 20))
-
-    assert play(jobs, Layout(2, 4)).starts["wide"] == 500
-    assert play(jobs, Layout(2, 4), settings).starts["wide"] == 21
-
-
 def test_a_policy_that_knows_no_leaves_is_offered_one_after_another() -> None:
     # n0 is half taken, so the smallest run of whole nodes starts with n1, in the first leaf; n2 and n3 share one.
     jobs = [job("a", 2, 0, 500), job("wide", 8, 1, 10, nodes=2)]
@@ -323,9 +315,7 @@ def drawn(seed: int, count: int = 80) -> list[TraceJob]:
 STYLES = [
     SlurmSettings(),
     SlurmSettings(pinned=True, durations="predicted", order="srtf"),
-    SlurmSettings(
-        spread=True, locality=LocalityRule("nvlink", 100), order="slurm", multifactor=Multifactor(fair_share=1e3)
-    ),
+    SlurmSettings(locality=LocalityRule("nvlink", 100), order="slurm", multifactor=Multifactor(fair_share=1e3)),
     SlurmSettings(quotas=Quotas({"a": 16, "b": 16}), locality=LocalityRule("leaf", 300)),
     SlurmSettings(quotas=Quotas({"a": 16, "b": 16}, borrow_s=600), durations="true", order="srsf"),
 ]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.placement.joint.board import IMPOSSIBLE, NONE, Board
-from policy.placement.joint.seating import seat
+from policy.simulate.pal_rounds.joint.board import IMPOSSIBLE, NONE, Board
+from policy.simulate.pal_rounds.joint.seating import seat
 
 if TYPE_CHECKING:
     from policy.cluster.view import View
