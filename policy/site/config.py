@@ -49,8 +49,6 @@ _BERTHD = {
     "other_retries": str,
     "node_weight": bool,
     "gateway": str,
-    "order": str,
-    "order_weight": int,
 }
 _NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
 _USERS = {"hosts": str, "port": int}
@@ -111,8 +109,9 @@ _WORDS = {
     "evict_signal": _SIGNALS,
     "signal": _SIGNALS,
     "gateway": ("auto", "pyslurm", "libslurm", "command"),
-    "order": ("slurm", "size"),
 }
+_BY_SIZE = "give PriorityWeightJobSize a weight in slurm.conf, with PriorityFavorSmall=YES"
+_GONE = {"order": _BY_SIZE, "order_weight": _BY_SIZE}
 _LOOPBACK = "127.0.0.1"
 _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false", float: "a number with a point"}
 
@@ -153,7 +152,7 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     order_weight: int = 0
-    """Points of priority between the smallest and the largest jobs (policy.history.size_order); 0: Slurm orders."""
+    """0: Slurm orders; no key of berth.conf changes that."""
     pinned_file: Path = Path("/run/berth/pinned")
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""
@@ -238,7 +237,6 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         observe=berthd.get("mode", "act") == "observe",
         plain=hook.get("layout", "exact") == "plain",
         gateway=berthd.get("gateway", defaults.gateway),
-        order_weight=_order_weight(path, berthd),
         pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
         skip_partitions=frozenset(re.findall(r"[^, ]+", hook.get("skip_partitions", ""))),
         skipped_shards=hook.get("skipped_shards") == "site",
@@ -303,11 +301,6 @@ def _port(path: Path, table: dict[str, Any], name: str, default: int) -> int:
     if not 1 <= port <= 65_535:
         raise ConfigError(f"{path}: [{name}] port is a whole number from 1 to 65535, not {port}")
     return port
-
-
-def _order_weight(path: Path, berthd: dict[str, Any]) -> int:
-    weight = _at_least(path, berthd, "order_weight", 1, 1_000)
-    return weight if berthd.get("order") == "size" else 0
 
 
 def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
@@ -385,6 +378,8 @@ def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, typ
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: {name} is a table, [{name}]")
     for key, value in table.items():
+        if key in _GONE:
+            raise ConfigError(f"{path}: [{name}] {key} is gone; {_GONE[key]}")
         if key not in known:
             raise ConfigError(f"{path}: [{name}] has no key {key}{nearest(key, known)}")
         if type(value) is not known[key]:

@@ -10,9 +10,6 @@ from pathlib import Path
 SCORES = "/etc/slurm/berth/scores.csv"
 BASE = Path(__file__).resolve().parents[3] / "containers" / "config" / "berth.conf"
 
-SIZE_WEIGHT = 600
-"""Points between the smallest and the largest jobs; waiting for a minute is worth 200 (`slurm_conf`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -22,7 +19,6 @@ class System:
     berth: bool
     policy: str = "berth"
     scores: bool = True
-    by_size: bool = False
     epilog: bool = True
     foresees: bool = False
     """On paper alone: who knows all jobs' ends."""
@@ -30,8 +26,6 @@ class System:
     def berth_conf(self) -> str:
         """The test cluster's berth.conf, with what this system has of its own."""
         own = [f'policy = "{self.policy}"', *([f'scores = "{SCORES}"'] if self.scores else [])]
-        if self.by_size:
-            own += ['order = "size"', f"order_weight = {SIZE_WEIGHT}"]
         text = BASE.read_text(encoding="utf-8")
         text = text.replace("[hook]\n", '[hook]\nmessage = "never"\n')
         # The tests' cluster is read four times a second; notices tell what counts, and reading takes slurmctld's locks.
@@ -41,13 +35,7 @@ class System:
 
     def slurm_conf(self) -> str:
         """Lines of slurm.conf that are its own."""
-        own = ""
-        if self.by_size:
-            # Age counts against size, so that no job is overtaken for ever.
-            own += "PriorityWeightAge=1000\nPriorityMaxAge=00:05:00\nPriorityCalcPeriod=1\n"
-        if self.epilog and not self.berth:
-            own += "Epilog=/bin/true\n"
-        return own
+        return "Epilog=/bin/true\n" if self.epilog and not self.berth else ""
 
 
 def notice_log() -> str:
@@ -65,7 +53,6 @@ SYSTEMS = {
         System("berth", berth=True),
         System("random", berth=True, policy="pinned-random"),
         System("noscores", berth=True, scores=False),
-        System("sized", berth=True, by_size=True),
     )
 }
 

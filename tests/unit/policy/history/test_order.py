@@ -66,12 +66,9 @@ def test_the_plugin_is_told_only_where_the_site_wants_an_order_of_its_own() -> N
     assert "site_factor" not in submit()
 
 
-def test_the_weight_counts_only_with_the_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_is_slurms_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "berth.conf"
-    path.write_text("[berthd]\norder_weight = 300\n")
-    assert load(path).order_weight == 0
-    path.write_text('[berthd]\norder = "size"\norder_weight = 300\n')
-    assert load(path).order_weight == 300
-    path.write_text('[berthd]\norder = "large"\n')
-    with pytest.raises(ConfigError, match="order is one of slurm, size"):
-        load(path)
+    for line in ('order = "size"', "order_weight = 300"):
+        path.write_text(f"[berthd]\n{line}\n")
+        with pytest.raises(ConfigError, match=r"\[berthd\] order(_weight)? is gone; give PriorityWeightJobSize"):
+            load(path)
