@@ -49,6 +49,7 @@ GROUPS = {
         "web",
         "simulate",
         "simulate-inputs",
+        "simulate-study",
         "report",
     ),
     "How to: admins": (

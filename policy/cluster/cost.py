@@ -13,7 +13,6 @@ nodes, and on guests that share the job's GPUs.
 1.218
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,15 +84,6 @@ class CostModel:
                 reached = [width for width in widths if width <= gpus]
                 return widths[max(reached)] if reached else 1.0
         return 1.0
-
-    def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:
-        """Returns the most seconds that a wait for the nearer of two levels can gain: the farther one's cost in a run.
-
-        Waiting longer than this is never worth it; a long job may wait longer than a short one (Philly). Returns
-        infinity if the tables show no difference: then the wait has a reason that the tables do not show.
-        """
-        near, far = (self.locality(model, app_class, level, gpus) for level in levels)
-        return (far - near) * run_s if far > near else math.inf
 
     def of(self, score: float, locality: float, *, shared_nodes: bool = False, has_guest: bool = False) -> float:
         """Returns the predicted time divided by the ideal time."""

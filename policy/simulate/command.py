@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from policy.formats.errors import UsageError
 
@@ -37,6 +34,35 @@ More in docs/simulate.md.
 """
 
 
+_KEY = "write {0} in a study file (docs/simulate-study.md), and name the file by --study"
+_BY_SLURM = (
+    "submit the simulation as any job, sbatch --wrap='berth simulate ...', with one --seed for each task of an array"
+)
+_GONE = {
+    **{
+        f"--{name}": _KEY.format(f"{name.replace('-', '_')} = ...")
+        for name in (
+            *("fabric", "profile-way", "locality-penalty", "events", "move-cost", "round", "repeat", "models"),
+            *("durations", "slurm", "quotas", "borrow", "movable"),
+        )
+    },
+    "--backfill": _KEY.format("backfill = true"),
+    "--no-backfill": _KEY.format("backfill = false"),
+    "--spread": "--mode pal-rounds plays jobs whose GPUs may lie on nodes in any way",
+    "--weigh-waits": "bound the wait itself: --locality LEVEL@TIME",
+    **dict.fromkeys(("--submit", "--gather", "--sbatch", "--work"), _BY_SLURM),
+}
+"""Options of earlier versions, and what to do instead."""
+
+
+class _Gone(argparse.Action):
+    """Names an option that went, in one sentence."""
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        option = self.option_strings[0]
+        raise UsageError(f"berth simulate has no {option} any more: {_GONE[option]}")
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `simulate` to the parser of `berth`."""
     parser = subparsers.add_parser(
@@ -51,20 +77,29 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_rules(parser.add_argument_group("scheduling"))
     _add_output(parser.add_argument_group("output"))
     _add_runs(parser.add_argument_group("many runs"))
+    for option in _GONE:
+        parser.add_argument(option, action=_Gone, nargs="?", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="*", metavar="TRACE", help="trace files (.gz too), several as one; - for stdin")
+    parser.add_argument("traces", nargs="*", metavar="TRACE", help="trace files (.gz too), several as one; - for stdin")
+    parser.add_argument(
+        "--study",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="options in a file, and all that are too rare for the command line; repeatable, the last one counts",
+    )
     parser.add_argument(
         "--mode",
         choices=("slurm", "berthd", "pal-rounds"),
-        default="slurm",
-        help="slurm: Slurm's scheduling; berthd: with berthd's own code and the time that each step takes; "
-        "pal-rounds: the model of PAL's artifact (default: %(default)s)",
+        help="slurm: Slurm's scheduling (default); berthd: with berthd's own code and the time that each step takes; "
+        "pal-rounds: the model of PAL's artifact",
     )
     parser.add_argument(
         "--policy",
+        dest="policies",
         action="append",
         metavar="NAME",
         help="repeatable: berth, slurm, packed, pm-first, pal, random, pinned-random, or a site's own; "
@@ -74,118 +109,34 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--duration-unit",
         choices=("auto", "iterations", "seconds"),
-        default="auto",
-        help="of PAL's traces; auto: iterations where the model's iteration time is known",
+        help="of PAL's traces; auto (default): iterations where the model's iteration time is known",
     )
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--nodes", type=_count, default=0, metavar="N", help="number of nodes")
-    group.add_argument("--gpus-per-node", type=_count, default=0, metavar="K", help="GPUs of each node")
-    group.add_argument("--machine", default="", metavar="NAME", help="what each node is like, such as dgx-a100")
-    group.add_argument("--topology", default="", metavar="DIR", help="topology files of real nodes, instead")
-    group.add_argument(
-        "--fabric", default="", metavar="FILE", help="leaves and pods of these nodes: Slurm's topology.conf or .yaml"
-    )
-    group.add_argument(
-        "--nodes-per-leaf", type=_count, default=0, metavar="N", help="nodes below one switch (default: no leaves)"
-    )
-    group.add_argument(
-        "--leaves-per-pod", type=_count, default=0, metavar="N", help="leaves below one switch (default: one pod)"
-    )
+    group.add_argument("--nodes", type=_count, metavar="N", help="number of nodes")
+    group.add_argument("--gpus-per-node", type=_count, metavar="K", help="GPUs of each node")
+    group.add_argument("--machine", metavar="NAME", help="what each node is like, such as dgx-a100")
+    group.add_argument("--topology", metavar="DIR", help="topology files of real nodes, instead")
+    group.add_argument("--nodes-per-leaf", type=_count, metavar="N", help="nodes below one switch (default: no leaves)")
+    group.add_argument("--leaves-per-pod", type=_count, metavar="N", help="leaves below one switch (default: one pod)")
     group.add_argument(
         "--scores",
         action="append",
-        default=[],
         metavar="[CLASS=]FILE",
         help="a score table, ours or PAL's; or CLASS=FILE, measured runs to draw the class's scores from",
     )
-    group.add_argument(
-        "--profile-way",
-        choices=("one-run", "median", "nodes"),
-        default="nodes",
-        help="how GPUs are drawn from measured runs: one run each, a GPU's median, or whole nodes (default)",
-    )
-    group.add_argument(
-        "--locality-penalty",
-        default="",
-        metavar="P",
-        help="how much longer a job takes on several nodes: P, LEVEL=P,..., or a file (default: 1.7 in pal-rounds, "
-        "else published measurements)",
-    )
-    group.add_argument("--events", default="", metavar="FILE", help="slow nodes: node,start,end,factor (or down)")
 
 
 def _add_rules(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--order", choices=("fifo", "las", "srtf", "srsf", "slurm"), help="order of the waiting jobs")
     group.add_argument(
-        "--order", choices=("fifo", "las", "srtf", "srsf", "slurm"), default="", help="order of the waiting jobs"
+        "--limits", metavar="HOW", help="time limits: trace (default), drawn, or a factor of the run time"
     )
     group.add_argument(
-        "--backfill",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="let every policy skip jobs that do not fit (default: in slurm yes, in pal-rounds no)",
+        "--bf-interval", type=_cost, metavar="S", help="slurm, berthd: seconds between backfill passes (default: 30)"
     )
-    group.add_argument("--move-cost", type=_cost, default=0.0, metavar="S", help="seconds that a move costs a job")
-    group.add_argument(
-        "--round", type=_cost, default=360.0, metavar="S", help="pal-rounds: seconds of a round (default: %(default)g)"
-    )
-    group.add_argument(
-        "--repeat",
-        type=_cost,
-        default=None,
-        metavar="JOBS",
-        help="pal-rounds: play the trace again after its end, with so many jobs an hour (default: 2; 0: not)",
-    )
-    group.add_argument(
-        "--limits", default="trace", metavar="HOW", help="time limits: trace, drawn, or a factor of the run time"
-    )
-    group.add_argument(
-        "--models",
-        choices=("trace", "drawn"),
-        default="trace",
-        help="drawn: jobs of several GPUs get models that lose more or less time by distance",
-    )
-    group.add_argument(
-        "--durations",
-        choices=("limit", "predicted", "true"),
-        default="limit",
-        help="slurm: run times that plans count with",
-    )
-    group.add_argument(
-        "--bf-interval",
-        type=_cost,
-        default=30.0,
-        metavar="S",
-        help="slurm, berthd: seconds between backfill passes (default: %(default)g)",
-    )
-    group.add_argument(
-        "--slurm",
-        choices=("24.11", "25.05", "25.11", "26.05"),
-        default="24.11",
-        help="berthd: release whose backfill is simulated",
-    )
-    group.add_argument(
-        "--locality", default="", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level"
-    )
-    group.add_argument(
-        "--weigh-waits",
-        action="store_true",
-        help="slurm: a job waits for its level no longer than the level can save it",
-    )
-    group.add_argument(
-        "--quotas", default="", metavar="FILE", help="slurm: most GPUs of each account; lines of account,gpus"
-    )
-    group.add_argument(
-        "--borrow", type=_cost, default=0.0, metavar="S", help="slurm: seconds for which a job may run beyond its quota"
-    )
-    group.add_argument(
-        "--movable",
-        type=_cost,
-        default=0.0,
-        metavar="PART",
-        help="slurm, berthd: share of the jobs, 0 to 1, that may be moved while they run",
-    )
+    group.add_argument("--locality", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -194,13 +145,14 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--placements", default="", metavar="FILE", help="write the GPUs of each job: job,start_s,end_s,gpus"
     )
-    group.add_argument("--history", type=_path, default="", metavar="FILE", help="write the run for `berth web`")
+    group.add_argument("--history", metavar="FILE", help="write the run for `berth web`")
     group.add_argument("--report", metavar="FILE", help="write a page with table and plots (HTML)")
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seed",
+        dest="seeds",
         action="append",
         metavar="N|A:B",
         help="seed, or seeds A to B, of what is drawn; repeatable (default: 1)",
@@ -213,10 +165,6 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="try each of these values; repeatable: all combinations",
     )
     group.add_argument("--workers", type=_count, default=0, metavar="N", help="processes (default: one a CPU)")
-    group.add_argument("--submit", metavar="DIR", help="run as a job array on this cluster, results in DIR")
-    group.add_argument("--sbatch", default="", metavar="OPTIONS", help="options for sbatch, as one word")
-    group.add_argument("--gather", metavar="DIR", help="show the results of --submit")
-    group.add_argument("--work", metavar="DIR", help=argparse.SUPPRESS)
 
 
 def _count(text: str) -> int:
@@ -224,11 +172,6 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
     return value
-
-
-def _path(text: str) -> str:
-    """Returns a path that means the same in a job of `--submit`."""
-    return str(Path(text).absolute()) if text else ""
 
 
 def _cost(text: str) -> float:
@@ -239,62 +182,34 @@ def _cost(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs a study here, submits it, works on a part of it, or shows its results."""
+    """Runs a study."""
     if find_spec("numpy") is None:
         raise UsageError("berth simulate needs numpy: install slurm-berth[simulate], or the package berth-simulate")
-    if args.work:
-        return _work(args.work)
-    if args.gather:
-        return _gather(args)
-    study = _study(args)
-    if args.submit:
-        from policy.simulate.submit import submit  # noqa: PLC0415
-
-        print(submit(study, args.submit, args.placements, shlex.split(args.sbatch)))
-        return 0
-    return _run_here(study, args)
+    return _run_here(_study(args), args)
 
 
 def _study(args: argparse.Namespace) -> Study:
-    from policy.simulate.study import Study, check, parse_seeds, parse_sweep  # noqa: PLC0415
+    from policy.simulate.study import KEYS, Study, check, parse_seeds, parse_sweep, read_file  # noqa: PLC0415
 
-    if not args.trace:
-        raise UsageError("name a trace to play: berth simulate TRACE --nodes N --gpus-per-node K")
-    sweeps = [parse_sweep(text) for text in args.sweep]
+    values: dict[str, Any] = {}
+    for path in args.study:
+        values |= read_file(path)
+    given = {key: value for key in KEYS if (value := getattr(args, key, None)) not in (None, [])}
+    given |= {key: tuple(dict.fromkeys(given[key])) for key in ("traces", "policies", "scores") if key in given}
+    given |= {"seeds": parse_seeds(args.seeds)} if args.seeds else {}
+    values |= given
+    if args.sweep:
+        values["sweeps"] = [parse_sweep(text) for text in args.sweep]
+    sweeps = values.pop("sweeps", [])
     twice = {name for name, _ in sweeps if sum(name == other for other, _ in sweeps) > 1}
     if twice:
         raise UsageError(f"--sweep {min(twice)} is given twice; write all values in one list")
-    study = Study(
-        traces=tuple(args.trace),
-        policies=tuple(dict.fromkeys(args.policy or _POLICIES[args.mode])),
-        seeds=parse_seeds(args.seed or ["1"]),
-        scores=tuple(args.scores),
-        sweeps=tuple(sweeps),
-        **{name: getattr(args, name) for name in _AS_THEY_ARE},
-    )
+    if not values.get("traces"):
+        raise UsageError("name a trace to play: berth simulate TRACE --nodes N --gpus-per-node K")
+    values.setdefault("policies", _POLICIES[values.get("mode", "slurm")])
+    study = Study(**values, sweeps=tuple(sweeps))
     check(study)
     return study
-
-
-_AS_THEY_ARE = (
-    *("mode", "duration_unit", "nodes", "gpus_per_node", "machine", "topology", "fabric", "nodes_per_leaf"),
-    *("leaves_per_pod", "profile_way", "locality_penalty", "move_cost", "events", "order", "backfill", "round"),
-    *(
-        "repeat",
-        "limits",
-        "models",
-        "durations",
-        "bf_interval",
-        "slurm",
-        "locality",
-        "weigh_waits",
-        "quotas",
-        "borrow",
-        "movable",
-        "history",
-    ),
-)
-"""Options that have the same name in a study."""
 
 
 def _run_here(study: Study, args: argparse.Namespace) -> int:
@@ -310,32 +225,6 @@ def _run_here(study: Study, args: argparse.Namespace) -> int:
         rows = list(run_all(study, every, trace, args.workers, placements, progress.tick))
     really = recorded(study, trace)
     _show(study, [*rows, *([really] if really else [])], trace.notes, len(trace.jobs), args)
-    return 0
-
-
-def _gather(args: argparse.Namespace) -> int:
-    from policy.simulate.submit import gather, open_folder  # noqa: PLC0415
-    from policy.simulate.sweep import prepare, recorded  # noqa: PLC0415
-
-    folder = open_folder(args.gather)
-    rows, missing = gather(folder)
-    if not rows:
-        raise UsageError(f"{args.gather}: none of {missing} runs has ended yet; its logs folder shows what they say")
-    trace = prepare(folder.study)
-    really = recorded(folder.study, trace)
-    _show(folder.study, [*rows, *([really] if really else [])], trace.notes, len(trace.jobs), args)
-    if missing:
-        sys.stderr.write(f"berth simulate: {missing} runs are missing; --submit them again with the same options\n")
-    return 1 if missing else 0
-
-
-def _work(folder: str) -> int:
-    from policy.simulate.submit import work  # noqa: PLC0415
-
-    task = os.environ.get("SLURM_ARRAY_TASK_ID", "")
-    if not task.isdigit():
-        raise UsageError("--work is for tasks of the array that --submit made; use --submit")
-    work(folder, int(task))
     return 0
 
 

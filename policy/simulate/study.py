@@ -1,12 +1,22 @@
-"""A study, which is one call of `berth simulate`, and its runs."""
+"""A study, which is one call of `berth simulate`, its file, and its runs.
 
-import dataclasses
+A study file is TOML, and has the keys of `KEYS` (docs/simulate-study.md). What the command line gives counts before it:
+
+    round = 300
+    backfill = true
+
+    [sweep]
+    move_cost = [0, 30, 120]
+"""
+
 import itertools
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from policy.formats.errors import UsageError, nearest
+from policy.formats.errors import FormatError, UsageError, nearest
 from policy.simulate.inputs.traces import Unit
 from policy.simulate.slurm.settings import DURATIONS, ORDERS
 
@@ -24,13 +34,110 @@ one-run: each GPU is any one run of all, as PAL's artifact draws. median: the me
 together, because the GPUs of a node are similar, with each GPU's median.
 """
 
-
 SLURM = "24.11"
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value has to be; `read` returns it, or raises TypeError or ValueError."""
+
+    says: str
+    read: Callable[[object], object]
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int | str) or isinstance(value, bool) or int(value) < 1:
+        raise ValueError
+    return int(value)
+
+
+def _cost(value: object) -> float:
+    if not isinstance(value, int | float | str) or isinstance(value, bool) or not 0 <= float(value) < float("inf"):
+        raise ValueError
+    return float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise TypeError
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(one, str) for one in value):
+        raise ValueError
+    return tuple(dict.fromkeys(value))
+
+
+def _seeds(value: object) -> tuple[int, ...]:
+    return parse_seeds([str(one) for one in value]) if isinstance(value, list) else parse_seeds([str(value)])
+
+
+def _one_of(*words: str) -> Kind:
+    def read(value: object) -> object:
+        if value not in words:
+            raise ValueError
+        return value
+
+    return Kind(f"one of {', '.join(words)}", read)
+
+
+COUNT = Kind("a whole number from 1 on", _count)
+COST = Kind("a number from 0 on", _cost)
+TEXT = Kind("a text", _text)
+FLAG = Kind("true or false", _flag)
+TEXTS = Kind("a list of texts", _texts)
+
+KEYS: dict[str, Kind] = {
+    "traces": TEXTS,
+    "policies": TEXTS,
+    "mode": _one_of(*MODES),
+    "duration_unit": _one_of("auto", "iterations", "seconds"),
+    "seeds": Kind("a list of whole numbers, or of ranges such as 0:9", _seeds),
+    "nodes": COUNT,
+    "gpus_per_node": COUNT,
+    "machine": TEXT,
+    "topology": TEXT,
+    "fabric": TEXT,
+    "nodes_per_leaf": COUNT,
+    "leaves_per_pod": COUNT,
+    "scores": TEXTS,
+    "profile_way": _one_of(*WAYS),
+    "locality_penalty": TEXT,
+    "move_cost": COST,
+    "events": TEXT,
+    "order": _one_of(*ORDERS),
+    "backfill": FLAG,
+    "round": COST,
+    "repeat": COST,
+    "limits": TEXT,
+    "models": _one_of("trace", "drawn"),
+    "durations": _one_of(*DURATIONS),
+    "bf_interval": COST,
+    "slurm": _one_of("24.11", "25.05", "25.11", "26.05"),
+    "locality": TEXT,
+    "quotas": TEXT,
+    "borrow": COST,
+    "movable": COST,
+    "history": TEXT,
+}
+"""The keys of a study file, each a field of `Study`; beside them the table `sweep`."""
+
+SWEEPABLE = (
+    *("locality-penalty", "move-cost", "round", "repeat", "nodes", "gpus-per-node", "nodes-per-leaf", "leaves-per-pod"),
+    *("order", "durations", "bf-interval", "limits", "locality", "borrow", "movable"),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
-    """All options of one call, in plain values, so that a file can hold them."""
+    """All options of one call, in plain values."""
 
     traces: tuple[str, ...]
     policies: tuple[str, ...]
@@ -64,7 +171,6 @@ class Study:
     slurm: str = SLURM
     """The Slurm version whose backfill is simulated in --mode berthd."""
     locality: str = ""
-    weigh_waits: bool = False
     quotas: str = ""
     borrow: float = 0.0
     movable: float = 0.0
@@ -77,11 +183,45 @@ class Study:
         """Returns the study with these swept values."""
         changes: dict[str, Any] = {}
         for name, text in values:
+            kind = KEYS[name.replace("-", "_")]
             try:
-                changes[name.replace("-", "_")] = SWEEPABLE[name](text)
+                changes[name.replace("-", "_")] = kind.read(text)
             except ValueError:
-                raise UsageError(f"--sweep {name}: {text!r} is not a value of --{name}") from None
+                raise UsageError(f"sweep {name}: {text!r} is not {kind.says}") from None
         return replace(self, **changes)
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Returns the values of a study file, checked by `KEYS`; `sweeps` holds what its table `sweep` says."""
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}; a study file is TOML, see docs/simulate-study.md") from None
+    swept = found.pop("sweep", {})
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        if key not in KEYS:
+            raise FormatError(f"{path}: a study has no key {key}{nearest(key, (*KEYS, 'sweep'))}")
+        try:
+            values[key] = KEYS[key].read(value)
+        except (TypeError, ValueError):
+            raise FormatError(f"{path}: {key} is {KEYS[key].says}, not {value!r}") from None
+    if not isinstance(swept, Mapping) or not all(isinstance(some, list) and some for some in swept.values()):
+        raise FormatError(f"{path}: [sweep] is a table of lists, such as nodes = [16, 32]")
+    return values | {"sweeps": [(sweepable(name, path), tuple(map(str, some))) for name, some in swept.items()]}
+
+
+def sweepable(name: str, where: str) -> str:
+    """Returns the name of a swept option as the command line writes it."""
+    option = name.removeprefix("--").replace("_", "-")
+    if option not in SWEEPABLE:
+        raise UsageError(
+            f"{where}: there is no option {name} to sweep{nearest(option, SWEEPABLE)}; "
+            f"it is one of {', '.join(SWEEPABLE)}"
+        )
+    return option
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,49 +248,6 @@ def cells(study: Study) -> list[Cell]:
     return [Cell(policy, seed, swept) for swept in values for seed in study.seeds for policy in study.policies]
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-def _cost(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError
-    return value
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if text not in words:
-            raise ValueError
-        return text
-
-    return check
-
-
-SWEEPABLE: dict[str, Callable[[str], object]] = {
-    "locality-penalty": str,
-    "move-cost": _cost,
-    "round": _cost,
-    "repeat": _cost,
-    "nodes": _positive,
-    "gpus-per-node": _positive,
-    "nodes-per-leaf": _positive,
-    "leaves-per-pod": _positive,
-    "order": _one_of(*ORDERS),
-    "durations": _one_of(*DURATIONS),
-    "bf-interval": _cost,
-    "limits": str,
-    "locality": str,
-    "borrow": _cost,
-    "movable": _cost,
-}
-"""Options that a sweep may vary, with the parsers of their values."""
-
-
 def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     """Parses NAME=VALUE,VALUE,... of `--sweep`.
 
@@ -158,12 +255,7 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
     ('move-cost', ('0', '30'))
     """
     name, _, values = text.partition("=")
-    name = name.removeprefix("--")
-    if name not in SWEEPABLE:
-        raise UsageError(
-            f"--sweep {text}: there is no option {name} to sweep{nearest(name, SWEEPABLE)}; "
-            f"it is one of {', '.join(SWEEPABLE)}"
-        )
+    name = sweepable(name, f"--sweep {text}")
     some = tuple(value for value in values.split(",") if value)
     if not some:
         raise UsageError(f"--sweep {text}: write {name}=VALUE,VALUE,...")
@@ -192,18 +284,19 @@ def check(study: Study) -> None:
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
         if one.movable > 1 or (one.movable and one.mode == "pal-rounds"):
-            raise UsageError("--movable is a part of the jobs, from 0 to 1, and belongs to --mode slurm and berthd")
+            raise UsageError("movable is a part of the jobs, from 0 to 1, and belongs to --mode slurm and berthd")
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
-        if one.mode == "berthd" or BY_BERTHD in one.policies:
-            _check_berthd(one)
+        if one.durations != "limit" and (one.mode == "berthd" or BY_BERTHD in one.policies):
+            how = "--mode berthd" if one.mode == "berthd" else f"--policy {BY_BERTHD}"
+            raise UsageError(f"durations belongs to policies of --mode slurm; leave it out with {how}")
         if one.mode == "pal-rounds" and BY_BERTHD in one.policies:
             raise UsageError(f"--policy {BY_BERTHD} belongs to --mode slurm and berthd; take berth with pal-rounds")
         if one.mode != "berthd" and one.slurm != SLURM:
-            raise UsageError(f"--slurm {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
+            raise UsageError(f"slurm = {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
         if one.fabric and (not one.topology or one.nodes_per_leaf):
             raise UsageError(
-                "--fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"
+                "fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"
             )
         if one.topology:
             continue
@@ -211,28 +304,3 @@ def check(study: Study) -> None:
             raise UsageError(
                 "say how big the cluster is: --nodes N with --gpus-per-node K or --machine NAME, or --topology DIR"
             )
-
-
-_NOT_WITH_BERTHD = ("weigh_waits",)
-
-
-def _check_berthd(study: Study) -> None:
-    """Refuses options that mean nothing where berthd's own code chooses places."""
-    how = "--mode berthd" if study.mode == "berthd" else f"--policy {BY_BERTHD}"
-    for name in _NOT_WITH_BERTHD:
-        if getattr(study, name):
-            raise UsageError(f"--{name.replace('_', '-')} belongs to policies of --mode slurm; leave it out with {how}")
-    if study.durations != "limit":
-        raise UsageError(f"--durations belongs to policies of --mode slurm; leave it out with {how}")
-
-
-def as_plain(study: Study) -> dict[str, Any]:
-    """Returns the study in values that JSON can hold."""
-    return dataclasses.asdict(study)
-
-
-def from_plain(values: dict[str, Any]) -> Study:
-    """Returns the study from which `as_plain` made these values."""
-    made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    made["sweeps"] = tuple((name, tuple(some)) for name, some in values["sweeps"])
-    return Study(**made)

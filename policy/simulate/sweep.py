@@ -135,9 +135,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         backfill=study.backfill is not False,
         bf_interval_s=study.bf_interval,
         pinned=not (plain or by_berthd),
-        locality=LocalityRule(locality.level, waited, study.weigh_waits, splits=not plain)
-        if locality
-        else LocalityRule(),
+        locality=LocalityRule(locality.level, waited, splits=not plain) if locality else LocalityRule(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
         movable=_movable(study, cell, jobs),
@@ -153,7 +151,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
 
 
 def _movable(study: Study, cell: Cell, jobs: Sequence[TraceJob]) -> dict[str, float]:
-    """Returns the jobs with `--movable`, and the cost of a move for each; none for plain Slurm."""
+    """Returns the jobs that may be moved, and the cost of a move for each; none for plain Slurm."""
     if cell.policy == PLAIN_SLURM:
         return {}
     draw = Random(cell.seed)  # noqa: S311 - for experiments, not a secret

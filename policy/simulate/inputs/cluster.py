@@ -76,7 +76,7 @@ def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
     if study.fabric:
         fabric = Fabric.of(machines, slurm_fabric.read(study.fabric))
         if not fabric.leaves:
-            raise UsageError(f"--fabric {study.fabric}: it names no leaf of the nodes in {study.topology}")
+            raise UsageError(f"fabric {study.fabric}: it names no leaf of the nodes in {study.topology}")
         return fabric
     if study.nodes_per_leaf:
         drawn = world.fabric_of(_layout(study, len(machines), 0), [machine.node for machine in machines])
@@ -85,9 +85,9 @@ def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
 
 
 def costs(study: Study) -> CostModel:
-    """Returns the cost model of `--locality-penalty`: a number, LEVEL=NUMBER,..., or a file.
+    """Returns the cost model of `locality_penalty`: a number, LEVEL=NUMBER,..., or a file.
 
-    Where the option is empty, it is the mode's own model.
+    Where it is empty, it is the mode's own model.
     """
     text = study.locality_penalty
     if not text:
@@ -100,7 +100,7 @@ def costs(study: Study) -> CostModel:
         except ValueError:
             return CostModel(_levels(text) if "=" in text else _table(text))
     except ConfigError as problem:
-        raise UsageError(f"--locality-penalty {text}: {problem}") from None
+        raise UsageError(f"locality_penalty {text}: {problem}") from None
 
 
 def _levels(text: str) -> Table:
@@ -108,17 +108,17 @@ def _levels(text: str) -> Table:
     for word in text.split(","):
         level, _, factor = word.partition("=")
         if level not in LEVELS:
-            raise UsageError(f"--locality-penalty {text}: there is no level {level}{nearest(level, LEVELS)}")
+            raise UsageError(f"locality_penalty {text}: there is no level {level}{nearest(level, LEVELS)}")
         try:
             factors[level] = float(factor)
         except ValueError:
-            raise UsageError(f"--locality-penalty {text}: {word} should be LEVEL=NUMBER") from None
+            raise UsageError(f"locality_penalty {text}: {word} should be LEVEL=NUMBER") from None
     return {EVERYONE: one_factor(**factors)}
 
 
 def _table(path: str) -> Table:
     if not Path(path).exists():
-        raise UsageError(f"--locality-penalty {path}: neither a number, nor LEVEL=NUMBER,..., nor a file")
+        raise UsageError(f"locality_penalty {path}: neither a number, nor LEVEL=NUMBER,..., nor a file")
     table = read_table(path)
     table.need("name", "level", "width", "factor")
     rows: dict[str, dict[str, dict[int, float]]] = {}

@@ -102,7 +102,7 @@ def _whole_nodes(
     runs: Mapping[str, Sequence[float]], places: Mapping[str, str], nodes: int, gpus: int, draw: random.Random
 ) -> list[float]:
     if len(set(places.values())) < 2:
-        raise FormatError("these runs do not say which GPUs share a node; take --profile-way median")
+        raise FormatError("these runs do not say which GPUs share a node; take profile_way = median")
     by_node: dict[str, list[float]] = defaultdict(list)
     for uuid in sorted(runs):
         by_node[places[uuid]].append(median(runs[uuid]))

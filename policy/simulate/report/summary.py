@@ -1,6 +1,5 @@
 """The summary of a run: small, plain, and enough for every output."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,11 +62,6 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
         waits=_waits(outcome.extra),
         wait_by_gpus=_by_gpus(outcome),
     )
-
-
-def as_plain(summary: Summary) -> dict[str, Any]:
-    """Returns the summary in values that JSON can hold."""
-    return dataclasses.asdict(summary)
 
 
 def _by_gpus(outcome: SimulationOutcome) -> dict[str, float]:

@@ -40,8 +40,6 @@ class LocalityRule:
 
     level: str = "any"
     wait_s: float = 600.0
-    weighed: bool = False
-    """Wait for a level no longer than it can gain the job, by the cost model and the expected run time."""
     splits: bool = False
     """Tells whether a job without a number of nodes may be split over nodes of the level, as under berthd."""
 

@@ -313,7 +313,7 @@ class SlurmWorld:
 
     def _plan_relaxing(self, task: Task) -> None:
         if task.step + 1 < len(task.steps):
-            moment = self.clock.now + task.patience(self.fleet.costs)
+            moment = self.clock.now + task.locality.wait_s
             self._at(moment, "relax", partial(self._relax, task, task.waits))
 
     def _relax(self, task: Task, waits: int) -> None:

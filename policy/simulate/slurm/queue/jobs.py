@@ -14,7 +14,6 @@ from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, FabricLevel
 
 if TYPE_CHECKING:
-    from policy.cluster.cost import CostModel
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
     from policy.formats.slurm_facts import JobFacts
@@ -139,16 +138,6 @@ class Task:
     def kind(self) -> WaitKind:
         """The kind that determines the reason of its wait."""
         return self.kinds[self.step]
-
-    def patience(self, costs: "CostModel") -> float:
-        """Returns the seconds that it waits for its present level before it takes the next."""
-        here = self.demand
-        levels = (here.level, self.steps[self.step + 1].level)
-        if not self.locality.weighed:
-            return self.locality.wait_s
-        return min(
-            self.locality.wait_s, costs.worth_waiting(here.model, here.app_class, here.gpus, levels, self.median)
-        )
 
     @property
     def sharing(self) -> str:

@@ -68,14 +68,6 @@ def test_a_job_below_the_narrowest_width_of_its_row_loses_nothing() -> None:
     assert [costs.locality("m", "c", "leaf", gpus) for gpus in (3, 4)] == [1.0, 1.3]
 
 
-def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
-    costs = CostModel({"*": one_factor(leaf=1.2, any=1.7)})
-
-    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=3600) == pytest.approx(1800)
-    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=60) == pytest.approx(30)
-    assert costs.worth_waiting("", "compute", 8, ("nvlink", "node"), run_s=60) == float("inf")
-
-
 @pytest.mark.parametrize(
     ("model", "gpus", "leaf", "pod", "anywhere"),
     [

@@ -2,11 +2,13 @@
 
 import argparse
 import csv
+import dataclasses
 import doctest
 import importlib
 import io
 import json
 import random
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from policy.simulate import command
 from policy.simulate import study as studies
 from policy.simulate.report.progress import RunProgress
 from policy.simulate.slurm import settings
+from tests.unit.policy.simulate.study_file import study
 from topology import files
 from topology.machines import machine
 from topology.scores import PAL_CLASSES
 
 MODELS = ("BERT", "vgg19", "resnet50", "PointNet")
-SETUP = ("--mode", "pal-rounds", "--nodes", "4", "--gpus-per-node", "4", "--order", "fifo", "--round", "360")
+SETUP = ("--mode", "pal-rounds", "--nodes", "4", "--gpus-per-node", "4", "--order", "fifo")
 FOUR = ("--policy", "pal", "--policy", "pm-first", "--policy", "packed-sticky", "--policy", "packed")
 ITERATION = {"BERT": 0.179, "vgg19": 0.300610341, "resnet50": 0.17540429367763434, "PointNet": 0.28125}
 
@@ -74,7 +77,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 def test_the_published_set_up_is_one_command(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, *SETUP, *FOUR, "--scores", "gpus.csv", "--locality-penalty", "1.7", "--workers", "1")
+    found = rows(capsys, *SETUP, *FOUR, "--scores", "gpus.csv", *study(locality_penalty=1.7), "--workers", "1")
 
     assert [one["policy"] for one in found] == ["pal", "pm-first", "packed-sticky", "packed"]
     for one in found:
@@ -89,7 +92,7 @@ def test_the_published_set_up_is_one_command(workload: Path, capsys: pytest.Capt
 def test_backfill_serves_every_policy(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setup = (*SETUP, *FOUR, "--scores", "gpus.csv", "--workers", "1")
 
-    plain, filled = rows(capsys, *setup), rows(capsys, *setup, "--backfill")
+    plain, filled = rows(capsys, *setup), rows(capsys, *setup, *study(backfill=True))
 
     assert all(with_it["avg_wait_s"] < one["avg_wait_s"] for one, with_it in zip(plain, filled, strict=True))
 
@@ -99,8 +102,8 @@ def test_backfill_serves_every_policy(workload: Path, capsys: pytest.CaptureFixt
 def test_placements_are_enough_to_recompute_the_result(
     workload: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
-    setup = (*SETUP, "--mode", mode, "--scores", "gpus.csv", "--locality-penalty", "1.5", "--order", "fifo")
-    (one,) = rows(capsys, *setup, "--policy", "packed", "--placements", "p.csv", "--repeat", "0", "--limits", "9")
+    setup = (*SETUP, "--mode", mode, "--scores", "gpus.csv", *study(locality_penalty=1.5, repeat=0))
+    (one,) = rows(capsys, *setup, "--policy", "packed", "--placements", "p.csv", "--limits", "9")
 
     with (workload / "trace.csv").open() as file:
         jobs = {job["job_id"]: job for job in csv.DictReader(file)}
@@ -131,7 +134,7 @@ def test_placements_are_enough_to_recompute_the_result(
 @pytest.mark.parametrize("mode", [mode for mode in studies.MODES if mode != "berthd"])
 def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     setup = [*SETUP, "--mode", mode, "--policy", "berth", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]
-    setup += ["--sweep", "locality-penalty=1.0,1.7", "--limits", "drawn", "--models", "drawn", "--repeat", "0"]
+    setup += ["--sweep", "locality-penalty=1.0,1.7", "--limits", "drawn", *study(models="drawn", repeat=0)]
 
     def files_of(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
         (workload / name).mkdir()
@@ -162,7 +165,7 @@ def test_the_csv_file_says_what_json_says(workload: Path, capsys: pytest.Capture
 
 
 def test_placements_hold_what_still_ran_at_the_end(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = rows(capsys, *SETUP, "--policy", "packed-sticky", "--placements", "p.csv", "--repeat", "9")
+    (one,) = rows(capsys, *SETUP, "--policy", "packed-sticky", "--placements", "p.csv", *study(repeat=9))
 
     with (workload / "p.csv").open() as file:
         stretches = list(csv.DictReader(file))
@@ -241,15 +244,11 @@ def test_accounting_stands_beside_what_would_have_been(
         (("trace.csv", *SETUP, "--policy", "pall"), "did you mean pal"),
         (("trace.csv", *SETUP, "--order", "slurm"), "--order slurm belongs to --mode slurm"),
         (("trace.csv", *SETUP, "--sweep", "nods=1,2"), "did you mean nodes"),
-        (("trace.csv", *SETUP, "--sweep", "nodes=1,many"), "'many' is not a value of --nodes"),
+        (("trace.csv", *SETUP, "--sweep", "nodes=1,many"), "sweep nodes: 'many' is not a whole number from 1 on"),
         (("trace.csv", *SETUP, "--sweep", "nodes"), "write nodes=VALUE,VALUE,..."),
         (("trace.csv", *SETUP, "--sweep", "nodes=1", "--sweep", "nodes=2"), "--sweep nodes is given twice"),
         (("trace.csv", *SETUP, "--seed", "x"), "--seed x: write a whole number"),
         (("trace.csv", *SETUP, "--seed", "9:1"), "the range is empty"),
-        (("trace.csv", *SETUP, "--locality-penalty", "leef=1.5"), "did you mean leaf"),
-        (("trace.csv", *SETUP, "--locality-penalty", "leaf=far"), "leaf=far should be LEVEL=NUMBER"),
-        (("trace.csv", *SETUP, "--locality-penalty", "0.5"), "factors lie in 1 to 100"),
-        (("trace.csv", *SETUP, "--locality-penalty", "none.csv"), "neither a number, nor LEVEL=NUMBER"),
         (("trace.csv", *SETUP, "--scores", "none.csv"), "cannot read none.csv"),
         (
             ("trace.csv", *SETUP, "--scores", "gpus.csv", "--sweep", "nodes=4,5"),
@@ -260,8 +259,7 @@ def test_accounting_stands_beside_what_would_have_been(
         (("trace.csv", *SETUP, "--machine", "dgx-a100"), "dgx-a100 has 8 GPUs, and --gpus-per-node says 4"),
         (("trace.csv", *SETUP, "--csv", "none/f.csv", "--policy", "packed"), "cannot write none/f.csv"),
         (("trace.csv", "--topology", "."), "has no topology file"),
-        (("--gather", "."), "holds no study"),
-        (("--work", "."), "--work is for tasks of the array"),
+        (("trace.csv", *SETUP, "--study", "none.toml"), "cannot read none.toml"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(
@@ -270,13 +268,80 @@ def test_a_wrong_call_is_one_sentence(
     assert says in refused(capsys, *options)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("roud = 300\n", "s.toml: a study has no key roud; did you mean round"),
+        ('round = "often"\n', "s.toml: round is a number from 0 on, not 'often'"),
+        ("backfill = 1\n", "s.toml: backfill is true or false, not 1"),
+        ("nodes = 2.5\n", "s.toml: nodes is a whole number from 1 on, not 2.5"),
+        ("nodes = true\n", "s.toml: nodes is a whole number from 1 on, not True"),
+        ('mode = "slrum"\n', "s.toml: mode is one of slurm, berthd, pal-rounds, not 'slrum'"),
+        ('policies = "pal"\n', "s.toml: policies is a list of texts, not 'pal'"),
+        ('seeds = "x"\n', "write a whole number, or a range"),
+        ("round 300\n", "s.toml: "),
+        ("[sweep]\nnods = [1]\n", "s.toml: there is no option nods to sweep; did you mean nodes"),
+        ("[sweep]\nnodes = 4\n", "s.toml: [sweep] is a table of lists"),
+        ('[sweep]\nnodes = ["many"]\n', "sweep nodes: 'many' is not a whole number from 1 on"),
+        ('locality_penalty = "leef=1.5"\n', "did you mean leaf"),
+        ('locality_penalty = "leaf=far"\n', "leaf=far should be LEVEL=NUMBER"),
+        ("locality_penalty = 0.5\n", "factors lie in 1 to 100"),
+        ('locality_penalty = "none.csv"\n', "neither a number, nor LEVEL=NUMBER"),
+        ('durations = "true"\nmode = "berthd"\n', "durations belongs to policies of --mode slurm"),
+    ],
+)
+def test_a_wrong_study_file_is_one_sentence(
+    workload: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    Path("s.toml").write_text(text)
+    setup = SETUP[2:6] if "berthd" in text or "slrum" in text else SETUP
+
+    assert says in refused(capsys, "trace.csv", *setup, "--study", "s.toml")
+
+
+def test_a_study_may_stand_in_a_file_and_the_command_line_counts_before_it(
+    workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("all.toml").write_text(
+        'traces = ["trace.csv"]\npolicies = ["pal", "packed"]\nmode = "pal-rounds"\nnodes = 8\ngpus_per_node = 4\n'
+        'seeds = ["1:2"]\nrepeat = 0\n[sweep]\nmove_cost = [0, 30]\n'
+    )
+    assert main(["simulate", "--study", "all.toml", *study(nodes=5), "--nodes", "4", "--workers", "1", "--json"]) == 0
+    by_file = json.loads(capsys.readouterr().out)["runs"]
+
+    words = (*SETUP, "--policy", "pal", "--policy", "packed", "--seed", "1:2", "--sweep", "move-cost=0,30")
+    assert without_wall(by_file) == without_wall(rows(capsys, *words, *study(repeat=0), "--workers", "1"))
+
+
+@pytest.mark.parametrize("option", sorted(command._GONE))
+def test_an_option_that_went_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    for words in ((option,), (f"{option}=1",)):
+        said = refused(capsys, "trace.csv", *SETUP, *words)
+        assert f"berth simulate has no {option} any more: {command._GONE[option]}" in said
+    if "study file" in command._GONE[option]:
+        assert option.removeprefix("--no-").removeprefix("--").replace("-", "_") in studies.KEYS
+
+
+def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
+    parser = build_parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    shown = [one for one in commands.choices["simulate"]._actions if one.help != argparse.SUPPRESS]
+    page = (Path(__file__).parents[4] / "docs" / "simulate-study.md").read_text()
+    fields = {field.name for field in dataclasses.fields(studies.Study)} - {"sweeps"}
+
+    assert len(shown) <= 25
+    assert set(studies.KEYS) == fields
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(studies.KEYS)
+    assert {name.replace("-", "_") for name in studies.SWEEPABLE} <= fields
+
+
 def test_the_locality_table_may_come_from_a_file(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    setup = (*SETUP, "--policy", "packed", "--repeat", "0", "--workers", "1")
+    setup = (*SETUP, "--policy", "packed", "--workers", "1")
     (workload / "far.csv").write_text("name,level,width,factor\n*,any,2,1.7\n*,leaf,2,1.7\n*,pod,2,1.7\n")
 
     by_file, by_number = (
-        rows(capsys, *setup, "--locality-penalty", "far.csv"),
-        rows(capsys, *setup, "--locality-penalty", "leaf=1.7,pod=1.7,any=1.7"),
+        rows(capsys, *setup, *study(repeat=0, locality_penalty="far.csv")),
+        rows(capsys, *setup, *study(repeat=0, locality_penalty="leaf=1.7,pod=1.7,any=1.7")),
     )
 
     assert without_wall(by_file) == without_wall(by_number)
@@ -289,8 +354,6 @@ def test_the_parsers_choices_are_the_studys() -> None:
 
     assert choices["mode"] == studies.MODES
     assert choices["order"] == settings.ORDERS
-    assert choices["durations"] == settings.DURATIONS
-    assert choices["profile_way"] == studies.WAYS
     assert set(command._POLICIES) == set(studies.MODES)
     assert set(PAL_CLASSES.values()) == {"compute", "mixed", "memory"}
 
@@ -312,7 +375,7 @@ def test_real_nodes_are_known_by_their_names(workload: Path, capsys: pytest.Capt
     (workload / "slow.csv").write_text("node,start,end,factor\ngpu-b,0,1e9,3\n")
     setup = ("--topology", "nodes", "--policy", "packed", "--order", "fifo")
 
-    (well,), (slow,) = rows(capsys, *setup), rows(capsys, *setup, "--events", "slow.csv")
+    (well,), (slow,) = rows(capsys, *setup), rows(capsys, *setup, *study(events="slow.csv"))
     assert slow["avg_jct_s"] > well["avg_jct_s"]
 
     (nodes / "gpu-d.json").write_text("{")
@@ -349,7 +412,6 @@ def test_what_is_done_soon_shows_nothing() -> None:
     [
         "topology.scores",
         "policy.simulate.study",
-        "policy.simulate.submit",
         "policy.simulate.inputs.models",
         "policy.simulate.report.files",
         "policy.simulate.report.table",

@@ -14,6 +14,7 @@ from policy.placement.registry import policies
 from policy.simulate import world
 from policy.simulate.inputs import cluster, read_traces
 from policy.simulate.study import Study
+from tests.unit.policy.simulate.study_file import study
 from topology import files
 from topology.fabric import Fabric
 from topology.machines import machine
@@ -60,7 +61,7 @@ def held(path: Path, widest: int) -> Mapping[str, list[tuple[float, float, list[
 def test_every_policy_knows_how_many_gpus_a_node_has(
     mixed: Path, capsys: pytest.CaptureFixture[str], mode: str, policy: str
 ) -> None:
-    play(capsys, "--mode", mode, "--policy", policy, "--placements", "p.csv", "--order", "fifo", "--repeat", "0")
+    play(capsys, "--mode", mode, "--policy", policy, "--placements", "p.csv", "--order", "fifo", *study(repeat=0))
 
     sizes = list(SIZES.values())
     runs = held(mixed / "p.csv", max(sizes))
@@ -86,7 +87,7 @@ def test_a_job_that_asks_for_more_large_nodes_than_there_are_is_left_open(
     (mixed / "trace.csv").write_text(head + "1,16,0,60,2\n2,16,0,60,4\n3,24,0,60,3\n4,25,0,60,\n")
 
     (one,), said = play(
-        capsys, "--mode", "pal-rounds", "--policy", "packed-sticky", "--repeat", "0", "--placements", "p.csv"
+        capsys, "--mode", "pal-rounds", "--policy", "packed-sticky", *study(repeat=0), "--placements", "p.csv"
     )
 
     assert one["jobs"] == 3
@@ -108,37 +109,22 @@ def test_leaves_come_from_slurms_own_file(mixed: Path, capsys: pytest.CaptureFix
     assert list(fleet.size) == [SIZES[name] for name in fleet.names]
 
     (mixed / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,nodes\n1,8,0,1000,2\n")
-    penalty = ("--locality-penalty", "leaf=1.2,pod=1.5,any=2", "--policy", "berth")
+    penalty = (*study(locality_penalty="leaf=1.2,pod=1.5,any=2"), "--policy", "berth")
     assert [
         play(capsys, *penalty, *options)[0][0]["avg_jct_s"]
-        for options in (("--fabric", "topology.conf"), ("--nodes-per-leaf", "3"), ())
+        for options in (study(fabric="topology.conf"), ("--nodes-per-leaf", "3"), ())
     ] == pytest.approx([1200.0, 1200.0, 2000.0])
-
-
-def test_a_wait_for_a_level_may_be_weighed(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Both large nodes are taken for long, and the small ones lie in two leaves.
-    lines = ["0,8,0,10000,1", "1,8,0,10000,1", "2,8,1,100,2"]
-    (mixed / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,nodes\n" + "\n".join(lines) + "\n")
-    setup = ("--policy", "packed", "--nodes-per-leaf", "3", "--locality-penalty", "leaf=1.0,pod=2,any=2")
-
-    bounded, weighed = (
-        play(capsys, *setup, "--locality", "leaf@10", "--limits", "3", *options)[0][0]["avg_wait_s"] * len(lines)
-        for options in ((), ("--weigh-waits",))
-    )
-
-    # Ten minutes as asked; or what the other leaf costs at most, by the limit of 300 s.
-    assert (bounded, weighed) == pytest.approx((600.0, 300.0))
 
 
 def test_leaves_by_number_and_by_file_are_not_mixed(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options in (("--topology", "nodes", "--nodes-per-leaf", "2"), ("--nodes", "4", "--gpus-per-node", "4")):
-        assert main(["simulate", "trace.csv", *options, "--fabric", "topology.conf"]) == 2
-        assert "--fabric says which nodes of --topology share a leaf" in capsys.readouterr().err
-    assert main(["simulate", "trace.csv", "--topology", "nodes", "--fabric", "none.conf"]) in {1, 2}
+        assert main(["simulate", "trace.csv", *options, *study(fabric="topology.conf")]) == 2
+        assert "fabric says which nodes of --topology share a leaf" in capsys.readouterr().err
+    assert main(["simulate", "trace.csv", "--topology", "nodes", *study(fabric="none.conf")]) in {1, 2}
     assert "none.conf" in capsys.readouterr().err
     Path("other.conf").write_text("SwitchName=s1 Nodes=elsewhere\n")
-    assert main(["simulate", "trace.csv", "--topology", "nodes", "--fabric", "other.conf"]) == 2
-    assert "--fabric other.conf: it names no leaf of the nodes in nodes" in capsys.readouterr().err
+    assert main(["simulate", "trace.csv", "--topology", "nodes", *study(fabric="other.conf")]) == 2
+    assert "fabric other.conf: it names no leaf of the nodes in nodes" in capsys.readouterr().err
 
 
 def test_classes_without_scores_and_scores_without_jobs_are_said(

@@ -156,5 +156,5 @@ def test_runs_without_nodes_cannot_be_drawn_by_node(tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     file.write_text("uuid,perf\na,1\nb,2\n")
 
-    with pytest.raises(FormatError, match="--profile-way median"):
+    with pytest.raises(FormatError, match="profile_way = median"):
         grids([f"mixed={file}"], 1, 2, way="nodes")

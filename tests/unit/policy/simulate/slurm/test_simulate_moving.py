@@ -14,6 +14,7 @@ from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.settings import Delays, SlurmSettings
 from policy.simulate.world import Layout, build
+from tests.unit.policy.simulate.study_file import study
 
 RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 
@@ -58,7 +59,10 @@ def test_no_gpu_serves_two_while_jobs_move() -> None:
 
 
 @pytest.mark.parametrize("mode", ["slurm", "berthd"])
-def test_the_command_plays_it(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_plays_it(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     trace = tmp_path / "trace.csv"
     rows = [(0, 100, 4), (1, 5_000, 1), (2, 298, 3), (200, 9_000, 3), (400, 600, 4)]
     lines = [f"{number},{gpus},{at},{work}" for number, (at, work, gpus) in enumerate(rows)]
@@ -80,13 +84,17 @@ def test_the_command_plays_it(mode: str, tmp_path: Path, capsys: pytest.CaptureF
 
     assert main(["simulate", *words]) == 0
     [stayed] = json.loads(capsys.readouterr().out)["runs"]
-    assert main(["simulate", *words, "--movable", "1", "--move-cost", "60"]) == 0
+    assert main(["simulate", *words, *study(movable=1, move_cost=60)]) == 0
     [moved] = json.loads(capsys.readouterr().out)["runs"]
     assert (stayed["moves"], moved["moves"]) == (0, 1)
     assert moved["avg_wait_s"] < stayed["avg_wait_s"]
 
 
-@pytest.mark.parametrize("words", [["--movable", "2"], ["--movable", "0.5", "--mode", "pal-rounds"]])
-def test_what_makes_no_sense_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "x.csv", "--nodes", "2", "--gpus-per-node", "4", *words]) != 0
+@pytest.mark.parametrize(("movable", "mode"), [(2, "slurm"), (0.5, "pal-rounds")])
+def test_what_makes_no_sense_is_refused(
+    movable: float, mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--nodes", "2", "--gpus-per-node", "4", "--mode", mode, *study(movable=movable))
+    assert main(["simulate", "x.csv", *words]) != 0
     assert "mov" in capsys.readouterr().err

@@ -37,6 +37,7 @@ from tests.bench.replay.limits import limit_figures
 from tests.bench.replay.systems import SYSTEMS
 from tests.bench.replay.workload import Shape, draw
 from tests.unit.benches.test_replay import KINDS, LEVEL, SENSITIVITY, table
+from tests.unit.policy.simulate.study_file import study
 from tests.unit.policy_world import machine
 from topology.model import Machine
 
@@ -356,11 +357,14 @@ def test_the_command_plays_berthd(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [row.split()[0] for row in rows[1:]] == ["slurm", "berth"]
 
 
-def test_whose_backfill_it_is_is_no_question_to_other_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["simulate", trace(tmp_path), "--nodes", "4", "--gpus-per-node", "8", "--slurm", "26.05"]
+def test_whose_backfill_it_is_is_no_question_to_other_modes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["simulate", trace(tmp_path), "--nodes", "4", "--gpus-per-node", "8", *study(slurm="26.05")]
 
     assert main([*arguments, "--mode", "slurm"]) != 0
-    assert "--slurm 26.05 belongs to --mode berthd" in capsys.readouterr().err
+    assert "slurm = 26.05 belongs to --mode berthd" in capsys.readouterr().err
     assert main([*arguments, "--mode", "berthd", "--policy", "slurm", "--workers", "1"]) == 0
 
 
@@ -371,16 +375,6 @@ def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) ->
     simulated.change("policy.plan.simple_claims.GATHER_AT_ONCE=8")
 
     assert (queue_walk.NEAR, simple_claims.GATHER_AT_ONCE) == (0.5, 8)
-
-
-@pytest.mark.parametrize("option", [["--weigh-waits"], ["--durations", "true"]])
-def test_options_that_berthds_simulation_does_not_know_are_refused(
-    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["simulate", trace(tmp_path), "--nodes", "4", "--gpus-per-node", "8", "--mode", "berthd"]
-
-    assert main([*arguments, *option]) != 0
-    assert option[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("system", ["plain", "berth"])

@@ -168,13 +168,6 @@ def test_levels_are_relaxed_one_by_one() -> None:
     assert play(NO_LEAF_FREE, plan, SlurmSettings(locality=LocalityRule("leaf", 30))).starts["wide"] == 62
 
 
-def test_a_weighed_wait_is_no_longer_than_what_it_can_gain() -> None:
-    # 100 s in a pod instead of a leaf cost 13 s more.
-    settings = SlurmSettings(locality=LocalityRule("leaf", 600, weighed=True))
-
-    assert play(NO_LEAF_FREE, LEAVES, settings).starts["wide"] == pytest.approx(2 + 13)
-
-
 def test_a_single_job_can_insist_on_a_level() -> None:
     settings = SlurmSettings(localities={"wide": LocalityRule("leaf", 40)})
 
