@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-growth bench-load campaign deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench check-artifact measurements pictures cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock campaign deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -52,7 +52,7 @@ build/docs/venv/.installed: requirements/docs.lock
 	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# A browser's remote control, for bench-web alone.
+# A browser's remote control, for `make bench NAME=web` alone.
 build/browser/.installed: requirements/browser.lock
 	@test -x build/browser/bin/python || $(PY) -m venv build/browser
 	@build/browser/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
@@ -123,116 +123,11 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 	@clang-format -i --style=file:slurm_plugins/.clang-format slurm_plugins/*/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
 	@clang-format -i --style=file:slurm_plugins/.clang-format prolog_epilog/injob/c/*.[ch]
 
-bench: bench-hook bench-flood bench-passes bench-gateway bench-plan bench-scrape bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
-
-bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth (HOOK="--turns 6")
-	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM) $(HOOK))
-
-bench-passes: setup ## what slurmctld needs for jobs that start and jobs that wait on 1,024 nodes, with Berth and without (PASSES="--nodes 64")
-	@$(call with-engine,$(PY) -m tests.bench.passes --slurm $(SLURM) $(PASSES))
-
-bench-harm: setup ## a job that asks nothing of Berth, beside plain Slurm in the same run (HARM="--turns 20")
-	@$(call with-engine,$(PY) -m tests.bench.harm --slurm $(SLURM) $(HARM))
-
-bench-flood: setup ## one user sends a thousand of the dearest requests a second; another user's hook (FLOOD="--seconds 20")
-	@$(call with-engine,$(PY) -m tests.bench.flood --slurm $(SLURM) $(FLOOD))
-
-bench-forms: setup ## how often plain Slurm gives a job the best linked GPUs of a node, by the form of its request
-	@$(call with-engine,$(PY) -m tests.bench.request_forms --slurm $(SLURM))
-
-bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the program on libslurm, pyslurm, the commands
-	@$(call with-engine,$(PY) -m tests.bench.gateway --slurm $(SLURM))
-
-bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPUs
-	@$(PY) -m tests.bench.plan
-
-bench-growth: setup ## how each cost of berthd and of the simulator grows, up to 100,000 GPUs and a million waiting jobs; a quarter of an hour (GROWTH="--jobs 100000")
-	@$(ONE_THREAD) $(PY) -m tests.bench.growth $(GROWTH)
-
-bench-gate: setup ## a fast part of each benchmark against the figures kept at the last release; fails beyond a band (GATE="--only guard")
-	@if $(cluster-runs); then $(call with-engine,$(ONE_THREAD) $(PY) -m tests.bench.gate $(GATE)); \
-	 else $(ONE_THREAD) $(PY) -m tests.bench.gate --without-clusters $(GATE); fi
-
-bench-load: $(VENV)/.installed ## berthd's own processes under a workload of tests/load, Slurm on paper; fails beyond its thresholds (LOAD="small", LOAD="busy --minutes 10")
-	@$(ONE_THREAD) $(PY) -m tests.bench.load $(LOAD)
-
-bench-web: setup build/browser/.installed ## the page in a real browser: first paint, bytes, axe-core's findings, pictures in build/bench/web
-	@$(PY) -m tests.bench.web_page
-
-bench-scrape: setup ## a scrape of berthd's metrics at 8,192 and 100,000 GPUs, and what it costs berthd's other processes
-	@$(PY) -m tests.bench.scrape
-
-bench-replay: setup ## Berth beside plain Slurm on a real Slurm of 64 nodes, five seeds; hours (SLURM=... REPLAY="--seeds 1")
-	@$(call with-engine,$(PY) -m tests.bench.replay --slurm $(SLURM) $(REPLAY))
-
-bench-node: setup ## Prolog, Epilog and guard on one node, with a simulated driver and MPS
-	@$(PY) -m tests.bench.node
-
-bench-guard: setup ## the guard in a closed loop beside TGS, AntMan, PI, MuxFlow and an oracle (CASES=file)
-	@$(PY) -m tests.bench.guard
-
-bench-injob: setup ## launches, gate and hooks inside the job (BERTH_TORCH_PYTHON=a Python with torch)
-	@$(PY) -m tests.bench.injob
-
-bench-packing: setup ## shares of GPUs fed to Alibaba's cluster until one finds no place, beside best fit and FGD
-	@$(PY) -m tests.bench.packing
-
-bench-company: setup ## packed jobs put together by room alone, and by what they would lose beside each other
-	@$(ONE_THREAD) $(PY) -m tests.bench.company
-
-bench-predictor: setup ## the speed of two jobs on one GPU, predicted, on pairs and models never seen
-	@$(ONE_THREAD) $(PY) -m tests.bench.predictor --nested 12
-
-bench-matching: setup ## guests to hosts: time for 5,000 of each, and what comes of it beside an oracle and a greedy rule
-	@$(ONE_THREAD) $(PY) -m tests.bench.matching
-
-bench-sharing-day: setup ## a day of services with guests on a thousand GPUs, before and after
-	@$(ONE_THREAD) $(PY) -m tests.bench.sharing_day
-
-bench-scores: setup ## scores of simulated fleets with known truth beside the exact posterior, and what PAL gains by them
-	@$(PY) -m tests.bench.scores
-
-bench-stragglers: setup ## how often `berth why --slow` names the right cause and rank, over drawn jobs of known truth
-	@$(PY) -m tests.bench.stragglers
-
-bench-classify: setup ## failure classes on real logs, of programs seen and never seen
-	@$(PY) -m tests.bench.classify
-
-bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight; waits with and without moving
-	@$(PY) -m tests.bench.retry
-
-bench-gpu-mps: setup ## MPS on a real GPU: limits, escapes, faults, shares of two loops (skipped without one)
-	@$(PY) -m pytest tests/gpu/test_mps_gpu.py -q
-
-bench-gpu-guard: setup ## a host and its guest on a real GPU: exclusive, time slices, MPS, guard (skipped without one)
-	@$(PY) -m pytest tests/gpu/test_guard_gpu.py -q
-
-bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
-	@$(PY) -m tests.bench.topology
-
-bench-placement: setup ## the policy beside PAL on the honest set of machines and traces, and under Slurm's own rules; an hour on two cores (PLACEMENT="--quick --family slurm")
-	@$(PY) -m tests.bench.placement $(PLACEMENT)
-
-bench-simulate: setup ## how long simulations take: PAL's published one, Philly's week, 100,000 jobs on 100,000 GPUs
-	@$(PY) -m tests.bench.simulate
-
-bench-philly: setup ## Philly under Slurm's rules: waits by reason, levels, times beside plain Slurm's placement
-	@$(PY) -m tests.bench.philly
-
-bench-runtime: setup ## run times predicted from history beside limits and simple rules
-	@$(PY) -m tests.bench.runtime
-
-bench-events: setup ## slow nodes: Berth and PAL told by the detector, and by an oracle
-	@$(PY) -m tests.bench.events_bound
-
-bench-placement-speed: setup ## one round of each policy; beside PAL's own code where BERTH_PAL_ARTIFACT is a checkout of it
-	@$(PY) -m tests.bench.placement_speed
+bench: setup $(if $(filter web,$(NAME)),build/browser/.installed) ## all benchmarks, each beside its peer: tables here, figures in build/bench/*.json; or one (NAME=hook ARGS="--turns 6"; NAME=list lists them)
+	@SLURM=$(SLURM) $(PY) -m tests.bench $(NAME) $(ARGS)
 
 check-artifact: setup ## every placement of PAL's published simulations beside PAL's own code (BERTH_PAL_ARTIFACT=...)
 	@NPY_DISABLE_CPU_FEATURES="AVX512F AVX512_SKX" $(PY) -W ignore -m tests.bench.artifact_check
-
-bench-published: setup ## PAL's published simulations, other orders, and a load sweep
-	@$(PY) -m tests.bench.published
 
 measurements: setup ## write docs/results/tables.md from what tests and benchmarks left under build/, then the pictures
 	@$(PY) -m tests.bench.page

@@ -1,7 +1,7 @@
 """`make check-artifact`: PAL's own code asked for each placement of our simulations, and every GPU compared.
 
 BERTH_PAL_ARTIFACT is a checkout of github.com/hal-uw/blox-pal, branch `artifact`; the published traces and scores are
-found as in `make bench-published`. The artifact sorts with numpy's default sort, which is unstable where it uses
+found as in `make bench NAME=published`. The artifact sorts with numpy's default sort, which is unstable where it uses
 AVX-512, so run it with NPY_DISABLE_CPU_FEATURES="AVX512F AVX512_SKX" as the make target does.
 """
 

@@ -1,4 +1,4 @@
-"""`make bench-company`: packed jobs put together by room alone, and by what they would lose beside each other too.
+"""`make bench NAME=company`: packed jobs put together by room alone, and by what they would lose beside each other too.
 
 Jobs that were measured alone (Lucid, ASPLOS'23) ask for half a GPU each, in random order, until as much was asked for
 as there is; `--load` says how much of the cluster that is. Their true speeds are those of the measured pairs, in turn

@@ -1,7 +1,7 @@
-"""`make bench-events`: what knowing slow nodes at once and exactly would bring, beside what the detector brings.
+"""`make bench NAME=events`: what knowing slow nodes at once and exactly would bring, beside what the detector brings.
 
 The bound on any detector: Berth and PAL are told each event in the round in which it begins and ends. Cases are those
-of `make bench-placement`'s family with slow nodes.
+of `make bench NAME=placement`'s family with slow nodes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`make bench-flood`: one user sends the dearest requests that Slurm looks at, and another user's hook stays as it was.
+"""`make bench NAME=flood`: one user sends the dearest requests that Slurm looks at, and another's hook stays as it was.
 
-A lone slurmctld with 1,024 nodes x 8 GPUs, as `make bench-hook` has it, with 64 partitions that overlap and all nodes
-but 128 in use: on a small cluster no request is dear. The victim submits a job on one GPU five times a second, first
-alone and then beside the flood; each of its jobs finds a free one. The same is done with plain Slurm, whose figures are
-those of the flood alone.
+A lone slurmctld with 1,024 nodes x 8 GPUs, as `make bench NAME=hook` has it, with 64 partitions that overlap and all
+nodes but 128 in use: on a small cluster no request is dear. The victim submits a job on one GPU five times a second,
+first alone and then beside the flood; each of its jobs finds a free one. The same is done with plain Slurm, whose
+figures are those of the flood alone.
 
 The flood's requests are of kinds never seen before, at the plugin's bounds, and exclude a node that does not exist: so
 Slurm refuses each of them after the hook, and what is measured is no long queue. Most come as heterogeneous jobs, which

@@ -1,4 +1,4 @@
-"""`make bench-gate`: a fast part of each benchmark, against the figures that were kept at the last release.
+"""`make bench NAME=gate`: a fast part of each benchmark, against the figures that were kept at the last release.
 
 A time is told as a ratio within its run: to the benchmark's own peer, else to a fixed piece of Python and numpy beside
 it. So machines do not matter much. Other figures are compared as they are. All parts run twice, and of both the better

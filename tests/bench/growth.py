@@ -1,6 +1,6 @@
-"""`make bench-growth`: how each cost grows with GPUs, with waiting jobs, and with the jobs of a simulation.
+"""`make bench NAME=growth`: how each cost grows with GPUs, with waiting jobs, and with the jobs of a simulation.
 
-berthd's costs are those of its own code on one made-up cluster of each size, as in bench-plan, each in a process of its
+berthd's costs are those of its own code on one made-up cluster of each size, as in plan.py, each in a process of its
 own. There are two rows of sizes: GPUs up to 100,000 with 1,000 waiting jobs, and waiting jobs up to a million on as
 many GPUs. The simulator plays 10,000 and 100,000 jobs on 100,000 GPUs, with `--simulated 1000000` also a million, which
 takes half an hour; 100,000 are submitted in an hour.
@@ -155,7 +155,7 @@ def rows(label: str, sizes: Sequence[int], found: Sequence[dict[str, float]]) ->
 
 def main() -> int:
     """Measures all sizes up to the greatest that are asked for."""
-    parser = argparse.ArgumentParser(prog="make bench-growth", description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="make bench NAME=growth", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--gpus", type=int, default=GPUS[-1], help="at most")
     parser.add_argument("--jobs", type=int, default=JOBS[-1], help="waiting jobs at most")
     parser.add_argument("--simulated", type=int, default=SIMULATED[-2], help="jobs of a simulation at most")

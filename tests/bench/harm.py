@@ -1,4 +1,4 @@
-"""`make bench-harm`: what a job pays for Berth that asks nothing of it, beside plain Slurm in the same run.
+"""`make bench NAME=harm`: what a job pays for Berth that asks nothing of it, beside plain Slurm in the same run.
 
 Both clusters are up; each command runs on one and then on the other, in turn, so that what else the machine does meets
 both alike. Of each command the median counts. Prolog and Epilog of a job without GPUs are also timed alone, on a node.

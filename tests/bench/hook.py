@@ -1,4 +1,4 @@
-"""`make bench-hook`: what job_submit costs at 1,024 nodes x 8 GPUs while berthd plans, beside a bare echo.
+"""`make bench NAME=hook`: what job_submit costs at 1,024 nodes x 8 GPUs while berthd plans, beside a bare echo.
 
 Three slurmctlds stand side by side, each in a container: without a plugin, with a C plugin that asks a bare echo
 daemon, with Berth. They get the same submissions in turns of half a second, since the machine's mood changes more than

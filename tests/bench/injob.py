@@ -1,4 +1,4 @@
-"""`make bench-injob`: what the part inside the job costs, and how well it holds the duty that the guard orders.
+"""`make bench NAME=injob`: what the part inside the job costs, and how well it holds the duty that the guard orders.
 
 Launches and duty of the library are measured on the simulated driver. What things cost is processor time, so that a
 busy machine gives the same figures. The figures of the PyTorch hooks need a Python

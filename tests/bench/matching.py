@@ -1,4 +1,4 @@
-"""`make bench-matching`: guests to hosts by predicted speeds, judged by the measured ones.
+"""`make bench NAME=matching`: guests to hosts by predicted speeds, judged by the measured ones.
 
 Hosts and guests are the measured configurations of Lucid's table, drawn at random. Each pair's speed is predicted by a
 fit that never saw the pair; the truth is the measurement. Pairs that nobody measured are barred to all. Work counts

@@ -1,4 +1,4 @@
-"""`make bench-packing`: how much of a cluster's GPUs jobs get before they find no room, by policy.
+"""`make bench NAME=packing`: how much of a cluster's GPUs jobs get before they find no room, by policy.
 
 All 1,213 nodes and 6,212 GPUs of Alibaba's open trace, filled as FGD's authors do it (tests/bench/sharing_feed.py), for
 four of their workloads: production as it was, all GPU pods shares of a GPU, a third of them asking for a model, half of

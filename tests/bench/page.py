@@ -48,17 +48,21 @@ CALLS = {
     "coverage-c": "coverage-c",
     "mutants": "mutants",
     "fuzz-tres": "fuzz-tres",
-    "replay": 'bench-replay REPLAY="--systems plain,berth --seeds 6,7,8,9,10"',
-    "replay-scores": 'bench-replay REPLAY="--systems plain,noscores,berth --seeds 6,7,8"',
-    "replay-adversary": 'bench-replay REPLAY="--mode adversary --systems plain,berth --seeds 1"',
-    "replay-chaos": 'bench-replay REPLAY="--mode chaos --systems berth --seeds 6"',
-    "replay-tree": 'bench-replay REPLAY="--topology tree --systems plain,berth"',
-    "replay-adversary-tree": 'bench-replay REPLAY="--mode adversary --topology tree --systems plain,berth --seeds 1"',
-    "replay-chaos-tree": 'bench-replay REPLAY="--mode chaos --topology tree --systems berth --seeds 5"',
-    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 6,7,8,9,10"',
-    "replay-paper": 'bench-replay REPLAY="--mode paper --seeds 6,7,8,9,10"',
-    "replay-paper-26.05": 'bench-replay SLURM=26.05 REPLAY="--mode paper --seeds 6,7,8,9,10"',
-    "replay-26.05-tree": 'bench-replay SLURM=26.05 REPLAY="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
+    "replay": 'bench NAME=replay ARGS="--systems plain,berth --seeds 6,7,8,9,10"',
+    "replay-scores": 'bench NAME=replay ARGS="--systems plain,noscores,berth --seeds 6,7,8"',
+    "replay-adversary": 'bench NAME=replay ARGS="--mode adversary --systems plain,berth --seeds 1"',
+    "replay-chaos": 'bench NAME=replay ARGS="--mode chaos --systems berth --seeds 6"',
+    "replay-tree": 'bench NAME=replay ARGS="--topology tree --systems plain,berth"',
+    "replay-adversary-tree": "bench NAME=replay "
+    'ARGS="--mode adversary --topology tree --systems plain,berth --seeds 1"',
+    "replay-chaos-tree": 'bench NAME=replay ARGS="--mode chaos --topology tree --systems berth --seeds 5"',
+    "replay-26.05": 'bench NAME=replay SLURM=26.05 ARGS="--systems plain,berth --seeds 6,7,8,9,10"',
+    "replay-paper": 'bench NAME=replay ARGS="--mode paper --seeds 6,7,8,9,10"',
+    "replay-paper-26.05": 'bench NAME=replay SLURM=26.05 ARGS="--mode paper --seeds 6,7,8,9,10"',
+    "replay-26.05-tree": "bench NAME=replay SLURM=26.05 "
+    'ARGS="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
+    "load-busy": "bench NAME=load ARGS=busy",
+    "load-small": "bench NAME=load ARGS=small",
 }
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
@@ -330,7 +334,7 @@ difference, by 2,000 drawings from the same samples. Memory is the median of sev
 in it. berthd keeps about 5 KiB for each job of the queue, and libslurm takes 16 KiB for each in the program that reads
 it: so 300 jobs of the victim make it grow in calm too.
 
-The same with 26.05.5 on a quiet machine (`make bench-flood SLURM=26.05`, 2026-11-27): hook p99 0.55 ms over calm
+The same with 26.05.5 on a quiet machine (`make bench NAME=flood SLURM=26.05`, 2026-11-27): hook p99 0.55 ms over calm
 (-0.12 to 1.62), none of 300 `open` or unanswered, wait p99 1 s as with plain Slurm, berthd 9.3 MiB more (calm 6.8).
 With 64 free nodes, as this was measured before, the victim ran out of free GPUs with its 187th job of the flood, and
 the place of a job that has to wait took berthd twice the time: 26.05 missed two bounds then (2.3 ms, 12.1 MiB).
@@ -348,8 +352,8 @@ berthd stopped and the breaker open.
 (node, a type for each GPU, texts). So much slower is slurmctld whoever placed the job; but for chance no plugin that
 does can have a `rate_vs_echo` above it.
 
-A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
-and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
+A job that starts tells Slurm which nodes to leave out (`make bench NAME=passes`); its list is read twice, here and by
+slurmctld, and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
 
 In `new` each job needs a search of its own, and its rate is missed: at 0.9 of the echo's a submission may take 1.00 ms,
 of which slurmctld needs 0.95 for a job that names its place (`placed_rate_vs_echo`), and a search more than the rest.
@@ -361,7 +365,7 @@ The same jobs, order, backfill and scores for all policies, in the model of PAL'
 row of the table further below: of the flat families where the relaxation gains 3 % or more, of those with leaves and
 pods, of that with events. How often nodes become slow was chosen
 so that events delay PAL's jobs about as much as fail-slow was found to do in the field: 1.39 and 1.29 times by order
-(`make bench-events`) beside 1.34 (arXiv 2410.12588). A family with half as many events stands beside it.
+(`make bench NAME=events`) beside 1.34 (arXiv 2410.12588). A family with half as many events stands beside it.
 `events_mean_told` is the gain over PAL that is told what our detector finds: most of what events allow is the
 detector's. Under shortest-remaining-first order the relaxation gains next to nothing without a cost for moves: PAL
 leaves nothing to close there.
@@ -425,7 +429,7 @@ def taken(path: Path) -> str:
 def bench_section(path: Path) -> Iterator[str]:
     data = read(path)
     notes = data.pop("notes")
-    yield f"\n## `make {CALLS.get(path.stem, f'bench-{path.stem}')}`\n"
+    yield f"\n## `make {CALLS.get(path.stem, f'bench NAME={path.stem}')}`\n"
     yield "; ".join(f"{key} {value}" for key, value in notes.items()) + ".\n"
     if path.stem in REMARKS:
         yield REMARKS[path.stem].lstrip("\n")
@@ -441,7 +445,7 @@ def philly_section(paths: list[Path]) -> Iterator[str]:
     """One row for each scenario and policy instead of one for each figure; all as ratios to plain Slurm's rules."""
     data = read(paths[0])
     notes = data.pop("notes")
-    yield "\n## `make bench-philly`"
+    yield "\n## `make bench NAME=philly`"
     yield f"\nseeds {notes['seeds']}; date {notes.get('date', taken(paths[0]))}."
     yield REMARKS["philly"]
     yield "Hours of waiting stand as plain Slurm's -> the policy's; everything else is the policy's over plain Slurm's."

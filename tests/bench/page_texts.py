@@ -23,15 +23,15 @@ signal, never stand still, and run once. v1 and v2 are the hierarchies of contro
 memory's were moved to the unified hierarchy of the same machine, and Slurm was shown only its line of /proc/PID/cgroup.
 """
 FAMILIES = """
-`make bench-placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent,
-in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part of the
-way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
+`make bench NAME=placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in
+percent, in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part
+of the way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
 gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
 """
 PUBLISHED = """
-`make bench-published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO only.
-*Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the cluster
-until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
+`make bench NAME=published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO
+only. *Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the
+cluster until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
 REPLAY_SCORES = """
 Three of the seeds again, with the code of 2026-11-28, beside a control that plans as Berth does and knows no GPU to be

@@ -1,4 +1,4 @@
-"""`make bench-passes`: what slurmctld has to do for jobs on many nodes, where each that Berth pins requires one.
+"""`make bench NAME=passes`: what slurmctld has to do for jobs on many nodes, where each that Berth pins requires one.
 
 A lone slurmctld, three times: plain, with GPUs named by their model as is usual; with Berth; and with Berth whose
 pinned jobs do not exclude the other nodes. Each gets as many whole-node jobs as fill the cluster, then some that wait;

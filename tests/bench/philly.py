@@ -1,4 +1,4 @@
-"""`make bench-philly`: Philly under Slurm's rules, placed by plain Slurm's, packed, random and Berth's policy.
+"""`make bench NAME=philly`: Philly under Slurm's rules, placed by plain Slurm's, packed, random and Berth's policy.
 
 What the trace lacks is drawn from seeds: limits and models (policy/simulate/pal_rounds/philly.py), application
 classes, and the scores of the GPUs. Every policy gets the same jobs, limits, order and queue; `slurm` and `packed`

@@ -1,4 +1,4 @@
-"""`make bench-placement`: Berth's policy beside PAL on the honest set, and how long a round takes to place.
+"""`make bench NAME=placement`: Berth's policy beside PAL on the honest set, and how long a round takes to place.
 
 Both get the same jobs, order, backfill and scores, in simulated rounds of 360 s on 16 nodes of 4 GPUs. Each row is a
 family of machines and workloads under one order, over pairs of a trace and a seed. A gain is how much less Berth

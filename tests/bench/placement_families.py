@@ -86,8 +86,8 @@ MAPS = {"artifact": "pal-sim-64gpu.csv", "frontera": "32gpu-variability.csv"}
 
 _WORDS = {"one-run": "one-run samples", "median": "per-GPU medians", "nodes": "whole nodes"}
 SLOW_NODES = Weather(days_between=2.0)
-"""Events delay PAL's mean job 1.39 times (FIFO) and 1.29 times (SRSF) at this rate, as `make bench-events` measures;
-fail-slow in the field 1.34 times (arXiv 2410.12588)."""
+"""Events delay PAL's mean job 1.39 times (FIFO) and 1.29 times (SRSF) at this rate, as `make bench NAME=events`
+measures; fail-slow in the field 1.34 times (arXiv 2410.12588)."""
 
 
 def families() -> Iterator[Family]:

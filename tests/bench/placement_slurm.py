@@ -1,4 +1,4 @@
-"""Placement under Slurm's own rules, for `make bench-placement`: Berth beside PAL, PM-First, plain Slurm and a bound.
+"""Placement under Slurm's own rules, for `make bench NAME=placement`: Berth beside PAL, PM-First, Slurm and a bound.
 
 No job moves once it runs. A job on several nodes gets the same GPUs on each, as a pin in Slurm can say. Jobs start in
 the order of the queue, and by backfill. All policies but plain Slurm have berthd's freedom: a job that waits bars only

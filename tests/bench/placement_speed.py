@@ -1,4 +1,4 @@
-"""`make bench-placement`: how long it takes to place all jobs of one round, beside PAL's own code.
+"""`make bench NAME=placement`: how long it takes to place all jobs of one round, beside PAL's own code.
 
 All jobs wait; as many as fit the cluster are placed. PAL's artifact is measured in the same process on the same queue
 and the same GPUs where BERTH_PAL_ARTIFACT is a checkout of github.com/hal-uw/blox-pal, branch `artifact`; it needs

@@ -1,4 +1,4 @@
-"""`make bench-plan`: how long a planning pass takes, and what one Epilog's notice costs, at 8,192 and 100,000 GPUs.
+"""`make bench NAME=plan`: how long a planning pass takes, what an Epilog's notice costs, at 8,192 and 100,000 GPUs.
 
 A full cluster with waiting jobs behind it, as a busy site has it: some GPUs free in fragments, jobs of 1 to 64 GPUs,
 a tenth without GPUs, some with conditions. The naive peer only sums up what is free on each node, in numpy.

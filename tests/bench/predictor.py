@@ -1,4 +1,4 @@
-"""`make bench-predictor`: the speed of pairs that were never measured, and of models that were never seen.
+"""`make bench NAME=predictor`: the speed of pairs that were never measured, and of models that were never seen.
 
 Everything is trained on the folds that are left, margins included; `--nested` also chooses the training's constants
 anew for each model left out, among random ones, by the other models alone. Peers: a constant, ridge regression on the

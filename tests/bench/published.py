@@ -1,4 +1,4 @@
-"""`make bench-published`: PAL's published simulations again, and what surrounds them.
+"""`make bench NAME=published`: PAL's published simulations again, and what surrounds them.
 
 Three parts, all in the model of PAL's artifact (`--mode pal-rounds`), none with backfill:
 

@@ -10,10 +10,10 @@ from typing import Literal
 from tests.bench.results_charts import Mark
 from tests.bench.results_tables import Part, bench, part
 
-BLOCK = 'bench-replay REPLAY="--systems plain,berth --seeds 6,7,8,9,10"'
-SCORES = 'bench-replay REPLAY="--systems plain,noscores,berth --seeds 6,7,8"'
-BLOCK_26 = 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 6,7,8,9,10"'
-TREE = 'bench-replay REPLAY="--topology tree --systems plain,berth"'
+BLOCK = 'bench NAME=replay ARGS="--systems plain,berth --seeds 6,7,8,9,10"'
+SCORES = 'bench NAME=replay ARGS="--systems plain,noscores,berth --seeds 6,7,8"'
+BLOCK_26 = 'bench NAME=replay SLURM=26.05 ARGS="--systems plain,berth --seeds 6,7,8,9,10"'
+TREE = 'bench NAME=replay ARGS="--topology tree --systems plain,berth"'
 
 Point = tuple[str, str, float, float, float]
 
@@ -97,7 +97,7 @@ def links() -> Claim:
                 points.append(_bar(cells[0], series, 100 * good / of))
     found = re.findall(r"Slurm ([\d.]+): (\d+) rows, Berth best in (\d+), Slurm alone in (\d+)", _sets().text)
     opened = "; ".join(f"Slurm {name}: {best} of {of}, Slurm alone {alone}" for name, of, best, alone in found)
-    when = _found(r"(`make bench-forms`.*?)\. ", forms)
+    when = _found(r"(`make bench NAME=forms`.*?)\. ", forms)
     return Claim(
         name="exact-links",
         title="Jobs get the GPUs that are linked best",
@@ -131,7 +131,7 @@ def _sets() -> Part:
 
 
 def hook() -> Claim:
-    run = bench("bench-hook")
+    run = bench("bench NAME=hook")
     kinds = {
         "held, all of one kind": "",
         "held, each with its own limit": "limits_",
@@ -232,13 +232,13 @@ was to close 0.35 of the gap to a bound, and flat networks **miss** it. [More](s
             leaves=points[2][2],
         ),
         sources=[
-            f'`make bench-placement PLACEMENT="--family slurm"` ([table](slurm-rules.md)), {when}, simulated',
+            f'`make bench NAME=placement ARGS="--family slurm"` ([table](slurm-rules.md)), {when}, simulated',
         ],
     )
 
 
 def packing() -> Claim:
-    run = bench("bench-packing")
+    run = bench("bench NAME=packing")
     feeds = {
         "Alibaba's pods": "default",
         "pods on parts of a GPU alone": "gpushare100",
@@ -276,7 +276,7 @@ earlier than FGD's, at {multigpu50_first_refusal} instead of {multigpu50_first_r
 
 
 def guard() -> Claim:
-    run = bench("bench-guard")
+    run = bench("bench NAME=guard")
     rows = {
         "guard": run.value("slowdown_p99"),
         "guard, the owner comes later": run.value("owner_comes_slowdown_p99"),
@@ -312,7 +312,7 @@ and guests do {launches_guest_share:%}. On one H200 a pair was measured: [gpu.md
 
 
 def predictor() -> Claim:
-    run = bench("bench-predictor")
+    run = bench("bench NAME=predictor")
     points = []
     for row, kind in (("a new pair of known models", "pairs"), ("a model never seen", "models")):
         points += [
@@ -344,7 +344,7 @@ time slicing.
 
 
 def harm() -> Claim:
-    run = bench("bench-harm")
+    run = bench("bench NAME=harm")
     rows = {
         "1 node": "n1_row_ms",
         "2 nodes": "n2_row_ms",
@@ -387,7 +387,7 @@ same: {kept}.
 
 
 def scale() -> Claim:
-    plan, scrape = bench("bench-plan"), bench("bench-scrape")
+    plan, scrape = bench("bench NAME=plan"), bench("bench NAME=scrape")
     points = []
     for size, name in (("8,192 GPUs", "8192"), ("100,000 GPUs", "100k")):
         points += [
@@ -417,7 +417,7 @@ berthd needs {rss_mb:0} MB. A simple count of free GPUs, which keeps no order an
 
 
 def failures() -> Claim:
-    run, rules_ = bench("bench-retry"), bench("bench-classify")
+    run, rules_ = bench("bench NAME=retry"), bench("bench NAME=classify")
     rows = {
         "always the same number of tries": "fixed_lost_h",
         "tries only where worth it (Berth)": "adaptive_lost_h",
@@ -449,7 +449,7 @@ try again in {logs.fresh_retry_right:%1}. On programs far from training about th
 
 
 def stragglers() -> Claim:
-    run = bench("bench-stragglers")
+    run = bench("bench NAME=stragglers")
     kinds = {
         "a slow GPU": "gpu",
         "a GPU that is slow at times": "part",
@@ -495,7 +495,7 @@ thought of are not in them.
 
 
 def growing() -> Claim:
-    run = bench("bench-growth")
+    run = bench("bench NAME=growth")
     figures = run.figures()
     costs = {"a pass": "pass_ms", "a notice": "notice_ms", "an answer to the hook": "answer_ms", "memory": "rss_mb"}
     lines = {

@@ -1,4 +1,4 @@
-"""`make bench-scores`: how good the scores are that calibration makes.
+"""`make bench NAME=scores`: how good the scores are that calibration makes.
 
 * Simulated fleets of 512 GPUs with known truth: noise as in Longhorn's profiles, 2 % of the chips 20 % slow, nodes that
   wait (a fifth of the time in no signal), heat, foreign processes; nodes of 4 and of 8 GPUs; three visits. The peers
@@ -48,7 +48,7 @@ BIG = replace(LONGHORN, nodes=1_024, gpus=8, visits=6)
 CURVES = FOLDER.parent / "scores.json"
 STUCK = 4
 PUBLISHED, PUBLISHED_JCT = "on the artifact's 64 GPUs, same traces", 0.768
-"""As `make bench-published` measures it."""
+"""As `make bench NAME=published` measures it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`make bench-scrape`: how long a scrape of berthd's metrics takes, and what it costs the other processes.
+"""`make bench NAME=scrape`: how long a scrape of berthd's metrics takes, and what it costs the other processes.
 
 A whole scrape is all five pages, over a real socket of the server that berthd starts, from a state file that the
 planner's code wrote. The state is new for each scrape, so that nothing comes out of a cache. What a scrape must not

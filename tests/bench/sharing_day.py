@@ -1,4 +1,4 @@
-"""`make bench-sharing-day`: a day of services with guests on 1,000 GPUs, before and after, beside published figures.
+"""`make bench NAME=sharing-day`: a day of services with guests on 1,000 GPUs, before and after, beside others' figures.
 
 Every minute newcomers get seats at the last matching's prices, every quarter of an hour all that wait are matched
 anew; nobody moves. A guest's worth on a seat is the throughput that the guard would leave it: its predicted speed times

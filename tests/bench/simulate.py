@@ -1,4 +1,4 @@
-"""`make bench-simulate`: how long simulated weeks take.
+"""`make bench NAME=simulate`: how long simulated weeks take.
 
 `sia_s` is PAL on the first Sia-Philly trace, 160 jobs and their repeats on 64 GPUs, beside PAL's artifact, which took
 85 s on another machine. It needs the published data: the folder named by BERTH_DATA, or `../shared/data` beside the
@@ -111,7 +111,7 @@ def many_jobs(count: int, seed: int = 3, *, burst_s: float = BURST_S) -> list[Tr
 
 
 def week() -> list[Figure]:
-    """Philly's week, once; its figures of quality are those of bench-philly."""
+    """Philly's week, once; its figures of quality are those of `make bench NAME=philly`."""
     if not (philly_data.PHILLY / philly_data.WEEK).exists():
         return []
     jobs, fleet = philly.drawn(philly_data.jobs(philly_data.WEEK), 0), philly.cluster(80, 0)

@@ -1,4 +1,4 @@
-"""`make bench-stragglers`: how often `berth why --slow` names the right cause and rank, over drawn jobs of known truth.
+"""`make bench NAME=stragglers`: how often `berth why --slow` names the right cause and rank, over drawn jobs.
 
 A job has 2 to 256 ranks. Each has a speed of its own (0.6 % apart) and noise from step to step; one thing disturbs the
 job, or nothing. Times are those of each step with its operations, or medians of hours as the guard records them.

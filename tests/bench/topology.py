@@ -1,4 +1,4 @@
-"""`make bench-topology`: a cluster of 12,500 nodes loaded, its node sets, and the best GPUs of one node of 16.
+"""`make bench NAME=topology`: a cluster of 12,500 nodes loaded, its node sets, and the best GPUs of one node of 16.
 
 Each figure stands beside the plain way of doing the same: the topology files one by one, the node sets in loops over
 nodes, the best GPUs by looking at every set.

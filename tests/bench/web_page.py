@@ -1,4 +1,4 @@
-"""The page in a real browser, for `make bench-web`: how soon it is there, how large, and whom it shuts out.
+"""The page in a real browser, for `make bench NAME=web`: how soon it is there, how large, and whom it shuts out.
 
 `python -m tests.bench.web_page [--nodes 64 1024]`: a made-up day on so many nodes of eight GPUs, in the middle of its
 jobs. Chromium opens five views in light, in dark and on a phone of 390 pixels; axe-core looks for what keeps people

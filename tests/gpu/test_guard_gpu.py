@@ -1,7 +1,7 @@
 """A training job as host and a second one as guest on a real GPU: exclusive, time slices, MPS, and berth-guard.
 
 Slurm is not needed: the share files are those that a Prolog would have written. The GPU's settings stay as they are.
-`make bench-gpu-guard` keeps the figures in build/bench/gpu-guard.json.
+`make bench NAME=gpu-guard` keeps the figures in build/bench/gpu-guard.json.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The GPU's settings stay as they are: the compute mode is not changed, so what rests on EXCLUSIVE_PROCESS (a private
 daemon, an unset pipe directory) and on the kernel's memory limits (dmem) is not tried here. Rows go to
-build/bench/gpu-mps.json (`make bench-gpu-mps`).
+build/bench/gpu-mps.json (`make bench NAME=gpu-mps`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make bench-load`: berthd's own processes under a workload of tests/load, beside Slurm on paper.
+"""`make bench NAME=load`: berthd's own processes under a workload of tests/load, beside Slurm on paper.
 
 Real: the answering and the planning process with their sockets, the notices' port, and the gateway on the protocol of
 berth-slurm. On paper: slurmctld, nodes, users and munge, each in a process of its own on the same machine.
@@ -322,7 +322,7 @@ def seen_after(bursts: list[tuple[float, float]], passes: list[Pass], judged_unt
 
 def main() -> int:
     """Exit status 1 where a threshold is passed."""
-    parser = argparse.ArgumentParser(prog="make bench-load", description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(prog="make bench NAME=load", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("workload", nargs="?", default="busy", help="a file of tests/load without .yaml, or a path")
     parser.add_argument("--minutes", type=float, help="instead of the workload's seconds")
     options = parser.parse_args()

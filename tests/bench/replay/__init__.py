@@ -1,4 +1,4 @@
-"""`make bench-replay`: Berth beside plain Slurm, the same jobs on a real Slurm of 64 nodes x 8 GPUs.
+"""`make bench NAME=replay`: Berth beside plain Slurm, the same jobs on a real Slurm of 64 nodes x 8 GPUs.
 
 `workload` draws the jobs of a seed. `testbed` brings the cluster up and makes it plain or one of `systems`. `execute`
 submits the jobs at their times and keeps the logs. Each job runs tests/bench/c/replay_job, which sleeps its duration

@@ -1,4 +1,4 @@
-"""The table of `make bench-replay`, from the runs that are there."""
+"""The table of `make bench NAME=replay`, from the runs that are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published control laws that `make bench-guard` compares the guard's own with."""
+"""Published control laws that `make bench NAME=guard` compares the guard's own with."""
 
 from __future__ import annotations
 
