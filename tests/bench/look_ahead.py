@@ -2,7 +2,8 @@
 
 A pair is one of the eight traces of `make bench NAME=placement` and one draw of its arrivals. The daemon's own code
 plans. Nothing takes time, or with `--timed` all takes as long as on a test cluster: then Slurm starts a pinned job by
-itself as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the same jobs.
+itself as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the
+same jobs.
 
 usage: python -m tests.bench.look_ahead [--timed] [--network {flat,leaves,pods}] [--limits {tripled,drawn,alike}]
                                         [--traces 0,1,...] [--draws 42,43]

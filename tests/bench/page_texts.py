@@ -25,8 +25,8 @@ memory's were moved to the unified hierarchy of the same machine, and Slurm was 
 FAMILIES = """
 `make bench NAME=placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in
 percent, in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part
-of the way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
-gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
+of the way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what
+that gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
 """
 PUBLISHED = """
 `make bench NAME=published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO
