@@ -210,7 +210,8 @@ def read_file(path: str) -> dict[str, Any]:
             raise FormatError(f"{path}: {key} is {KEYS[key].says}, not {value!r}") from None
     if not isinstance(swept, Mapping) or not all(isinstance(some, list) and some for some in swept.values()):
         raise FormatError(f"{path}: [sweep] is a table of lists, such as nodes = [16, 32]")
-    return values | {"sweeps": [(sweepable(name, path), tuple(map(str, some))) for name, some in swept.items()]}
+    sweeps = [(sweepable(name, path), tuple(map(str, some))) for name, some in swept.items()]
+    return values | ({"sweeps": sweeps} if sweeps else {})
 
 
 def sweepable(name: str, where: str) -> str:
