@@ -70,7 +70,8 @@ class RoundPolicy:
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
         """Returns the order in which the jobs of one round are placed; the demands come in the queue's order."""
         own = getattr(self.policy, "order", None)
-        return own(demands) if own else range(len(demands))
+        found: Sequence[int] = own(demands) if own else range(len(demands))
+        return found
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Chooses nodes and GPUs for one job, or raises `NotNow` or `Never`."""
@@ -84,7 +85,8 @@ class RoundPolicy:
         `held` are the berths of running jobs that may be moved; in `view` their GPUs count as free.
         """
         own = getattr(self.policy, "place_together", None)
-        return own(demands, view, held) if own else self.one_by_one(demands, view)
+        found: list[Berth | None] = own(demands, view, held) if own else self.one_by_one(demands, view)
+        return found
 
     def one_by_one(self, demands: "Sequence[Demand]", view: "View") -> "list[Berth | None]":
         """Places one job after another."""
