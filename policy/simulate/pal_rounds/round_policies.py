@@ -14,7 +14,10 @@ import numpy as np
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.berth import BerthPolicy
+from policy.placement.published.packed import PackedPolicy
 from policy.placement.published.pal import PalPolicy
+from policy.placement.published.pm_first import PmFirstPolicy
+from policy.placement.published.random import PinnedRandomPolicy
 from policy.request.demand import ANY_SPREAD
 from policy.simulate.pal_rounds.joint.together import place_together
 from topology.fabric import NOBODY
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
     from policy.formats.arrays import Bools
     from policy.request.demand import Demand
 
-_MOVING = ("berth", "pal", "pm-first")
-"""Policies that may place running jobs anew, unless they are made sticky."""
+_MOVING = (BerthPolicy, PmFirstPolicy)
+"""Policies that may place running jobs anew, unless they are made sticky; PAL is a PM-First too."""
 
-_STEADY = ("berth", "packed", "pal", "pinned-random", "pm-first")
+_STEADY = (BerthPolicy, PackedPolicy, PinnedRandomPolicy, PmFirstPolicy)
 
 _MOST_TOGETHER = 4_096
 """Most free GPUs at which Berth places jobs together.
@@ -42,11 +45,11 @@ CLASSES = ("compute", "mixed", "memory")
 
 def in_rounds(policy: Policy, *, sticky: bool | None = None, move_s: float = 0.0) -> "RoundPolicy":
     """Returns a policy as rounds use it; without `sticky` it is as published. `move_s` is Berth's cost of a move."""
+    if hasattr(policy, "order") or hasattr(policy, "place_together"):
+        return RoundPolicy(policy, sticky=sticky)
     if isinstance(policy, BerthPolicy):
         return BerthInRounds(policy, sticky=sticky, move_s=move_s)
-    if policy.name in {"pal", "pm-first"}:
-        return SensitiveFirst(policy, sticky=sticky)
-    return RoundPolicy(policy, sticky=sticky)
+    return (SensitiveFirst if isinstance(policy, PmFirstPolicy) else RoundPolicy)(policy, sticky=sticky)
 
 
 class RoundPolicy:
@@ -64,8 +67,8 @@ class RoundPolicy:
     def __init__(self, policy: Policy, *, sticky: bool | None = None) -> None:
         self.policy = policy
         self.name = policy.name
-        self.sticky = getattr(policy, "sticky", self.name not in _MOVING) if sticky is None else sticky
-        self.steady = getattr(policy, "steady", self.name in _STEADY)
+        self.sticky = getattr(policy, "sticky", not isinstance(policy, _MOVING)) if sticky is None else sticky
+        self.steady = getattr(policy, "steady", isinstance(policy, _STEADY))
 
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
         """Returns the order in which the jobs of one round are placed; the demands come in the queue's order."""

@@ -98,9 +98,9 @@ def test_a_job_that_asks_for_more_large_nodes_than_there_are_is_left_open(
 
 
 def test_leaves_come_from_slurms_own_file(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = Study(("trace.csv",), ("packed",), topology="nodes", fabric="topology.conf")
+    asked = Study(("trace.csv",), ("packed",), topology="nodes", fabric="topology.conf")
 
-    fleet = cluster.build(study, 1)
+    fleet = cluster.build(asked, 1)
 
     machines = [machine(KINDS[name], name) for name in fleet.names]
     wanted = Fabric.of(machines, slurm_fabric.read("topology.conf"))
@@ -149,7 +149,7 @@ def test_scores_of_a_mixed_cluster_belong_to_its_nodes(mixed: Path) -> None:
         "small-b,3,,mixed,1.5,1,0,\nbig-b,7,,mixed,1.3,1,0,\n"
     )
 
-    fleet = cluster.build(study, 1)
+    fleet = cluster.build(asked, 1)
 
     table = fleet.scores["mixed"]
     assert table.shape == (4, 8)

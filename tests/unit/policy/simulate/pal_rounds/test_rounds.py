@@ -17,6 +17,7 @@ from policy.cluster.view import View
 from policy.formats.arrays import Floats
 from policy.formats.errors import Never, NotNow, UsageError
 from policy.placement.base import Berth, Policy
+from policy.placement.published.pal import PalPolicy
 from policy.placement.registry import create
 from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
@@ -109,6 +110,23 @@ def test_another_packages_policy_may_say_how_it_takes_part_in_rounds() -> None:
     assert policy.rounds == [2], "it is steady: one call for all rounds of the same jobs"
     assert in_rounds(policy).sticky is False
     assert list(in_rounds(policy).order([demand_of(job("a", 1, 0, 1), fleet())] * 3)) == [2, 1, 0]
+
+
+class _LikePal(PalPolicy):
+    """Another package's policy, which is PAL but for its name."""
+
+    name = "like pal"
+
+
+def test_a_policy_that_is_made_of_a_published_one_takes_part_as_that_does() -> None:
+    ours, theirs = in_rounds(_LikePal()), in_rounds(create("pal"))
+    two = [demand_of(TraceJob(name, 1, 0, 1, app_class=name), fleet()) for name in ("memory", "compute")]
+
+    assert (ours.sticky, ours.steady, list(ours.order(two))) == (theirs.sticky, theirs.steady, [1, 0])
+    assert (theirs.sticky, theirs.steady, list(theirs.order(two))) == (False, True, [1, 0])
+    assert [(one.sticky, one.steady) for one in map(in_rounds, (create("berth"), PACKED, create("slurm")))] == [
+        (False, True), (True, True), (True, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("moves", "asked"), [(False, 1), (True, 5)])
