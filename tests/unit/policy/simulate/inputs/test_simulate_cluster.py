@@ -143,7 +143,7 @@ def test_classes_without_scores_and_scores_without_jobs_are_said(
 
 
 def test_scores_of_a_mixed_cluster_belong_to_its_nodes(mixed: Path) -> None:
-    study = Study(("trace.csv",), ("packed",), topology="nodes", scores=("scores.csv",))
+    asked = Study(("trace.csv",), ("packed",), topology="nodes", scores=("scores.csv",))
     (mixed / "scores.csv").write_text(
         "# berth-scores/1\nnode,position,uuid,class,score,runs,spread,at\n"
         "small-b,3,,mixed,1.5,1,0,\nbig-b,7,,mixed,1.3,1,0,\n"
