@@ -69,7 +69,7 @@ def one_pair(family: Family, order: str, trace: int, seed: int) -> Pair:
     return Pair(family.name, order, trace, seed, found)
 
 
-def _figures(here: Case, policy: Policy, settings: RoundsSettings, told: bool) -> dict[str, float]:
+def _figures(here: Case, policy: Policy | RoundPolicy, settings: RoundsSettings, told: bool) -> dict[str, float]:
     # What a bound takes for the best GPUs must be what really is best.
     fleet = replace(here.fleet, scores=here.truth) if isinstance(policy, Relaxation) else here.fleet
     outcome = run(
