@@ -45,7 +45,6 @@ class Reply:
     """True if the message is a warning."""
     least_gpus: int = 0
     """The fewest GPUs that any node of the plain layout has."""
-    site_factor: int | None = None
 
 
 def encode(reply: Reply) -> bytes:
@@ -84,7 +83,6 @@ def fields(reply: Reply) -> dict[str, str]:
         "min_cpus": reply.min_cpus,
         "pn_min_cpus": reply.min_cpus_per_node,
         "mem_per_node": reply.mem_per_node,
-        "site_factor": reply.site_factor,
     }
     found |= {key: text for key, text in more.items() if text}
     found |= {key: str(number) for key, number in numbers.items() if number is not None}

@@ -151,8 +151,6 @@ class Config:
     reserve_seconds: int = 10
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
-    order_weight: int = 0
-    """0: Slurm orders; no key of berth.conf changes that."""
     pinned_file: Path = Path("/run/berth/pinned")
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""

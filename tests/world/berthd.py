@@ -40,7 +40,6 @@ def config_of(folder: Path, bits: int) -> Config:
         fabric="none",
         pinned_file=folder / "pinned",
         settings=settings,
-        order_weight=1_000 if bits & 256 else 0,
     )
 
 

@@ -91,14 +91,7 @@ def _of_planner(planner: Planner | None) -> tuple[object, ...]:
     )
     nodes = reading.nodes if reading else None
     return (
-        *(
-            read,
-            nodes,
-            sorted(map(str, planner._to_write)),
-            sorted(planner._moved),
-            len(planner._ended),
-            planner._stale,
-        ),
+        *(read, nodes, sorted(map(str, planner._to_write)), sorted(planner._moved), planner._stale),
         *(sorted(evictions._going), sorted(evictions._failed), sorted(planner._guards._closed)),
         *(sorted(planner._moving._going), sorted(planner._degraded._met), planner._problem),
     )

@@ -17,7 +17,6 @@ from policy.daemon.passes.handover import Snapshot
 from policy.formats import reply as reply_text
 from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
-from policy.history.size_order import SizeOrder, asked_in
 from policy.placement.registry import create
 from policy.plan.answer.decide import Decision, Moment, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
@@ -74,9 +73,8 @@ class Answerer:
         self._settings = config.settings
         self._observe = config.observe
         self._plain = config.plain
-        self._order = SizeOrder(config.order_weight) if config.order_weight else None
-        # By size a job's priority hangs on who submits it; who only watches, or chooses nodes alone, has time.
-        self._keeps_replies = not (config.observe or config.plain or config.order_weight)
+        # A site that only watches, or chooses nodes alone, has time.
+        self._keeps_replies = not (config.observe or config.plain)
         self._version = version
         self._pid = pid
         self._hurry = False
@@ -130,8 +128,6 @@ class Answerer:
         self._shelf.clear()
         self._problem = snapshot.problem
         self._gateway = snapshot.gateway or self._gateway
-        if self._order is not None:
-            self._order.learn(snapshot.ended)
         if snapshot.cluster is None:
             return False
         self._slurm = snapshot.version
@@ -315,7 +311,7 @@ class Answerer:
                 found = decide_nodes(submission, at, self._understanding)
                 return self._plainly(with_preflight(found, submission), submission)
             decision = decide(submission, at, self._understanding)
-            return only_watch(decision) if self._observe else self._in_order(decision, submission)
+            return only_watch(decision) if self._observe else decision
         except BerthError as problem:
             return say_no(submission, problem, now)
         except Exception as fault:  # noqa: BLE001 - as above
@@ -328,13 +324,6 @@ class Answerer:
             return decision
         least = least_gpus(self._book.cluster.fleet, submission.partition)
         return replace(decision, reply=replace(decision.reply, least_gpus=least))
-
-    def _in_order(self, decision: Decision, submission: Submission) -> Decision:
-        """The decision, with what the site's order adds to the job's priority."""
-        if self._order is None or decision.reply.verb not in {"place", "later"}:
-            return decision
-        points = self._order.points(asked_in(submission.texts))
-        return replace(decision, reply=replace(decision.reply, site_factor=points))
 
     def _hold(self, nonce: str, uid: str, claim: Claim | None, now: float) -> None:
         if claim is None or not self._held.keeps(uid, now, packed=claim.share is not None):

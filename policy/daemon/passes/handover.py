@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policy.cluster.snapshot import Cluster
-from policy.history.size_order import EndedJob
 
 UNSEEN = b"unseen"
 """The answerer's word back: it gave places to jobs that no picture has shown yet."""
@@ -55,8 +54,6 @@ class Snapshot:
     updates: int = 0
     took: Mapping[str, str] = field(default_factory=dict)
     """Milliseconds of the planner's last looks at Slurm and passes, in the middle, for `berth status`."""
-    ended: tuple[EndedJob, ...] = ()
-    """GPU jobs that ended since the last picture, where the site orders jobs by size."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """Jobs that failed since berthd's start, by class, for `berth status`."""
     given_up: Mapping[str, int] = field(default_factory=dict)
@@ -138,8 +135,7 @@ class Receiver:
                 self._seen |= one.seen
                 one = replace(one, seen=self._seen, gone=frozenset())
                 self._sign = self._sign or one.cluster is not None
-                # Of the others only what they tell of ended jobs is worth keeping.
-                newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one
+                newest = one
                 self._known |= _lasting(one)
 
 

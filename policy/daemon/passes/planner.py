@@ -37,7 +37,6 @@ from policy.daemon.write.pins import Pins
 from policy.daemon.write.preflights import Preflights
 from policy.formats.errors import FormatError, SlurmError, UnreadableError
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.history.size_order import EndedJob, Runs
 from policy.placement.registry import create
 from policy.plan.changes import Change, Evict, Move, Release, parts_given_up
 from policy.plan.plan import Plan
@@ -134,8 +133,6 @@ class Planner:
         self._sent_away: set[int] = set()
         """Guests that were sent away since then. A pin from what it shows of them would take back why they left."""
         self._reasons_left = 0
-        self._runs = Runs() if config.order_weight else None
-        self._ended: list[EndedJob] = []
         self.notices_taken = self.notices_late = 0
         WAITS.tell(self._sign)
 
@@ -445,8 +442,6 @@ class Planner:
         picture.spare_sms = self._company.activity.all_left(reading.at)
         self._changed = picture.update(reading)
         self._picture = picture
-        if self._runs is not None:
-            self._ended += self._apart(self._runs.ended, reading.jobs, reading.at) or []
         return picture
 
     @property
@@ -510,13 +505,11 @@ class Planner:
                 notices=self.notices_taken,
                 notices_late=self.notices_late,
                 updates=self._pins.written,
-                ended=tuple(self._ended),
                 took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
                 failures=self._told(),
                 given_up=self._apart(parts_given_up, (*self._to_write.values(), *changes)) or {},
             )
         )
-        self._ended.clear()
         self._handed_over, self._stale = time.monotonic(), False
 
     def _told(self) -> dict[str, str]:

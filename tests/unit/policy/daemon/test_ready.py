@@ -11,8 +11,6 @@ from policy.daemon.answer.ready import STALE_AFTER, asked_by
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.formats.slurm_facts import PartitionFacts
-from policy.history.runtime import KnownAtSubmission
-from policy.history.size_order import EndedJob
 from policy.plan.answer import decide
 from policy.site.config import Config
 from tests.examples import examples
@@ -222,23 +220,6 @@ def test_a_picture_that_grows_too_old_ends_the_ready_replies() -> None:
 
     assert late is not None
     assert late.startswith(b"berth/1 later")
-
-
-def test_a_site_that_orders_by_size_answers_each_user_by_his_own_jobs() -> None:
-    made = answerer(order_weight=100)
-    take(made, look(NOW), NOW)
-    hours = {"1000": 90, "1001": 1, "1002": 10}
-    ended = [EndedJob(KnownAtSubmission(user, "", "", 4), 3_600.0 * long) for user, long in hours.items()]
-    take(made, replace(look(NOW), ended=tuple(ended * 20)), NOW)
-
-    replies = []
-    for uid in ("1000", "1001", "1000"):
-        replies.append(ask(made, uid=uid, held="1", gpus="4", time_limit="6000") or b"")
-        made.settle()
-        made.look_ahead(NOW)
-
-    assert replies[0] == replies[2]
-    assert [b"site_factor=-" in reply for reply in replies] == [True, False, True]
 
 
 @pytest.mark.parametrize(
