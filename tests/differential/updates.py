@@ -6,14 +6,17 @@ import json
 import random
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
+
+from tests.waiting import until
 
 from .compare import difference
 from .outcome import Outcome, Request, outcome_from
-from .side_by_side import USERS
 
 if TYPE_CHECKING:
     from tests.slurm.target import Target
@@ -49,7 +52,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "ReqNodeList": ("n2", "n3", "n9", ""),
     "ExcNodeList": ("n1", ""),
     "Features": ("h100", "v100|h100", ""),
-    "TimeLimit": ("2", "3"),
+    "TimeLimit": ("3", "30"),
     "Extra": ("mine", ""),
     "Comment": ("mine",),
     "Requeue": ("0", "1"),
@@ -67,17 +70,19 @@ SHOWN = (
 )
 """What is read of the job's record."""
 
-CHANGE = r"""
-job=$(sbatch --parsable -t1 -o %j $OPTIONS ../script </dev/null 2>/dev/null) || { echo "SUBMIT $job"; exit 9; }
-[ "$STATE" != running ] || for _ in $(seq 80); do [ "$(squeue -h -j "$job" -o %t)" = R ] && break; sleep 0.1; done
-sleep "$WAIT"
-scontrol update JobId="$job$TASK" $WORDS 2>&1 </dev/null; echo "UPDATED $?"
-scontrol show job -o "$job$TASK" | head -1 | sed 's/^/SHOWN /'
-scontrol release "$job" 2>/dev/null; [ "$STATE" != later ] || scontrol update JobId="$job" StartTime=now
-for _ in $(seq "$SECONDS_LONG"); do [ -z "$(squeue -h -j "$job")" ] && break; sleep 0.5; done
-[ -z "$(squeue -h -j "$job")" ] || echo "NEVER $(squeue -h -j "$job" -o %t | sort -u)"
-scancel -Q "$job"
-"""
+AT_ONCE = 6
+"""Jobs that run beside each other at first: a job that comes out otherwise then is tried again alone."""
+CHUNK = 30
+"""Jobs that are submitted before the first is changed."""
+UNCHANGED = 30.0
+"""Seconds without any change in the queue after which no job of it will start; a third where none could."""
+
+MARK = "== the next change"
+JOB = re.compile(r"\b\d{1,6}(_(\d|\[[\d,-]*\]))?(?!\w|$)")
+"""Number of a job in an answer, whose last word is the exit status."""
+RUNS, WAITS = "runs", "waits"
+SCRIPTS = {RUNS: "", WAITS: "until [ -e go ]; do sleep 0.1; done\n"}
+"""What the jobs run; that of a running job waits until it was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,9 @@ class Changed:
     never: str
 
     def text(self) -> str:
-        return json.dumps(asdict(self))
+        shown = asdict(self)
+        del shown["ran"]["environment"]
+        return json.dumps(shown)
 
 
 def at_random(seed: int, count: int) -> Iterator[Change]:
@@ -120,38 +127,92 @@ def at_random(seed: int, count: int) -> Iterator[Change]:
             yield one
 
 
-def changed(target: Target, change: Change, *, folder: str, seconds: int = 30, user: str = "alice") -> Changed:
-    """Submit a job, change it, let it start, and tell what became of it."""
-    options = {"held": "-H", "array": "-H --array=1-2", "later": "--begin=now+1hour", "running": ""}[change.state]
-    body = "sleep 6" if change.state == "running" else ":"
-    values = {
-        "FOLDER": folder,
-        "OPTIONS": f"{change.options} {options}",
-        "STATE": change.state,
-        "TASK": change.task,
-        "SECONDS_LONG": str(2 * seconds),
-    }
-    script = f"#!/bin/bash\n{body}\nsrun bash {folder}/task.sh\necho STEP=$?\n"
-    lines = [
-        *(f"{name}={shlex.quote(value)}" for name, value in values.items()),
-        'WAIT=2; out=$(mktemp -d -p "$FOLDER"); cd "$out" || exit 9',
-        """trap 'cat "$out"/[0-9]* 2>/dev/null; cd /; rm -rf "$out"' EXIT""",
-        f"cat >script <<'END'\n{script}END",
-        CHANGE.replace("$WORDS", shlex.join(change.words)).replace("../script", "script"),
+def changed(
+    target: Target, every: Sequence[Change], *, folder: str, at_once: int, wait_planned: Callable[[], None]
+) -> list[Changed]:
+    """Submit jobs, change them all, let so many at once run, and tell what became of each."""
+    place = target.run(["mktemp", "-d", "-p", folder]).out.strip()
+    for name, begin in SCRIPTS.items():
+        script = f"#!/bin/bash\n{begin}srun bash {folder}/task.sh\necho STEP=$?\n"
+        target.run(["tee", f"{place}/{name}"], stdin=script)
+    submitted = _each(target, every, lambda number, one: _submission(f"{place}/{number}", one))
+    ids = [text.strip() if text.strip().isdecimal() else "" for text in submitted]
+    for job in [job for job, one in zip(ids, every, strict=True) if job and one.state == "running"]:
+        until(f"job {job} to run", partial(_runs, target, job))
+    wait_planned()
+    said = _each(target, every, lambda number, one: _update(f"{place}/{number}", ids[number], one))
+    left = _run(target, [(job, one) for job, one in zip(ids, every, strict=True) if job], at_once)
+    printed = _each(target, every, lambda number, _: f"cat {place}/{number}/[0-9]* 2>/dev/null; true")
+    target.run(["rm", "-rf", place])
+    return [
+        Changed(
+            said=JOB.sub("JOB", _said(text) if job else f"SUBMIT {told}"),
+            record=_record(" ".join(re.findall(r"^SHOWN (.*)$", text, re.MULTILINE))),
+            ran=outcome_from(0, out, ""),
+            never=left.get(job, ""),
+        )
+        for job, told, text, out in zip(ids, submitted, said, printed, strict=True)
     ]
-    done = target.run(["bash", "-s"], user=user, check=False, timeout=seconds * 4 + 60, stdin="\n".join(lines))
-    said = [line for line in done.out.splitlines() if not re.match(r"(TASK|HAS|ENV|SHOWN|STEP|NEVER)\b", line)]
-    shown = re.findall(r"^SHOWN (.*)$", done.out, re.MULTILINE)
-    return Changed(
-        said=re.sub(r"\b\d{1,6}(_\d)?\b(?!$)", "JOB", "\n".join(said)),
-        record=_record(shown[0] if shown else ""),
-        ran=outcome_from(0, done.out, done.err),
-        never=" ".join(re.findall(r"^NEVER (.*)$", done.out, re.MULTILINE)),
-    )
+
+
+def _each(target: Target, every: Sequence[Change], commands: Callable[[int, Change], str]) -> list[str]:
+    """Run the commands for each change in one shell; what they print."""
+    lines = [f"echo '{MARK}'\n{commands(number, one)}" for number, one in enumerate(every)]
+    return target.bash("\n".join(lines), timeout=300).out.split(f"{MARK}\n")[1:]
+
+
+def _said(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("SHOWN "))
+
+
+def _submission(place: str, change: Change) -> str:
+    options = {"held": "-H", "array": "-H --array=1-2", "later": "--begin=now+1hour", "running": ""}[change.state]
+    script = WAITS if change.state == "running" else RUNS
+    words = f"sbatch --parsable -t9 -o %j {change.options} {options} ../{script}"
+    return f"mkdir {place}; cd {place}; {words} </dev/null 2>&1"
+
+
+def _update(place: str, job: str, change: Change) -> str:
+    name = f"JobId={job}{change.task}"
+    return f"""
+scontrol update {name} {shlex.join(change.words)} 2>&1 </dev/null; echo "UPDATED $?"
+scontrol show job -o {job}{change.task} | head -1 | sed 's/^/SHOWN /'; touch {place}/go"""
+
+
+def _runs(target: Target, job: str) -> bool:
+    return target.run(["squeue", "-h", "-j", job, "-o", "%t"]).out.strip() == "R"
+
+
+def _run(target: Target, jobs: Sequence[tuple[str, Change]], at_once: int) -> dict[str, str]:
+    """Let jobs run, so many at once, until none is left that could; the states of those that are left."""
+    waiting, since, seen = list(jobs), time.monotonic(), list[tuple[str, str]]()
+    while True:
+        shown = target.bash(r"squeue -h --me -o '%F %t %r' | sort").out
+        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        never = {job for job, state, why in lines if state == "PD" and why == "BadConstraints"}
+        active = {job for job, _, _ in lines} - never - {job for job, _ in waiting}
+        # Slurm tells other reasons of a job as often as it is looked at.
+        states = sorted((job, state) for job, state, _ in lines)
+        if states != seen:
+            since, seen = time.monotonic(), states
+        if waiting and (len(active) < at_once):
+            now, waiting = waiting[: at_once - len(active)], waiting[at_once - len(active) :]
+            target.bash("\n".join(_release(job, one) for job, one in now), check=False)
+            continue
+        if not lines or time.monotonic() > since + (UNCHANGED if active else UNCHANGED / 3):
+            target.bash("scancel -Q --me")
+            return {job: " ".join(sorted({state for one, state, _ in lines if one == job})) for job, _, _ in lines}
+        time.sleep(0.4)
+
+
+def _release(job: str, change: Change) -> str:
+    begin = f"; scontrol update JobId={job} StartTime=now" if change.state == "later" else ""
+    return f"scontrol release {job} 2>/dev/null{begin}"
 
 
 def _record(line: str) -> tuple[tuple[str, str], ...]:
-    line = re.sub(r"\[berth/1[^]]*\]", "", line)
+    # Without a place of Berth's nothing may tell the node of one.
+    line = re.sub(r"\[berth/1[^]]*\]", "" if PLACED.search(line) else "[a place]", line)
     found = dict(re.findall(r"(?:^| )(\S+?)=(.*?)(?= \S+?=|$)", line))
     found["ReqTRES"] = re.sub(r",?(gres/(gpu|seat):g\d+|gres/seat)=\d+", "", found.get("ReqTRES", ""))
     return tuple((name, found[name]) for name in SHOWN if found.get(name, "") not in {"", "(null)"})
@@ -162,10 +223,27 @@ def request_of(change: Change) -> Request:
     return Request("sbatch", tuple(change.options.split()))
 
 
-OF_A_PIN = ("NumNodes", "TresPerNode", "TresPerJob", "TresPerTask", "ReqNodeList", "ExcNodeList", "ReqTRES", "NumCPUs")
+OF_A_PIN = (
+    *("NumNodes", "TresPerNode", "TresPerJob", "TresPerTask", "ReqNodeList", "ExcNodeList", "ReqTRES", "NumCPUs"),
+    "CpusPerTres",
+)
 """What a place is written into: a job that keeps its place shows it there, and its request in `asked=`."""
 
 PLACED = re.compile(r"gres/gpu:g\d")
+
+
+def counts_cpus_anew(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool:
+    """Tells whether Slurm raised a job's CPUs to those of its tasks and its GPUs: it does when GRES of a job change."""
+    of_tasks = int(berth["NumTasks"]) * int(berth["CPUs/Task"])
+    on_each, in_all = (_gpus(berth.get(name, "")) for name in ("TresPerNode", "TresPerJob"))
+    gpus = in_all or on_each * int(berth["NumNodes"].partition("-")[0])
+    least = max(of_tasks, gpus * _gpus(berth.get("CpusPerTres", "")))
+    return int(plain["NumCPUs"]) < least == int(berth["NumCPUs"])
+
+
+def _gpus(text: str) -> int:
+    found = re.fullmatch(r"gres/gpu[:=](\d+)", text)
+    return int(found[1]) if found else 0
 
 
 def differs(change: Change, plain: Changed, berth: Changed) -> str:
@@ -176,38 +254,55 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     one, other = dict(plain.record), dict(berth.record)
     keeps = any(PLACED.search(value) for value in other.values())
     names = {name for name in {*one, *other} if one.get(name) != other.get(name) and not (keeps and name in OF_A_PIN)}
-    if names and "UPDATED 0" in plain.said and change.state != "running":
+    more_cpus = names <= {"NumCPUs", "ReqTRES"} and counts_cpus_anew(one, other)
+    if names and not more_cpus and "UPDATED 0" in plain.said and change.state != "running":
         return "the record says something else: " + ", ".join(sorted(names))
+    if plain.never and more_cpus:
+        return ""
     if plain.never != berth.never:
         return f"it never starts: {berth.never or 'on plain Slurm'}"
     return difference(request_of(change), plain.ran, berth.ran) if not plain.never else ""
 
 
 def differing(pair: tuple[Target, Target], changes: Iterable[Change], *, folder: str) -> dict[str, str]:
-    """Make each change on both clusters, and again alone where it differs; what differs three times, and why."""
-    every, found = list(changes), dict[str, str]()
-    with ThreadPoolExecutor(len(USERS)) as pool:
-        first = pool.map(
-            lambda one: _both(pair, one[1], folder, USERS[one[0] % len(USERS)]), list(enumerate(every)), timeout=None
-        )
-        for number, (change, two) in enumerate(zip(every, first, strict=True)):
-            if differs(change, *two):
-                found[change.text()] = differs(change, *two)
-                print(f"{number}: {change.text()}\n  {found[change.text()]}", flush=True)
-    for change in every:
-        for _ in range(2):
-            if change.text() in found:
-                plain, berth = _both(pair, change, folder, USERS[0])
-                found[change.text()] = why = differs(change, plain, berth)
-                if not why:
-                    del found[change.text()]
-                    continue
-                print(f"again: {change.text()}\n  {why}\n  plain {plain.text()}\n  berth {berth.text()}", flush=True)
-    print(f"{len(every)} changes, {len(found)} differ", flush=True)
-    return found
+    """Make each change on both clusters, and twice again alone where it differs; what differs each time, and why.
+
+    What plain Slurm itself does otherwise each time tells nothing.
+    """
+    every, found, plain = list(changes), dict[Change, str](), dict[Change, set[Changed]]()
+    for at_once in (AT_ONCE, 1, 1):
+        doubtful = list(found) if plain else every
+        found = {}
+        for start in range(0, len(doubtful), CHUNK):
+            chunk = doubtful[start : start + CHUNK]
+            for change, one, other in zip(chunk, *_both(pair, chunk, folder, at_once), strict=True):
+                plain.setdefault(change, set()).add(one)
+                if why := differs(change, one, other):
+                    found[change] = why
+                    alone = at_once == 1 and f"\n  plain {one.text()}\n  berth {other.text()}"
+                    print(f"{change.text()}\n  {why}{alone or ''}", flush=True)
+    unsure = [change for change in found if len(plain[change]) > 1]
+    print(f"{len(every)} changes, {len(found)} differ, {len(unsure)} of these also on plain Slurm alone", flush=True)
+    return {change.text(): why for change, why in found.items() if change not in unsure}
 
 
-def _both(pair: tuple[Target, Target], change: Change, folder: str, user: str) -> tuple[Changed, Changed]:
+def _both(
+    pair: tuple[Target, Target], every: Sequence[Change], folder: str, at_once: int
+) -> tuple[list[Changed], list[Changed]]:
+    waits = (lambda: None, partial(_wait_planned, pair[1]))
     with ThreadPoolExecutor(2) as pool:
-        plain, berth = pool.map(lambda target: changed(target, change, folder=folder, user=user), pair)
+        plain, berth = pool.map(
+            lambda target, wait: changed(target, every, folder=folder, at_once=at_once, wait_planned=wait), pair, waits
+        )
     return plain, berth
+
+
+def _wait_planned(target: Target) -> None:
+    """Wait until berthd has twice read all of Slurm from now on, so that each job has its file."""
+    for _ in range(2):
+        since = time.monotonic() + 1
+
+        def read_since(since: float = since) -> bool:
+            return time.monotonic() - float(target.berthd().get("snapshot_age_ms", "inf")) / 1e3 > since
+
+        until("berthd to read Slurm anew", read_since)
