@@ -170,6 +170,8 @@ class JobFacts:
     """Job name that its user gave; free text."""
     begin: int | None = None
     """Earliest start of a waiting job."""
+    own_extra: str | None = None
+    """Its Extra without what Berth has written there; None if a gateway cannot tell."""
 
     @property
     def rides(self) -> bool:
@@ -264,3 +266,4 @@ class JobText:
     tres_per_job: str
     excluded: str = ""
     licenses: str = ""
+    tres_per_task: str = ""

@@ -38,8 +38,6 @@ static void fill_number(job_desc_msg_t *change, const char *name, uint64_t numbe
 		change->max_nodes = (uint32_t)number;
 	else if (!strcmp(name, "max_nodes_of_tasks") && change->max_nodes == NO_VAL)
 		change->max_nodes = nodes_of_tasks(change, number);
-	else if (!strcmp(name, "min_cpus") && change->min_cpus == NO_VAL)
-		change->min_cpus = (uint32_t)number;
 	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16)
 		change->cpus_per_task = (uint16_t)number;
 	else if (!strcmp(name, "pn_min_cpus") && change->pn_min_cpus == NO_VAL16)
@@ -58,7 +56,7 @@ static void fill(job_desc_msg_t *change, const char *name, const char *value)
 	    {"tres_per_job", &change->tres_per_job},   {"tres_per_node", &change->tres_per_node},
 	    {"tres_per_task", &change->tres_per_task}, {"cpus_per_tres", &change->cpus_per_tres},
 	    {"mem_per_tres", &change->mem_per_tres},   {"req_nodes", &change->req_nodes},
-	    {"exc_nodes", &change->exc_nodes},
+	    {"exc_nodes", &change->exc_nodes},	       {"extra", &change->extra},
 	};
 	uint64_t number;
 
@@ -112,10 +110,13 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 		     bool request)
 {
 	char from[PATH_MAX], to[PATH_MAX], *rest = asked->words, *word;
+	bool extra_changed;
 	int fd;
 
 	if (!asked->from)
 		return;
+	/* Of Extra alone, so that the file has its user's words of before. */
+	extra_changed = !access(path_of(to, changed_folder, asked->from), F_OK);
 	/* berthd reads of these that something is to be planned, or written, anew. */
 	path_of(to, changed_folder, job->id);
 	if (!request || asked->from != job->id ||
@@ -129,7 +130,7 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 
 		if (value)
 			*value++ = '\0';
-		if (value && unescape(value))
+		if (value && unescape(value) && !(extra_changed && !strcmp(word, "extra")))
 			fill(change, word, value);
 	}
 }

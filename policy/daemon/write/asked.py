@@ -51,13 +51,15 @@ def words(job: JobFacts) -> str:
             found["min_nodes"] = was.get("min_nodes", "1")
         of_tasks = "num_tasks" in was and "max_nodes" not in was
         found |= {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
-        if not asked.keys().isdisjoint(_BY_TASK):
-            found |= {"cpus_per_task": was.get("cpus_per_task", "1"), "pn_min_cpus": was.get("pn_min_cpus", "1")}
-        if per_gpu := _GPUS.fullmatch(asked.get("cpus_per_tres", "")):
-            least = int(per_gpu[1] or 1) * int(values["n"]) * int(values["k"])
-            found["min_cpus"] = str(max(least, int(was.get("min_cpus", "1"))))
+        # Slurm counts the job's CPUs anew from these, so only what a pin can have changed is named.
+        if "cpus_per_tres" in asked:
+            found["cpus_per_task"] = was.get("cpus_per_task", "1")
+        if values.get("n") != "1" and not asked.keys().isdisjoint(_BY_TASK):
+            found["pn_min_cpus"] = was.get("pn_min_cpus", "1")
         if "mem_per_tres" in was:
             found |= {"mem_per_tres": was["mem_per_tres"], "pn_min_memory": "0"}
+    if job.own_extra is not None:
+        found["extra"] = job.own_extra
     text = " ".join(f"{key}={escape(value)}" for key, value in found.items())
     return text if len(text) < MOST_BYTES else ""
 
@@ -69,7 +71,8 @@ def anew(job: JobFacts, text: JobText) -> dict[str, str]:
     request = {"tres_per_job": text.tres_per_job, "tres_per_node": text.tres_per_node, "req_nodes": text.required}
     asked = {key: value for key, value in request.items() if value}
     gpus = [_GPUS.fullmatch(value) for key, value in asked.items() if key != "req_nodes"]
-    n, by_task = max(1, job.count), not _listed(values.get("asked", "")).keys().isdisjoint(_BY_TASK)
+    by_task = "gpu" in text.tres_per_task or not _listed(values.get("asked", "")).keys().isdisjoint(_BY_TASK)
+    n = max(1, job.count)
     count = int(gpus[0][1] or 1) if len(gpus) == 1 and gpus[0] else 0
     by_job = bool(text.tres_per_job)
     if not count or by_task or job.mem is None or (by_job and count % n):

@@ -44,7 +44,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
     """Returns the request as its user wrote it, and its demand on this fleet."""
     return {
         "asked": request.asked,
-        "was": request.was,
+        "was": request.was if demand.mem_per_node is not None else _without_memory(request.was),
         "n": str(demand.n),
         "k": str(demand.k),
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
@@ -55,6 +55,11 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
         **_shared(demand.share),
         **_tiered(demand),
     }
+
+
+def _without_memory(was: str) -> str:
+    """A pin leaves memory for each GPU as it is where Slurm counts the job's GPUs."""
+    return ";".join(word for word in was.split(";") if not word.startswith("mem_per_tres:"))
 
 
 def _tiered(demand: Demand) -> dict[str, str]:

@@ -45,6 +45,7 @@ class JobJson:
     licenses: str = ""
     tres_per_node: str = ""
     tres_per_job: str = ""
+    tres_per_task: str = ""
     gres_detail: list[str] = field(default_factory=list)
     start_time: Number = Number()
     end_time: Number = Number()

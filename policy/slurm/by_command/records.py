@@ -46,6 +46,7 @@ def _record(job: JobJson) -> RecordText:
             tres_per_job=job.tres_per_job,
             excluded=job.excluded_nodes,
             licenses=job.licenses,
+            tres_per_task=job.tres_per_task,
         ),
         str(job.name),
         tuple(map(fields.held, job.gres_detail)),

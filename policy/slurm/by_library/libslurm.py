@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
 
-from policy.formats import excluded_nodes, hostlist
+from policy.formats import excluded_nodes, hostlist, segment
 from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.escape import escape, unescape
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
@@ -406,6 +406,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         account=unescape(record.account),
         name=unescape(record.name),
         begin=record.eligible if waits and record.eligible > record.submitted else None,
+        own_extra=segment.remove(unescape(record.extra)),
     )
 
 
@@ -442,6 +443,7 @@ def _job_text(record: JobRecord) -> JobText:
         tres_per_job=unescape(record.tres_per_job),
         excluded=unescape(record.excluded),
         licenses=unescape(record.licenses),
+        tres_per_task=unescape(record.tres_per_task),
     )
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from policy.formats import excluded_nodes as others
-from policy.formats import hostlist
+from policy.formats import hostlist, segment
 from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, UsedGres
@@ -171,6 +171,7 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         account=row.account or "",
         name=row.name or "",
         begin=eligible if waits and eligible > submitted else None,
+        own_extra=segment.remove(row.extra or ""),
     )
 
 
@@ -200,6 +201,7 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
         tres_per_job=requests.per_job,
         excluded=row.excluded_nodes or "",
         licenses=",".join(row.licenses),
+        tres_per_task=requests.per_task,
     )
 
 

@@ -24,9 +24,9 @@ ASKED = {
     "cpus_per_tres": "gres/gpu:4",
     "req_nodes": "",
     "exc_nodes": "",
+    "extra": "own",
     "min_nodes": "1",
     "max_nodes": "3",
-    "min_cpus": "1",
     "cpus_per_task": "1",
 }
 CHANGES: Mapping[str, str] = {
@@ -83,7 +83,9 @@ def test_the_users_words_leave_the_request_alone(plugin: Plugin) -> None:
     said = plugin.modify("JobId=7", extra="mine")
     assert (said.rc, said.fields["extra"], said.fields.get("tres_per_job")) == (0, "mine", None)
     assert (plugin.folder / "pinned.changed" / "7").exists(), "berthd puts its segment beside them"
-    assert plugin.modify("JobId=7", min_nodes="2").fields["tres_per_job"] == "gres/gpu:2", "the pin still stands"
+    next_change = plugin.modify("JobId=7", min_nodes="2").fields
+    assert next_change["tres_per_job"] == "gres/gpu:2", "the pin still stands"
+    assert "extra" not in next_change, "the file has the words of before"
     assert refused(plugin.modify("JobId=7", extra="[berth/1 nodes=n1 gpus=0]"))
 
 

@@ -19,13 +19,30 @@ PLACED = {
     "id": "a" * 16,
     "asked": "tres_per_job:gres/gpu:4;cpus_per_tres:gres/gpu:2",
     "others": "1",
-    "was": "max_nodes:2;min_cpus:2",
+    "was": "max_nodes:2",
     "n": "1",
     "k": "4",
     "nodes": "n1",
     "gpus": "0,1,2,3",
 }
-PINNED = JobFacts(7, "PENDING", "gpu", 1, 0, None, None, 60, 8, (), ("n1",), gpus=15, segment=PLACED, count=2, mem=500)
+PINNED = JobFacts(
+    7,
+    "PENDING",
+    "gpu",
+    1,
+    0,
+    None,
+    None,
+    60,
+    8,
+    (),
+    ("n1",),
+    gpus=15,
+    segment=PLACED,
+    count=2,
+    mem=500,
+    own_extra="mine",
+)
 
 
 def text(job: JobFacts, **fields: str) -> JobText:
@@ -42,10 +59,14 @@ def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
         "exc_nodes": "",
         "cpus_per_tres": "gres/gpu:2",
         "max_nodes": "2",
-        "min_cpus": "8",
         "cpus_per_task": "1",
-        "pn_min_cpus": "1",
+        "extra": "mine",
     }
+
+
+def test_a_job_of_several_nodes_has_its_users_least_cpus_of_a_node_again() -> None:
+    assert "pn_min_cpus=1" in asked.words(replace(PINNED, segment={**PLACED, "n": "2"})).split()
+    assert "extra=" not in asked.words(replace(PINNED, own_extra=None)), "a gateway cannot tell it"
 
 
 @pytest.mark.parametrize("more", [{"share": "30"}, {"tier": "opportunistic"}, {"upgrade": "0"}, {"parked": "0"}])
@@ -66,6 +87,7 @@ def test_neither_is_a_job_of_an_older_berth_nor_one_that_licences_count_changed(
         ({"tres_per_job": "gres/gpu=4", "required": "n2,n3"}, {"state": "later", "n": "2", "k": "2"}),
         ({"tres_per_job": "gres/gpu:3"}, {"state": "released"}),
         ({"tres_per_job": "gres/gpu:2", "tres_per_node": "gres/gpu:1"}, {"state": "released"}),
+        ({"tres_per_job": "gres/gpu:2", "tres_per_task": "gres/gpu:1"}, {"state": "released"}),
         ({}, {"state": "released"}),
     ],
 )

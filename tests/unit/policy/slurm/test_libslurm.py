@@ -69,7 +69,7 @@ def test_a_recorded_answer_is_read_as_facts(gateway: LibslurmGateway, stand_in: 
 def test_only_what_changed_becomes_a_new_object(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
     changed, noise, gone = lines(recorded, "job")[:3]
     changed[6] = 5  # its priority
-    noise[-1] = "Extra is no fact"
+    noise[-1] = "[berth/1%20nodes=n9]"  # what Berth writes into Extra is no fact
     changed += ["lab", "my%20train"]
     more = [json.dumps(one, separators=(",", ":")) for one in (changed, noise, ["gone", "job", gone[1]])]
     stand_in.answers("read", recorded, "\n".join(more), "")
