@@ -70,12 +70,12 @@ SHOWN = (
 )
 """What is read of the job's record."""
 
-AT_ONCE = 6
+AT_ONCE = 12
 """Jobs that run beside each other at first: a job that comes out otherwise then is tried again alone."""
-CHUNK = 30
+CHUNK = 40
 """Jobs that are submitted before the first is changed."""
 UNCHANGED = 30.0
-"""Seconds without any change in the queue after which no job of it will start; a third where none could."""
+"""Seconds in which no job runs or ends, after which none will start; a third where Slurm says so."""
 
 MARK = "== the next change"
 JOB = re.compile(r"\b\d{1,6}(_(\d|\[[\d,-]*\]))?(?!\w|$)")
@@ -141,7 +141,8 @@ def changed(
         until(f"job {job} to run", partial(_runs, target, job))
     wait_planned()
     said = _each(target, every, lambda number, one: _update(f"{place}/{number}", ids[number], one))
-    left = _run(target, [(job, one) for job, one in zip(ids, every, strict=True) if job], at_once)
+    left = _run(target, [(job, one) for job, one in zip(ids, every, strict=True) if job], at_once) if at_once else {}
+    target.bash("scancel -Q --me")
     printed = _each(target, every, lambda number, _: f"cat {place}/{number}/[0-9]* 2>/dev/null; true")
     target.run(["rm", "-rf", place])
     return [
@@ -193,14 +194,13 @@ def _run(target: Target, jobs: Sequence[tuple[str, Change]], at_once: int) -> di
         active = {job for job, _, _ in lines} - never - {job for job, _ in waiting}
         # Slurm tells other reasons of a job as often as it is looked at.
         states = sorted((job, state) for job, state, _ in lines)
-        if states != seen:
+        if states != seen or any(state != "PD" for _, state in states):
             since, seen = time.monotonic(), states
         if waiting and (len(active) < at_once):
             now, waiting = waiting[: at_once - len(active)], waiting[at_once - len(active) :]
             target.bash("\n".join(_release(job, one) for job, one in now), check=False)
             continue
         if not lines or time.monotonic() > since + (UNCHANGED if active else UNCHANGED / 3):
-            target.bash("scancel -Q --me")
             return {job: " ".join(sorted({state for one, state, _ in lines if one == job})) for job, _, _ in lines}
         time.sleep(0.4)
 
@@ -213,7 +213,7 @@ def _release(job: str, change: Change) -> str:
 def _record(line: str) -> tuple[tuple[str, str], ...]:
     # Without a place of Berth's nothing may tell the node of one.
     line = re.sub(r"\[berth/1[^]]*\]", "" if PLACED.search(line) else "[a place]", line)
-    found = dict(re.findall(r"(?:^| )(\S+?)=(.*?)(?= \S+?=|$)", line))
+    found = {name: value.strip() for name, value in re.findall(r"(?:^| )(\S+?)=(.*?)(?= \S+?=|$)", line)}
     found["ReqTRES"] = re.sub(r",?(gres/(gpu|seat):g\d+|gres/seat)=\d+", "", found.get("ReqTRES", ""))
     return tuple((name, found[name]) for name in SHOWN if found.get(name, "") not in {"", "(null)"})
 
@@ -241,6 +241,19 @@ def counts_cpus_anew(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool
     return int(plain["NumCPUs"]) < least == int(berth["NumCPUs"])
 
 
+def bounds_nodes(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool:
+    """Tells whether Slurm took the job's GPUs for the most nodes: it does when GRES of a job change."""
+    (least, _, most), (bounded_least, _, bounded) = (one["NumNodes"].partition("-") for one in (plain, berth))
+    in_all = _gpus(berth.get("TresPerJob", ""))
+    return least == bounded_least and bounded == str(in_all) and int(most or least) > in_all
+
+
+def counts_less_memory(names: set[str], change: Change) -> bool:
+    """Tells whether memory for each CPU is counted anew on plain Slurm alone, where a change names the same nodes."""
+    fields = {word.partition("=")[0] for word in change.words}
+    return names == {"ReqTRES"} and {"NumNodes", "MinCPUsNode"} <= fields
+
+
 def _gpus(text: str) -> int:
     found = re.fullmatch(r"gres/gpu[:=](\d+)", text)
     return int(found[1]) if found else 0
@@ -255,7 +268,8 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     keeps = any(PLACED.search(value) for value in other.values())
     names = {name for name in {*one, *other} if one.get(name) != other.get(name) and not (keeps and name in OF_A_PIN)}
     more_cpus = names <= {"NumCPUs", "ReqTRES"} and counts_cpus_anew(one, other)
-    if names and not more_cpus and "UPDATED 0" in plain.said and change.state != "running":
+    known = more_cpus or (names == {"NumNodes"} and bounds_nodes(one, other)) or counts_less_memory(names, change)
+    if names and not known and "UPDATED 0" in plain.said and change.state != "running":
         return "the record says something else: " + ", ".join(sorted(names))
     if plain.never and more_cpus:
         return ""
@@ -264,13 +278,16 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     return difference(request_of(change), plain.ran, berth.ran) if not plain.never else ""
 
 
-def differing(pair: tuple[Target, Target], changes: Iterable[Change], *, folder: str) -> dict[str, str]:
+def differing(
+    pair: tuple[Target, Target], changes: Iterable[Change], *, folder: str, run: bool = True
+) -> dict[str, str]:
     """Make each change on both clusters, and twice again alone where it differs; what differs each time, and why.
 
-    What plain Slurm itself does otherwise each time tells nothing.
+    What plain Slurm itself does otherwise each time tells nothing. Without `run` the answers and the records alone are
+    compared, and the jobs are cancelled.
     """
     every, found, plain = list(changes), dict[Change, str](), dict[Change, set[Changed]]()
-    for at_once in (AT_ONCE, 1, 1):
+    for at_once in (AT_ONCE, 1, 1) if run else (0, 0, 0):
         doubtful = list(found) if plain else every
         found = {}
         for start in range(0, len(doubtful), CHUNK):

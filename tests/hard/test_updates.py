@@ -23,3 +23,11 @@ def test_changes_become_the_same_as_on_plain_slurm(pair: Pair) -> None:
     for target in pair:
         prepare(target, FOLDER)
     assert differing(pair, at_random(SEED, COUNT), folder=FOLDER) == {}
+
+
+@pytest.mark.hard
+@pytest.mark.timeout(3600)
+def test_changes_leave_the_same_record_as_on_plain_slurm(pair: Pair) -> None:
+    for target in pair:
+        prepare(target, FOLDER)
+    assert differing(pair, at_random(SEED, COUNT), folder=FOLDER, run=False) == {}
