@@ -138,7 +138,7 @@ def changed(
     submitted = _each(target, every, lambda number, one: _submission(f"{place}/{number}", one))
     ids = [text.strip() if text.strip().isdecimal() else "" for text in submitted]
     for job in [job for job, one in zip(ids, every, strict=True) if job and one.state == "running"]:
-        until(f"job {job} to run", partial(_runs, target, job))
+        until(f"job {job} to run", partial(_runs, target, job), 300)
     wait_planned()
     said = _each(target, every, lambda number, one: _update(f"{place}/{number}", ids[number], one))
     left = _run(target, [(job, one) for job, one in zip(ids, every, strict=True) if job], at_once) if at_once else {}
@@ -261,6 +261,9 @@ def _gpus(text: str) -> int:
 
 def differs(change: Change, plain: Changed, berth: Changed) -> str:
     """What a user would miss with Berth; empty where nothing."""
+    if change.state == "running" and any(word.startswith("ReqNodeList=") for word in change.words):
+        # Slurm takes the nodes on which a job runs, and no others: each cluster has chosen its own.
+        return ""
     if plain.said != berth.said:
         refused = "berth: " in berth.said and "UPDATED 0" in plain.said
         return "plain Slurm takes it, Berth refuses it" if refused else "the command says something else"
@@ -284,9 +287,10 @@ def differing(
     """Make each change on both clusters, and twice again alone where it differs; what differs each time, and why.
 
     What plain Slurm itself does otherwise each time tells nothing. Without `run` the answers and the records alone are
-    compared, and the jobs are cancelled.
+    compared, those of waiting jobs, and the jobs are cancelled.
     """
-    every, found, plain = list(changes), dict[Change, str](), dict[Change, set[Changed]]()
+    every = [change for change in changes if run or change.state != "running"]
+    found, plain = dict[Change, str](), dict[Change, set[Changed]]()
     for at_once in (AT_ONCE, 1, 1) if run else (0, 0, 0):
         doubtful = list(found) if plain else every
         found = {}
