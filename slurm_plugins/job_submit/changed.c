@@ -22,7 +22,9 @@ static const char asked_folder[] = "asked", changed_folder[] = "changed";
 static uint32_t nodes_of_tasks(const job_desc_msg_t *change, uint64_t tasks)
 {
 #ifdef JOB_IMPLICIT_MAX_NODES
-	return change->num_tasks != NO_VAL ? change->num_tasks : (uint32_t)tasks;
+	/* Slurm tests the change by the old number of tasks too. */
+	return change->num_tasks != NO_VAL && change->num_tasks > tasks ? change->num_tasks
+									: (uint32_t)tasks;
 #else
 	(void)change, (void)tasks;
 	return 0;
