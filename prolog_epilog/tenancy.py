@@ -68,7 +68,7 @@ def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
             # The guard opens the gate again, step by step, once it knows this owner's step time.
             for guest in arrivals.guests_on(here.paths, file.uuids):
                 arrivals.shut(guest, file.uuids)
-        if not here.config.chain_prolog:
+        if not (here.config.chain_prolog or here.config.chain_epilog):
             return _attach(here, file, gpus)
         with hand_over(here.paths, file.minors, here.config.chain_timeout):
             code = run_chain(here.config.chain_prolog, job, unused(here.paths, file), here, facts(file))
@@ -201,7 +201,12 @@ def hand_over(paths: Paths, minors: Sequence[int], seconds: float) -> Iterator[N
 
 
 def unused(paths: Paths, file: ShareRecord) -> list[int]:
-    """Returns the job's GPUs that no other job uses: a site's script may reset, check or clean these."""
+    """Returns the job's GPUs that no other job uses: a site's script may reset, check or clean these.
+
+    A guest has none. The GPU's next owner may run already in Slurm, before its own Prolog has put it into the books.
+    """
+    if file.tier == OPPORTUNISTIC:
+        return []
     used = {
         uuid
         for one in state.everything(paths)

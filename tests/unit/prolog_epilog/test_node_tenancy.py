@@ -18,6 +18,7 @@ from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.mps.world import USER
 from tests.rights import needs_root
 from tests.unit.node_world import NODE, World, berth, is_alive
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -441,6 +442,18 @@ def test_a_sites_script_sees_only_gpus_that_no_other_job_uses(world: World) -> N
     assert nothing_is_left(world)
 
 
+def test_a_sites_scripts_are_told_no_gpu_of_a_guest_whose_owner_is_not_in_the_books(world: World) -> None:
+    # Slurm calls a job RUNNING before its Prolog began, and lets an owner end before berthd sends its guest away.
+    own = str(world.script("own", CHAINED))
+    world.settings |= {"chain_prolog": [own], "chain_epilog": [own]}
+    guest = berth(2, tier="opportunistic", way="time")
+
+    for program in ("prolog", "epilog"):
+        assert world.run(program, guest, "", job=8).returncode == 0
+
+    assert (world.folder / "calls").read_text().splitlines() == ["prolog 8 [] 2 ", "epilog 8 [] 2 "]
+
+
 def test_a_sites_no_comes_before_mps(world: World) -> None:
     world.settings["chain_prolog"] = [str(world.script("own", "exit 3"))]
 
@@ -459,6 +472,25 @@ def test_one_hand_over_of_a_gpu_at_a_time(world: World) -> None:
     assert (first.wait(30), second.wait(30)) == (0, 0)
     assert (world.folder / "order").read_text().split() == ["in", "out", "in", "out"]
     assert world.books() == {7: 30, 8: 30}
+
+
+def test_a_job_waits_for_an_epilogs_scripts_where_the_site_has_none_for_the_prolog(world: World) -> None:
+    world.settings["chain_epilog"] = [
+        str(world.script("own", f"touch {world.folder}/in; until [ -e {world.folder}/go ]; do /bin/sleep 0.05; done"))
+    ]
+    begin(world, 7, 30)
+    ends = world.start("epilog", berth(2, share=30, way="mps"), "2")
+    until("the Epilog's script", (world.folder / "in").exists)
+
+    world.settings["chain_timeout"] = 1
+    done = begin(world, 8, 30)
+    had = world.books()
+    (world.folder / "go").touch()
+
+    assert ends.wait(30) == 0
+    assert "another job's Prolog or Epilog kept GPU 2 for too long" in done.stderr
+    assert had == {}
+    assert share(world, 8).degraded
 
 
 def test_a_whole_job_finds_its_gpu_free_of_a_lost_epilogs_share(world: World) -> None:
