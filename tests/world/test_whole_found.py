@@ -215,3 +215,18 @@ def test_a_gpu_that_is_lost_costs_no_guest_of_another_its_seat() -> None:
         ("config-read",),
         ("wait", 10),
     ])  # fmt: skip
+
+
+def test_a_node_gives_the_share_that_was_asked_for_and_not_the_one_counted_for_memory() -> None:
+    # A fault of the laws: they wanted the share that Slurm counts in the books of the node.
+    play_whole([
+        ("site", 917, 1, 0, 0, 14, 200, 1, 0),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "share-memory-array", 2, 1, "TIMEOUT", 0),
+        ("sched", 1),
+        ("pass", 1),
+        ("pass", 1),
+        ("write", 50),
+    ])  # fmt: skip

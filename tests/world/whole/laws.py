@@ -124,7 +124,8 @@ class WholeLaws:
                 f"job {run.job.id} is pinned to GPUs {values.get('gpus')}, and {run.node} has it on {sorted(booked)}"
             )
         for gpu, tenant in booked.items():
-            wanted = "" if "tier" in values else values.get("share", "")
+            # Slurm may count more for its memory. The node gives the SMs that it asked for.
+            wanted = "" if "tier" in values else values.get("asked_share", values.get("share", ""))
             if (wanted and str(tenant["share"]) != wanted) or (run.guest and tenant["tier"] != "opportunistic"):
                 raise ViolationError(
                     f"job {run.job.id} is pinned with share {wanted!r}, and {run.node} GPU {gpu} has it as {tenant}"
