@@ -94,8 +94,8 @@ _PREFLIGHT = {
 _TABLES = ("hook", "berthd", "notice", "users", "metrics", "sharing", "moving", "preflight", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
 NOTICE_PORT, USERS_PORT, METRICS_PORT = 6826, 6827, 6828
-MOST_GRACE = 100
-"""Seconds: an owner that waits longer for a free-looking place is planned elsewhere."""
+MOST_GRACE = 45
+"""Seconds: the rest of an owner's minute is for the requeue, the Epilog and a pass."""
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
 _WORDS = {
     "fail": ("open", "closed"),
@@ -341,7 +341,8 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
         except FormatError as problem:
             raise ConfigError(f"{path}: [sharing] {key}: {problem}") from None
     if not 0 <= values.get("evict_grace", 0) <= MOST_GRACE:
-        raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, not {values['evict_grace']}")
+        found = f"not {values['evict_grace']}: an owner waits for a minute at most"
+        raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, {found}")
     if not 0 <= values.get("least_speed", 0) <= 100:
         raise ConfigError(f"{path}: [sharing] least_speed is from 0 to 100 percent, not {values['least_speed']}")
     if values.get("trials", 0) < 0:

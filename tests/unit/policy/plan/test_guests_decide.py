@@ -269,16 +269,16 @@ def test_the_sites_rules_are_read_and_checked(tmp_path: Path) -> None:
     conf = tmp_path / "berth.conf"
     conf.write_text(
         '[sharing]\ntier_default = "partition=low:opportunistic"\ntier_allowed = "exclusive+guaranteed"\n'
-        'guest_way = "mps"\nguest_after = "1:00:00"\nevict_grace = 30\nevict_signal = "USR2"\n'
+        'guest_way = "mps"\nguest_after = "1:00:00"\nevict_grace = 45\nevict_signal = "USR2"\n'
     )
     found = load(conf).settings.sharing
-    assert (found.guest_after, found.guest_way, found.evict_grace, found.evict_signal) == (3_600, "mps", 30, "USR2")
+    assert (found.guest_after, found.guest_way, found.evict_grace, found.evict_signal) == (3_600, "mps", 45, "USR2")
     assert found.tier_allowed == (tiers.TierRule("", "", "exclusive+guaranteed"),)
     for wrong, says in (
         ('tier_default = "partiton=low:guaranteed"', "tier_default: 'partiton=low:guaranteed' is not"),
         ('tier_default = "guarantied"', "did you mean guaranteed"),
         ('tier_allowed = "opportunistic,upgrade"', "tier_allowed"),
-        ("evict_grace = 1000", "evict_grace is from 0 to 100 s"),
+        ("evict_grace = 46", "evict_grace is from 0 to 45 s, not 46: an owner waits for a minute at most"),
         ('evict_signal = "KILL"', "evict_signal is one of"),
         ('guest_after = "soon"', "guest_after: 'soon' is not a time"),
     ):
