@@ -39,6 +39,8 @@ MIXES = [mix for count in (1, 2) for mix in combinations(PARTS, count)]
 """The parts that are still of the other revision."""
 if wanted := os.environ.get("BERTH_MIXES"):
     MIXES = [tuple(one.split("+")) for one in wanted.split(",")]
+LAID: dict[tuple[str, str], str] = {}
+"""By cluster and part: the image whose files are there, if it is not the cluster's own."""
 FILES = ("best_set", "flags", "given", "guests", "later", "notice", "packed", "retry", "shares")
 """The tests of the other revision that have to pass as they did there."""
 
@@ -90,6 +92,9 @@ def image_of(name: str) -> Iterator[str]:
 def lay(slurm: Slurm, part: str, image: str) -> None:
     """Replaces the files of a part by those of an image, as a package does, and restarts the part's daemons."""
     project = slurm.target.name.removesuffix("-ctl")
+    if LAID.get((project, part), Cluster(slurm.name, berth=True).image) == image:
+        return
+    LAID[project, part] = image
     hosts = [f"{project}-{node}" for node in NAMES] if part == "node" else [f"{project}-ctl"]
     with image_of(image) as source, tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(PARTS[part]):
