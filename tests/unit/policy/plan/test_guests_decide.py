@@ -57,6 +57,13 @@ def test_a_guest_is_given_a_seat_that_is_free() -> None:
     assert "guest on n1 GPU 0, beside a guaranteed job" in reply["message"]
 
 
+def test_a_guest_reads_how_many_seats_lack_cores_on_idle_gpus_and_beside_hosts() -> None:
+    full = node("n1", used=0b111)
+    decision, _ = answer([replace(full, cpus_used=full.cpus)], [host(1, "n1", 0b111)], GUEST)
+
+    assert "has the cores and memory for one more guest (8 seats)" in decision.fields["message"]
+
+
 def test_two_guests_in_a_row_get_two_seats() -> None:
     there = book([node("n1", used=FULL)], [host(1, "n1", 0b11), running(2, "n1", 0xFC, 9_000)])
     given = []

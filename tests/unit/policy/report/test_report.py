@@ -277,6 +277,10 @@ def test_quantiles_are_right_within_two_percent_in_little_memory() -> None:
     assert len(spread._bins) < 1_000
 
 
+def test_a_spread_without_values_is_zero() -> None:
+    assert set(Spread().figures().values()) == {0.0}
+
+
 def test_the_page_is_one_well_formed_file_that_loads_nothing() -> None:
     found = figures(
         line(1, gpus=8, submit=1_000, start=9_000, nodes="n[1-2]"),
