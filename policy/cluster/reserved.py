@@ -62,6 +62,11 @@ class Room:
         return True
 
 
+def places(one: Reservation, fleet: Fleet) -> list[int]:
+    """Returns its nodes that the fleet has."""
+    return [fleet.index[name] for name in one.nodes if name in fleet.index]
+
+
 def typed(one: Reservation, fleet: Fleet, node: int) -> int | None:
     """Returns the mask of a reservation's GPUs on a node; None if it only counts them, or those of a model.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from policy.cluster.shared.fragmentation import UsualJob
     from policy.cluster.shared.sharers import Sharers
     from policy.cluster.shared.tenants import Tenants
+    from policy.formats.slurm_facts import Reservation
     from policy.request.share import Mate
 
 
@@ -74,6 +75,8 @@ class Cluster:
     """Percent of the SMs that hosts, by user and name, leave to guests under MPS, if known; 0: no guest may come."""
     shelves: Shelves = field(default_factory=Shelves)
     """A cache of data about the tenants; it finds by itself which tenants have changed."""
+    reservations: "tuple[Reservation, ...]" = ()
+    """Those that have not ended."""
     rooms: "tuple[Room, ...]" = ()
     """Rooms beside or in reservations, where Slurm alone gives GPUs."""
     neighbours: "Company | None" = None

@@ -64,6 +64,7 @@ class Picture:
         self._hole_until = np.full(count, FAR)
         self._free_now = np.zeros((3, count), np.int64)
         """GPUs, CPUs and memory that are free now, and perhaps reserved for later."""
+        self._reservations: tuple[Reservation, ...] = ()
         self._rooms: tuple[reserved.Room, ...] = ()
         self._rows: list[list[State] | None] = [None] * count
         """Timelines as lists, for books; None where it has to be made anew."""
@@ -203,6 +204,7 @@ class Picture:
             neighbours=self.neighbours,
             spare_sms=self.spare_sms,
             shelves=self._shelves,
+            reservations=self._reservations,
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
@@ -296,11 +298,11 @@ class Picture:
         """Closes what is reserved; returns the nodes that changed by this."""
         is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
         found: dict[int, list[reserved.Hold]] = {}
-        now = [one for one in reading.reservations if one.start <= reading.at < one.end]
-        for one in reading.reservations:
-            places = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
+        self._reservations = tuple(one for one in reading.reservations if one.end > reading.at)
+        now = [one for one in self._reservations if one.start <= reading.at]
+        for one in self._reservations:
             cores = dict(one.cores)
-            for place in places if one.end > reading.at else ():
+            for place in reserved.places(one, self.fleet):
                 mask = reserved.typed(one, self.fleet, place)
                 if mask is not None and (held := cores.get(self.fleet.names[place])):
                     # An active one has no start of its own, so that time alone changes nothing.
@@ -322,7 +324,7 @@ class Picture:
 
     def _rooms_of(self, one: "Reservation", version: str) -> list[reserved.Room]:
         """Returns what Slurm may give to unpinned jobs: beside what a reservation counts, and in a magnetic one."""
-        own = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
+        own = reserved.places(one, self.fleet)
         anywhere = {"MAGNETIC", "FLEX"} <= one.flags
         places = {*own, *(np.flatnonzero(self._open).tolist() if anywhere else ())}
         nodes = {place: node for place in places if (node := self._nodes[place]) is not None and self._up[place]}

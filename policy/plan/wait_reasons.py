@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policy.cluster.reserved import places
 from policy.formats import preflight_mark
 from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Policy
@@ -76,8 +77,9 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     here = demand.candidates & running.cluster.up
     free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
     if free < demand.gpus:
-        return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}", 515)
-    return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}", 516)
+        few = f"{free} GPUs are free where it could run, it needs {demand.gpus}"
+        return Reason("capacity", few + _reserved_by(demand, running), 515)
+    return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}{_reserved_by(demand, running)}", 516)
 
 
 def _lets_others_first(lets: Held, at: float) -> Reason:
@@ -100,13 +102,22 @@ def _no_nodes(demand: Demand) -> str:
 def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | None:
     """Returns what is wrong with the nodes that could hold a job; None if nothing is."""
     if not bool((demand.candidates & running.cluster.up).any()):
-        return Reason("node", "all nodes that could hold it are down, drained or reserved", 509)
+        closed = "all nodes that could hold it are down, drained or reserved"
+        return Reason("node", closed + _reserved_by(demand, running), 509)
     left = max(0, round(entry.refuses_until - running.cluster.at))
     if left and entry.waits_for_fewer:
         more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
         return Reason("locality", more, 512)
     slow = f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones"
     return Reason("node", slow, 510) if left else None
+
+
+def _reserved_by(demand: Demand, running: Book) -> str:
+    """Returns words about the reservations that a job would meet on its nodes if it started now."""
+    cluster = running.cluster
+    begun = (one for one in cluster.reservations if one.start < cluster.at + demand.limit)
+    names = [one.name for one in begun if demand.candidates[places(one, cluster.fleet)].any()]
+    return f"; reservation {' and '.join(names)} takes GPUs or nodes that it needs" if names else ""
 
 
 def _no_seat(entry: Waiting, planned: Book) -> Reason | None:

@@ -1,6 +1,7 @@
 """Why jobs wait, and what watching alone finds."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -10,7 +11,7 @@ from policy.daemon.passes.explainer import Explainer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.watcher import Watcher
 from policy.formats import segment, wire
-from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.observe import compare
 from policy.plan.plan import Plan
@@ -27,8 +28,11 @@ POLICY = BerthPolicy()
 
 
 def reason_of(nodes: list[NodeFacts], jobs: list[JobFacts], job_id: int = 5, kind: str = "h100") -> Reason | None:
-    look = reading(nodes, jobs)
-    picture = Picture(fleet(look, {one.name: kind for one in nodes}))
+    return reason_in(reading(nodes, jobs), job_id, kind)
+
+
+def reason_in(look: Reading, job_id: int = 5, kind: str = "h100") -> Reason | None:
+    picture = Picture(fleet(look, {one.name: kind for one in look.nodes}))
     picture.update(look)
     plan = Plan(POLICY, Settings())
     plan.replan(picture.book(), look.jobs)
@@ -236,3 +240,34 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
     assert not explainer.explain_one(plan, picture.book(), {7})
     assert explainer.explain_one(plan, picture.book(), frozenset())
     assert set(notes.said) == set(numbers)
+
+
+@pytest.mark.parametrize(
+    ("start", "cores", "gpus", "words"),
+    [
+        (-10, (), (), "all nodes that could hold it are down, drained or reserved"),
+        (
+            -10,
+            (("n1", 1),),
+            (("", 4), ("g0", 1), ("g1", 1), ("g2", 1), ("g3", 1)),
+            "4 GPUs are free where it could run",
+        ),
+        (60, (), (), "no node has 8"),
+    ],
+)
+def test_a_job_that_a_reservation_keeps_waiting_is_told_its_name(
+    start: int, cores: tuple[tuple[str, int], ...], gpus: tuple[tuple[str, int], ...], words: str
+) -> None:
+    begin = int(NOW) + start
+    ours = Reservation(begin, begin + 600, ("n1",), "r", cores, gpus)
+    elsewhere, over = (
+        replace(ours, nodes=("n9",), name="s"),
+        replace(ours, start=begin - 99, end=int(NOW) - 1, name="t"),
+    )
+    look = replace(reading([node("n1")], [waiting(5, "n1", 0xFF)]), reservations=(ours, elsewhere, over))
+
+    reason = reason_in(look)
+
+    assert reason is not None
+    assert words in reason.text
+    assert reason.text.endswith("reservation r takes GPUs or nodes that it needs")
