@@ -12,6 +12,7 @@ from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
+from policy.cli.reservations import counting
 from policy.formats.errors import BerthError
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def examine(
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
         yield _types(gpu_nodes)
         yield _seats(gpu_nodes)
+        counted = "; ".join(counting(reading.reservations, {node.name for node in gpu_nodes if node.gpus}))
+        yield Finding("reservations", ok=True, text=counted or "none counts GPUs of such nodes")
         if settings.skipped_shards:
             yield _skipped_shards(gpu_nodes, settings.skip_partitions)
         yield _scripts(config)

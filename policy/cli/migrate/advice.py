@@ -12,6 +12,7 @@ from policy.cli.migrate.node_lines import listed, sorted_nodes
 from policy.cli.migrate.rungs import Rung
 from policy.cli.migrate.site import Files, SlurmSays
 from policy.cli.output import some
+from policy.cli.reservations import counting
 from policy.formats.hostlist import fold
 
 __all__ = ["Step", "notes", "steps", "steps_back"]
@@ -190,6 +191,7 @@ def notes(files: Files, says: SlurmSays, kind: str, rung: Rung, nodes: Sequence[
         yield from _lua(files, rung)
     if rung == "exact":
         yield from _exact_notes(files, nodes, gpu_nodes)
+        yield from counting(says.reservations, nodes)
 
 
 def _lua(files: Files, rung: Rung) -> Iterator[str]:

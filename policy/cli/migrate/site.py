@@ -13,6 +13,8 @@ from policy.cli.migrate.drained import DrainState, node_states
 from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError, SlurmError
+from policy.formats.slurm_facts import Reservation
+from policy.slurm.by_command.text import reservations
 
 __all__ = ["Files", "SlurmSays", "ask_slurm", "file_system", "jobs_on", "read_files", "sharing_jobs"]
 
@@ -52,6 +54,7 @@ class SlurmSays:
     clusters: tuple[str, ...] = ()
     """All clusters of slurmdbd."""
     accounting: bool = False
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def answers(self) -> bool:
@@ -101,7 +104,7 @@ def ask_slurm(printed: Printed, config_type: str) -> SlurmSays:
     try:
         version = printed("scontrol", "version").decode().split()[-1]
         lines = printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
-        printed("scontrol", "show", "config")
+        reserved = printed("scontrol", "show", "reservation", "--oneliner").decode("utf-8", "replace")
     except (SlurmError, IndexError):
         return SlurmSays()
     slurmds = {}
@@ -117,7 +120,7 @@ def ask_slurm(printed: Printed, config_type: str) -> SlurmSays:
             clusters = tuple(printed("sacctmgr", "-nP", "show", "cluster", "format=Cluster").decode().split())
         except SlurmError:
             accounting = False
-    return SlurmSays(version, slurmds, node_states(lines), clusters, accounting)
+    return SlurmSays(version, slurmds, node_states(lines), clusters, accounting, reservations(reserved))
 
 
 def jobs_on(printed: Printed, nodes: Sequence[str]) -> dict[str, list[str]]:

@@ -61,7 +61,19 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 15
+    assert len(findings) == 16
+
+
+def test_doctor_says_how_a_counted_reservation_is_written(slurm: Path, tmp_path: Path) -> None:
+    (slurm / "scontrol-show-reservation").write_text(
+        "ReservationName=r StartTime=1 EndTime=2000000000 Nodes=n[1-2] Flags=SPEC_NODES TRES=cpu=2,gres/gpu=8\n"
+    )
+
+    finding = examine(slurm, described(tmp_path / "t"), {"answers": "3"})["reservations"]
+
+    assert finding.ok
+    assert finding.text.startswith("reservation r counts GPUs of n[1-2]: Berth places no job there")
+    assert "such as TresPerNode=gres/gpu:g0:1,gres/gpu:g1:1" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Checks the advice for each way of working of a site, and the order of the steps."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from policy.cli.migrate.advice import model_users, notes, steps, steps_back
 from policy.cli.migrate.rungs import RUNGS, Rung, Texts
 from policy.cli.migrate.site import Files, SlurmSays, file_system, read_files, sharing_jobs
+from policy.formats.slurm_facts import Reservation
 
 CONF = "ClusterName=one\nSlurmctldHost=a(10.0.0.1)\nSlurmctldHost=b\nNodeName=n[1-4] Gres=gpu:a100:8\n"
 SAYS = SlurmSays("25.11.2", {"n1": "25.11.2", "n2": "24.11.5"}, {}, ("one", "two"), accounting=True)
@@ -52,6 +54,17 @@ def test_a_job_submit_lua_that_reads_gres_of_changes_is_named() -> None:
 
     assert "job_submit.lua names gpu:a100" in found
     assert "slurm_job_modify" in found
+
+
+def test_a_reservation_that_counts_gpus_is_told_how_it_is_written() -> None:
+    def found(*gpus: tuple[str, int], nodes: tuple[str, ...] = ("n1", "n3")) -> str:
+        return told(says=replace(SAYS, reservations=(Reservation(0, 9, nodes, "r", gpus=gpus),)))
+
+    assert "reservation r counts GPUs of n1: " in found(("", 4))
+    assert "reservation r counts GPUs of n1: " in found(("", 4), ("a100", 4))
+    assert "reservation" not in found(("", 2), ("g0", 1), ("g1", 1))
+    assert "reservation" not in found(("", 4), nodes=("n3",))
+    assert "reservation" not in found()
 
 
 def test_what_slurm_does_not_tell_is_said() -> None:
