@@ -156,16 +156,18 @@ class Walk(SimpleClaims):
     def _left_to_slurm(self, entry: Waiting, demand: Demand) -> bool:
         """Leaves a job without a pin that Slurm may start beside or in a reservation; returns whether it does."""
         job, book = entry.job, self._book
-        if not book.cluster.rooms or job.het or (job.tasks and entry.nodes) or not self._may_change():
+        passes = not counted_nodes(book.cluster.rooms).isdisjoint(entry.nodes)
+        in_parts = bool(job.het or (job.tasks and entry.nodes))
+        if not book.cluster.rooms or (in_parts and not passes) or not self._may_change():
             return False
-        memory, passes = self._memories.setdefault(job.id, PlannedBefore()), counted_nodes(book.cluster.rooms)
+        memory = self._memories.setdefault(job.id, PlannedBefore())
         if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
             memory.spread_since, memory.spread_again = None, book.at + AGAIN_AFTER
-        waits = memory.spread_again > book.at
+        waits = in_parts or memory.spread_again > book.at
         name = "" if waits else first(book.cluster.rooms, demand, book.at, job.user, job.account)
         if name and entry.nodes:
             self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
-        elif not passes.isdisjoint(entry.nodes):
+        elif passes:
             # Its pin would pass the reservation.
             self._changes.append(Release(job, "a reservation counts GPUs of its node", for_now=True))
             return True

@@ -123,10 +123,12 @@ def test_nobody_is_pinned_to_counted_gpus_and_slurm_gives_the_others() -> None:
     assert wide.verb == "later"
 
 
-@pytest.mark.parametrize("mask", [0b11, 0xFF])
-def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(mask: int) -> None:
+@pytest.mark.parametrize(("mask", "changes"), [(0b11, {}), (0xFF, {}), (0b11, {"tasks": "0-3"}), (0b11, {"het": 5})])
+def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(
+    mask: int, changes: dict[str, object]
+) -> None:
     one = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
-    look = reading([node("n1")], [waiting(5, "n1", mask)], reservations=(one,))
+    look = reading([node("n1")], [waiting(5, "n1", mask, **changes)], reservations=(one,))
 
     [change] = Plan(BerthPolicy(), Settings()).replan(open_book(fleet(look), look), look.jobs)
 
