@@ -12,6 +12,7 @@ from policy.formats import hostlist, segment, wire
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted
+from tests.world import reservations
 from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _started_right(cluster: ModelCluster, job: ModelJob) -> None:
         return
     if not job.nodes:
         return  # its node went down within the step, and it waits again
+    if name := reservations.passed_by(cluster, job.nodes):
+        raise ViolationError(f"job {job.id} has a place on {job.nodes}, and reservation {name} counts GPUs there")
     if tuple(values["nodes"].split(",")) != job.nodes and set(values["nodes"].split(",")) != set(job.nodes):
         raise ViolationError(f"job {job.id} was planned on {values['nodes']} and started on {job.nodes}")
     extra = segment.fields(job.extra) or {}
@@ -344,7 +347,8 @@ def not_started(cluster: ModelCluster) -> str:
 def _fits(cluster: ModelCluster, job: ModelJob) -> bool:
     """Tells whether there are nodes that the job could have if nobody else were there."""
     named = job.user_nodes.split(",") if job.user_nodes else list(cluster.nodes)
-    return sum(cluster.nodes[name].open and cluster.nodes[name].gpus >= job.k for name in named) >= job.n
+    usable = [cluster.nodes[name] for name in named if cluster.nodes[name].open]
+    return sum(reservations.left(cluster, node, job) >= job.k for node in usable) >= job.n
 
 
 def _may_wait(job: ModelJob) -> bool:

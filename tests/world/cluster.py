@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from policy.formats import hostlist
+from tests.world import reservations
 
 EPOCH = 1_700_000_000.0
 REQUEUE_DELAY = 121
@@ -242,6 +243,8 @@ class ModelCluster:
         self.version = version
         self.jobs: dict[int, ModelJob] = {}
         self.next_id = 1
+        self.reservations: dict[str, reservations.ModelReservation] = {}
+        self.reserved_before = 0
         self.partition_state = "UP"
         self.in_control = True
         self.counts_models = False
@@ -354,7 +357,7 @@ class ModelCluster:
             if name in barred or name in excluded or not node.open or job.partition not in node.partitions.split(","):
                 continue
             portion = wants if wants is not None else self._any(node, job)
-            if portion is not None and node.fits(portion):
+            if portion and node.fits(portion) and not reservations.keep_off(self, node, job, portion):
                 found[name] = portion
             if len(found) == job.n:
                 break
@@ -446,7 +449,8 @@ class ModelCluster:
         job.completed = job.degraded = job.warned = False
 
     def tick(self) -> None:
-        """Ends runs and forgets records as time passes."""
+        """Ends runs and reservations, and forgets records, as time passes."""
+        self.reservations = {name: one for name, one in self.reservations.items() if one.end > self.now}
         for job in list(self.jobs.values()):
             if (
                 job.state == "RUNNING"

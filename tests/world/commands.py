@@ -33,7 +33,8 @@ def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR09
                 f" MaxNodes=UNLIMITED PriorityTier=1 OverSubscribe=NO State={cluster.partition_state}\n"
             )
         case ("scontrol", "show", "reservation", "-o"):
-            return "No reservations in the system\n"
+            found = [one for one in cluster.reservations.values() if one.node in cluster.nodes]
+            return "".join(one.line(cluster.now) for one in found) or "No reservations in the system\n"
         case ("scontrol", "show", "job", number, "--json"):
             return json.dumps({"jobs": [_record(cluster, job) for job in _shown(cluster, int(number))]})
         case ("squeue", "-a", "-t", "all", "--json", listed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.world import reservations
 from tests.world.door import CALL_FAULTS
 from tests.world.submit import FATES, KINDS
 
@@ -26,12 +27,13 @@ STEPS = (
     *(("submit", 14), ("pass", 16), ("hear", 8), ("write", 14), ("sched", 12), ("wait", 16), ("start", 6)),
     *(("epilog", 10), ("deliver", 10), ("epilog-ends", 3), ("degrade", 3), ("guard", 4), ("word", 2)),
     *(("people", 8), ("node", 4), ("partition", 1), ("control", 1), ("release", 2), ("kill", 2)),
+    *(("reserve", 2), ("unreserve", 1)),
     *(("fault", 4), ("fault-of-change", 4), ("during", 4), ("during-change", 4)),
     *(("outage", 1), ("clock", 1), ("config-read", 1)),
 )
 """Kinds of steps, and how often each comes."""
 
-_WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", "hear", "ends")
+_WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", "hear", "ends", "reserve", "unreserve")
 """Steps of others that may come between two of berthd's calls, or into the middle of one."""
 
 
@@ -91,6 +93,8 @@ def cluster_step(draw: Random, name: str, few: tuple[tuple[str, ...], ...]) -> S
             return name, draw.choice(("UP", "UP", "DOWN", "DRAIN", "INACTIVE"))
         case "control" | "release":
             return name, draw.randrange(2)
+        case "reserve" | "unreserve":
+            return name, draw.choice(reservations.KINDS), some, draw.choice((40, 300, 40_000))
         case "outage":
             return name, draw.choice((2, 10, 40))
         case "epilog" | "epilog-ends" | "word" | "degrade" | "ends":

@@ -27,7 +27,7 @@ from policy.slurm.by_command import command as command_module
 from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy_world import machine
 from tests.unit.share_world import with_memory
-from tests.world import checks, people
+from tests.world import checks, people, reservations
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced, VirtualTime, folder_in_memory
@@ -200,6 +200,8 @@ class DeterministicWorld:
                         self._person(words[0], job)
             case "node":
                 self._node(words[0], numbers[0])
+            case "reserve" | "unreserve":
+                reservations.change(self.cluster, name, words[0], *numbers)
             case "clock":
                 self.clock.offset += numbers[0]
                 self.given.clear()
@@ -555,6 +557,7 @@ class DeterministicWorld:
     def _calm_second(self, seconds: int) -> None:
         for step in (("start",), ("pass", 1), ("hear",), ("write", 200), ("sched", 0), ("sched", 1)):
             self.step(step)
+        reservations.all_known(self.cluster)
         self._calm_epilogs()
         self.step(("wait", 10 * seconds))
 
