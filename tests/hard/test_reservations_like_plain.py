@@ -44,8 +44,10 @@ def both(pair: tuple[Target, Target], drawn: Drawn) -> tuple[list[str], list[str
 @pytest.mark.hard
 @pytest.mark.timeout(4 * 3600)
 def test_jobs_around_reservations_start_as_on_plain_slurm(pair: tuple[Target, Target]) -> None:
-    found = {}
-    for seed in range(FIRST, FIRST + COUNT):
+    found: dict[int, str] = {}
+    for number, seed in enumerate(range(FIRST, FIRST + COUNT)):
+        if number % 20 == 0:
+            print(f"{number} draws from {FIRST} on, {len(found)} differ", flush=True)
         drawn = at_random(seed)
         plain, berth = both(pair, drawn)
         # What plain Slurm does differently each time, it may do so with Berth too.
