@@ -164,7 +164,7 @@ class Walk(SimpleClaims):
         if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
             memory.spread_since, memory.spread_again = None, book.at + AGAIN_AFTER
         waits = in_parts or memory.spread_again > book.at
-        name = "" if waits else first(book.cluster.rooms, demand, book.at, job.user, job.account)
+        name = "" if waits else first(book.cluster, demand, job.user, job.account)
         if name and entry.nodes:
             self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
         elif passes:

@@ -374,7 +374,7 @@ def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
     if request.het or case.submission.test or (insists is not None and insists.wait):
         return None
     case = case.at_any_level()
-    name = reserved.first(cluster.rooms, case.demand, cluster.at, case.submission.uid, request.account, magnetic=starts)
+    name = reserved.first(cluster, case.demand, case.submission.uid, request.account, magnetic=starts)
     if not name:
         return None
     why = LeftToSlurm(f"Slurm may start it by reservation {name}, where Slurm chooses its GPUs", 203)

@@ -123,6 +123,30 @@ def test_nobody_is_pinned_to_counted_gpus_and_slurm_gives_the_others() -> None:
     assert wide.verb == "later"
 
 
+def test_nobody_is_left_to_slurm_where_it_might_give_gpus_that_are_reserved_by_type() -> None:
+    count = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
+    typed = reservation("n2", cores=(cores("n2", 1),), gpus=types(0, 1), name="s")
+    look = reading([node("n1"), node("n2", used=0xFC)], reservations=(count, typed))
+
+    assert asks(look, tres_per_node="gres/gpu:4").verb == "place"
+    assert asks(look, tres_per_node="gres/gpu:4", req_nodes="n1").verb == "later"
+
+
+@pytest.mark.parametrize(
+    ("every", "verb"), [((), "pass"), ((reservation("n2", gpus=types(0), cores=(("n2", 1),)),), "place")]
+)
+def test_no_job_is_spread_where_slurm_might_give_gpus_that_are_reserved_by_type(
+    every: tuple[Reservation, ...], verb: str
+) -> None:
+    nodes, jobs = (
+        [node("n1", used=0xF0), node("n2", used=0xF0)],
+        [running(1, "n1", 0xF0, 60), running(2, "n2", 0xF0, 60)],
+    )
+    look = reading(nodes, jobs, reservations=every)
+
+    assert asks(look, tres_per_job="gres/gpu:5", num_tasks="5").verb == verb
+
+
 @pytest.mark.parametrize(("mask", "changes"), [(0b11, {}), (0xFF, {}), (0b11, {"tasks": "0-3"}), (0b11, {"het": 5})])
 def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(
     mask: int, changes: dict[str, object]
