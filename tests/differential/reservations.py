@@ -20,7 +20,7 @@ SOCKET = {"n1": "0123", "n2": "0123", "n3": "0257", "n4": "0123"}
 """The GPUs of one socket of each node: Slurm reserves no GPUs by type on two sockets together."""
 FLAGS = ("", "", "", "magnetic", "flex", "magnetic,flex", "maint", "overlap", "daily")
 STILL = 4.0
-"""Seconds without a change after which the queue counts as settled."""
+"""Seconds without a change, and without a job that starts or ends, after which the queue counts as settled."""
 FULL = ("-N1", "--gres=gpu:8", "-t", "30")
 
 
@@ -100,10 +100,11 @@ def outcome_of(target: Target, made: tuple[tuple[str, ...], ...], drawn: Drawn) 
         end = ["scancel", *before] if before else ["scontrol", "release", *filter(None, jobs)]
         target.run(end, user="root", check=False)
     states, since = _states(target), time.monotonic()
-    last = since + 40
+    last = since + 180
     while time.monotonic() - since < STILL and time.monotonic() < last:
         time.sleep(0.5)
-        if (now := _states(target)) != states:
+        now = _states(target)
+        if now != states or not {"COMPLETING ", "CONFIGURING "}.isdisjoint(now.values()):
             states, since = now, time.monotonic()
     return [*said, *(states.get(job, "gone") if job else "refused" for job in jobs)]
 
