@@ -60,6 +60,7 @@ GROUPS = {
         "admin",
         "network",
         "limits",
+        "reservations",
         "virtual-clusters",
         "node",
         "shares-on-nodes",

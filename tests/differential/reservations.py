@@ -36,6 +36,11 @@ class Drawn:
     late: str
     """How the jobs wait while the reservations are made: `held`, or behind a `full` cluster; empty: made before."""
 
+    @property
+    def mixed(self) -> bool:
+        """True if one reservation counts GPUs and another names types; docs/reservations.md says what differs then."""
+        return any(":g" in str(one) for one in self.typed) and any("gres/gpu=" in str(one) for one in self.typed)
+
     def text(self) -> str:
         """Everything in one line, to be tried by hand."""
         made = [shlex.join(one) for one in self.typed]
