@@ -14,6 +14,8 @@ from policy.formats.errors import BerthError, SlurmError, UsageError
 from policy.slurm.unstarted import not_started
 
 _SECONDS = 60
+_SPEAKS = "--retry=0"
+"""Changes no place. Without a flag of Berth `sbatch --test-only` says what it says on plain Slurm."""
 _OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")
 _SLURMS = re.compile(
     r"^sbatch: Job \d+ to start at (\S+)(?: a)? using (\d+) processors on nodes (\S+) in partition (\S+)$"
@@ -70,7 +72,7 @@ def _dry_run(words: list[str]) -> tuple[list[str], dict[str, str], list[str], in
     """Returns Berth's lines, Slurm's expected start, all other lines, and the exit status."""
     try:
         done = subprocess.run(
-            ["sbatch", "--test-only", *words],
+            ["sbatch", "--test-only", _SPEAKS, *words],
             capture_output=True,
             text=True,
             errors="replace",

@@ -364,7 +364,7 @@ def test_berthd_does_not_start_with_a_policy_that_it_does_not_know(
 
 
 SBATCH = """#!/bin/sh
-[ "$1" = --test-only ] || exit 9
+[ "$1 $2" = "--test-only --retry=0" ] || exit 9
 case "$*" in
 *gpus=99*) echo 'sbatch: error: berth: 99 GPUs are too many' >&2
     echo 'allocation failure: Requested node configuration is not available' >&2; exit 1 ;;
