@@ -29,6 +29,8 @@ from policy.request.settings import Settings
 STUCK_ON_A_NODE = 15
 """The same, of a job on one node of which Slurm chooses the GPUs: without its pin, the next backfill starts it."""
 
+_COUNTED = "a reservation counts GPUs of its node"
+
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, for which room is left; those behind them start much later."""
 
@@ -169,7 +171,7 @@ class Walk(SimpleClaims):
             self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
         elif passes:
             # Its pin would pass the reservation.
-            self._changes.append(Release(job, "a reservation counts GPUs of its node", for_now=True))
+            self._changes.append(Release(job, _COUNTED, for_now=True))
             return True
         if name:
             memory.spread_since = memory.spread_since or book.at
@@ -414,6 +416,9 @@ class Walk(SimpleClaims):
         if self._on_any_node(entry):
             why = "it may not start yet, and Slurm chooses its node when it may"
             self._changes.append(Release(entry.job, why))
+        elif not counted_nodes(self._book.cluster.rooms).isdisjoint(entry.nodes):
+            # Slurm would start it with this pin as soon as it may, before the next pass.
+            self._changes.append(Release(entry.job, _COUNTED, for_now=True))
         self._ask_for_a_part(entry, entry.demand, None)
 
     def _on_any_node(self, entry: Waiting) -> bool:

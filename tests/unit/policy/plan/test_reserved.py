@@ -147,7 +147,10 @@ def test_no_job_is_spread_where_slurm_might_give_gpus_that_are_reserved_by_type(
     assert asks(look, tres_per_job="gres/gpu:5", num_tasks="5").verb == verb
 
 
-@pytest.mark.parametrize(("mask", "changes"), [(0b11, {}), (0xFF, {}), (0b11, {"tasks": "0-3"}), (0b11, {"het": 5})])
+@pytest.mark.parametrize(
+    ("mask", "changes"),
+    [(0b11, {}), (0xFF, {}), (0b11, {"tasks": "0-3"}), (0b11, {"het": 5}), (0b11, {"reason": "JobHeldUser"})],
+)
 def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(
     mask: int, changes: dict[str, object]
 ) -> None:
