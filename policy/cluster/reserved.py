@@ -7,16 +7,13 @@ keeps the reservation. A magnetic reservation also takes such jobs only.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import FAR
 from policy.formats.slurm_facts import NodeFacts, Reservation
 from policy.request.demand import Demand
 from policy.request.tiers import ALONE
-
-if TYPE_CHECKING:
-    from policy.cluster.snapshot import Cluster
 
 
 class Hold(NamedTuple):
@@ -156,12 +153,24 @@ def copies(rooms: tuple[Room, ...]) -> tuple[Room, ...]:
     return tuple(Room(one.name, dict(one.free), one.magnet, one.until) for one in rooms)
 
 
-def first(cluster: "Cluster", demand: Demand, user: int, account: str, *, magnetic: bool = False) -> str:
-    """Returns the reservation beside or in which Slurm may start a job now; empty if there is none."""
-    if demand.candidates[list(cluster.typed)].any():
+def first(
+    rooms: Sequence[Room],
+    typed_nodes: Collection[int],
+    demand: Demand,
+    at: float,
+    user: int,
+    account: str,
+    *,
+    magnetic: bool = False,
+) -> str:
+    """Returns the reservation beside or in which Slurm may start a job now; empty if there is none.
+
+    None of its nodes may be one where GPUs are reserved by type: a job that names no types is not kept off these.
+    """
+    if demand.candidates[list(typed_nodes)].any():
         return ""
-    for room in cluster.rooms:
-        if (room.magnet is not None or not magnetic) and room.takes(demand, cluster.at, user, account):
+    for room in rooms:
+        if (room.magnet is not None or not magnetic) and room.takes(demand, at, user, account):
             return room.name
     return ""
 

@@ -374,7 +374,8 @@ def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
     if request.het or case.submission.test or (insists is not None and insists.wait):
         return None
     case = case.at_any_level()
-    name = reserved.first(cluster, case.demand, case.submission.uid, request.account, magnetic=starts)
+    of_user = case.submission.uid, request.account
+    name = reserved.first(cluster.rooms, cluster.typed, case.demand, cluster.at, *of_user, magnetic=starts)
     if not name:
         return None
     why = LeftToSlurm(f"Slurm may start it by reservation {name}, where Slurm chooses its GPUs", 203)
