@@ -157,16 +157,16 @@ class Walk(SimpleClaims):
 
     def _left_to_slurm(self, entry: Waiting, demand: Demand) -> bool:
         """Leaves a job without a pin that Slurm may start beside or in a reservation; returns whether it does."""
-        job, book = entry.job, self._book
-        passes = not counted_nodes(book.cluster.rooms).isdisjoint(entry.nodes)
+        job, book, cluster = entry.job, self._book, self._book.cluster
+        passes = not counted_nodes(cluster.rooms).isdisjoint(entry.nodes)
         in_parts = bool(job.het or (job.tasks and entry.nodes))
-        if not book.cluster.rooms or (in_parts and not passes) or not self._may_change():
+        if not cluster.rooms or (in_parts and not passes) or not self._may_change():
             return False
         memory = self._memories.setdefault(job.id, PlannedBefore())
         if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
             memory.spread_since, memory.spread_again = None, book.at + AGAIN_AFTER
         waits = in_parts or memory.spread_again > book.at
-        name = "" if waits else first(book.cluster, demand, job.user, job.account)
+        name = "" if waits else first(cluster.rooms, cluster.typed, demand, cluster.at, job.user, job.account)
         if name and entry.nodes:
             self._changes.append(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
         elif passes:
