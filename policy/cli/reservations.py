@@ -1,4 +1,4 @@
-"""How a reservation of GPUs is written for the exact layout."""
+"""The form of a reservation of GPUs for the exact layout."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from policy.formats.wire import number
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
 WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus", "mem_per_tres")
-"""What a pin may replace beside these: kept for an owner who changes the request."""
+"""Keys that a pin may replace beside these: kept for an owner who changes the request."""
 
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
 _SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")

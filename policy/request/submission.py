@@ -38,7 +38,7 @@ class Submission:
     flags: Mapping[str, str] = field(default_factory=dict)
     """Berth's flags, checked."""
     wrong: FormatError | None = None
-    """What is wrong with it: nothing else of it was read then."""
+    """The fault, if the request cannot be read: then nothing else of it was read."""
     wrong_flag: bool = False
 
     @property

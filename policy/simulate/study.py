@@ -39,7 +39,7 @@ SLURM = "24.11"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value has to be; `read` returns it, or raises TypeError or ValueError."""
+    """The form of a value; `read` returns it, or raises TypeError or ValueError."""
 
     says: str
     read: Callable[[object], object]

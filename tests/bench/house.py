@@ -5,7 +5,6 @@
     circles    files that import each other; a C file and its header are one
     answer     a submission for two GPUs on a cluster of four nodes, from the datagram's bytes to those of the reply,
                traced: files and lines that are run, and how often a file is the first one of a room that was left
-    decide     the decision in it alone
     replan     one pass over that cluster with three waiting jobs, traced
 
 Without a revision the working tree is measured. Lines of code are without comments, docstrings and blank lines.
@@ -213,16 +212,16 @@ def code_lines(path: Path) -> int:
 
 
 def traced(tree: Path) -> Figures:
-    """Runs one decide and one replan, and counts the files and lines of the product that they enter."""
+    """Runs one answer and one replan, and counts the files and lines of the product that they enter."""
     names: dict[str, object] = {}
-    for wanted in ("def decide(", "class Plan:", "class Settings:", "class BerthPolicy("):
+    for wanted in ("class Plan:", "class Settings:", "class BerthPolicy("):
         path = min(path for path in (tree / "policy").rglob("*.py") if f"\n{wanted}" in path.read_text())
         module = ".".join(path.relative_to(tree).with_suffix("").parts)
         name = wanted.split()[1].rstrip("(:")
         exec(f"from {module} import {name}", names)  # noqa: S102 - the place differs between revisions
     exec(SCENE, names)  # noqa: S102
     found: Figures = {}
-    for call in ("answer", "decide", "replan"):
+    for call in ("answer", "replan"):
         lines, rooms = entered(call, names, str(tree))
         found |= {f"{call}: files entered": len(lines), f"{call}: lines run": sum(map(len, lines.values()))}
         found |= {f"{call}: returns to a room already left": len(rooms) - len(set(rooms))}
@@ -240,13 +239,12 @@ look = reading(
     [running(1, "n1", 0b00111111, 600), running(2, "n2", 0b1111, 60), running(3, "n3", 0xFF, 900),
      running(4, "n4", 0xFF, 5), waiting(11, "n3", 0b11), waiting(12, "n3", 0b1111), waiting(13, "n4", 0xFF)],
 )
-at_submission, in_a_pass, plan = book(look), book(look), Plan(BerthPolicy(), Settings())
+in_a_pass, plan = book(look), Plan(BerthPolicy(), Settings())
 fields = submit(tres_per_job="gres/gpu:2")
 datagram, berthd = wire.encode("submit", fields), Answerer(Config(), "0", 1)
 berthd.take(Snapshot(book(look).cluster, frozenset(), "24.11.5", "recorded", ""), NOW)
 calls = {
     "answer": lambda: berthd.answer(datagram, NOW),
-    "decide": lambda: decide(fields, at_submission, BerthPolicy(), Settings(), NOW),
     "replan": lambda: plan.replan(in_a_pass, look.jobs),
 }
 """

@@ -9,7 +9,7 @@ from policy.formats import reply
 from policy.placement.base import Policy
 from policy.plan.answer import decide as answers
 from policy.plan.answer import on_nodes
-from policy.plan.answer.decide import Moment
+from policy.plan.answer.decide import Context
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.book import Book
 from policy.plan.claims import Claim
@@ -49,7 +49,7 @@ def decide(
     understanding: Understanding | None = None,
     stale: str = "",
 ) -> Decision:
-    return Decision(answers.decide(read(fields), Moment(book, policy, settings, now, stale), understanding))
+    return Decision(answers.decide(read(fields), Context(book, policy, settings, now, stale), understanding))
 
 
 def decide_nodes(
@@ -61,7 +61,7 @@ def decide_nodes(
     understanding: Understanding,
     stale: str = "",
 ) -> Decision:
-    return Decision(on_nodes.decide_nodes(read(fields), Moment(book, policy, settings, now, stale), understanding))
+    return Decision(on_nodes.decide_nodes(read(fields), Context(book, policy, settings, now, stale), understanding))
 
 
 def only_watch(decision: Decision) -> Decision:

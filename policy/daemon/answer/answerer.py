@@ -18,7 +18,7 @@ from policy.formats import reply as reply_text
 from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, Moment, decide, only_watch, say_no, with_preflight
+from policy.plan.answer.decide import Context, Decision, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.book import Book, never
@@ -305,7 +305,7 @@ class Answerer:
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         self._book.enough = enough
-        at = Moment(self._book, self._policy, self._settings, now, stale)
+        at = Context(self._book, self._policy, self._settings, now, stale)
         try:
             if self._plain and not self._observe:
                 found = decide_nodes(submission, at, self._understanding)

@@ -29,7 +29,7 @@ class Fleets:
         self._new_files = self._new_scores = False
         self._nodes: list[NodeFacts] = []
         self._told: frozenset[str] = frozenset()
-        """Why nodes get no jobs, as the log has it by now."""
+        """The reasons why nodes get no jobs, as they were logged."""
         self._key: object = None
 
     def of(

@@ -26,7 +26,7 @@ MOST_FILES = 2_000
 """Jobs that have a file, the first ones of the queue: each takes a page of the controller's memory."""
 MOST_A_PASS = 10
 _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
-"""Of many jobs a change without a new state is read so many seconds late (gateway_read.c)."""
+"""Seconds: among many jobs a change without a new state is read so late (gateway_read.c)."""
 
 _WHY = "its owner changed what it asks for"
 _SHARES = frozenset({"share", "tier", "upgrade", "parked"})

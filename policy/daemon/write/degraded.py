@@ -42,7 +42,7 @@ class Degraded:
         self._ask = ask
         self._met: dict[int, tuple[float, set[str]]] = {}
         self._again: dict[int, int] = {}
-        """Of jobs that are known by a word that is told until it is heard: when that run began."""
+        """The start of the run, for each job whose message was handled: a node repeats it until it is told."""
 
     def note(self, job: int, node: str, at: float) -> None:
         """A node's Epilog says that the job could not have its share there."""

@@ -55,7 +55,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Context:
     """All that a decision depends on beside the submission."""
 
     book: Book
@@ -73,7 +73,7 @@ class _Case:
     submission: Submission
     request: Request
     demand: Demand
-    at: Moment
+    at: Context
     insists: locality.Insistence | None
 
     def at_any_level(self) -> "_Case":
@@ -81,7 +81,7 @@ class _Case:
         return replace(self, demand=splits.at(self.demand, "any"))
 
 
-def decide(submission: Submission, at: Moment, understanding: Understanding | None = None) -> Decision:
+def decide(submission: Submission, at: Context, understanding: Understanding | None = None) -> Decision:
     """Answers a submission."""
     decision = _decide(submission, at, understanding or Understanding())
     reply = decision.reply
@@ -116,7 +116,7 @@ def _check_texts(reply: Reply, submission: Submission) -> None:
     pin_text.check(reply, submission.extra_bytes, asked, batch=submission.batch)
 
 
-def _decide(submission: Submission, at: Moment, understanding: Understanding) -> Decision:
+def _decide(submission: Submission, at: Context, understanding: Understanding) -> Decision:
     try:
         if submission.wrong is not None:
             raise submission.wrong
@@ -141,7 +141,7 @@ def _decide(submission: Submission, at: Moment, understanding: Understanding) ->
         return say_no(submission, answer, at.now)
 
 
-def _users(demand: Demand, submission: Submission, at: Moment) -> Demand:
+def _users(demand: Demand, submission: Submission, at: Context) -> Demand:
     """Returns the demand as that of this job's user, on whom hosts, guests and packed jobs depend."""
     if demand.share is not None:
         sharing, mate = at.book.fleet.sharing, (submission.uid, submission.name)
@@ -153,7 +153,7 @@ def _users(demand: Demand, submission: Submission, at: Moment) -> Demand:
     return demand if demand.tier is ALONE else replace(demand, user=submission.uid)
 
 
-def _case(submission: Submission, request: Request, demand: Demand, at: Moment) -> _Case:
+def _case(submission: Submission, request: Request, demand: Demand, at: Context) -> _Case:
     return _Case(submission, request, demand, at, _insistence(request, demand, at.book.fleet, at.settings))
 
 

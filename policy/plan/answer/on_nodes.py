@@ -15,7 +15,7 @@ from policy.formats.errors import Answer, FormatError, LeftToSlurm
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.formats.reply import Reply
 from policy.plan.answer import message
-from policy.plan.answer.decide import Decision, Moment, decide, say_no
+from policy.plan.answer.decide import Context, Decision, decide, say_no
 from policy.plan.answer.known_requests import Understanding
 from policy.request.demand import Demand
 from policy.request.nodes_alone import LEFT, without_model
@@ -23,7 +23,7 @@ from policy.request.submission import Submission
 from policy.request.tiers import ALONE
 
 
-def decide_nodes(submission: Submission, at: Moment, understanding: Understanding) -> Decision:
+def decide_nodes(submission: Submission, at: Context, understanding: Understanding) -> Decision:
     """Answers a submission with nodes, or leaves the job to Slurm; it refuses nothing but a wrong flag."""
     fleet = at.book.fleet
     try:

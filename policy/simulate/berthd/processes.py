@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
-from policy.plan.answer.decide import Decision, Moment, decide
+from policy.plan.answer.decide import Context, Decision, decide
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.segment_values import moved
 from policy.plan.book import Book
@@ -64,7 +64,7 @@ class SimulatedAnswerer:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         submission = read(request_of(task, partition))
-        at = Moment(self._book, self._policy, self._settings.site, EPOCH + now)
+        at = Context(self._book, self._policy, self._settings.site, EPOCH + now)
         decision = decide(submission, at, self._understanding)
         if decision.claim is not None:
             self._book.claim(decision.claim)

@@ -1,4 +1,4 @@
-"""How placement policies take part in PAL's rounds: what they place first and together, and what they may move.
+"""The part of placement policies in PAL's rounds: what they place first and together, and what they may move.
 
 A placement policy only chooses a place for one job. A policy of another package may say the rest itself, by the names
 that `RoundPolicy` has: `sticky`, `steady`, `order` and `place_together`. What it does not say is as in `RoundPolicy`.
