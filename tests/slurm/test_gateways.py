@@ -30,7 +30,7 @@ SLEEP = "--wrap 'exec sleep 900'"
 # Expected times of waiting jobs move from one scheduling pass to the next.
 MOVING = {"start", "end", "priority"}
 # What a gateway may leave open.
-OPEN: dict[str, Any] = {"mem": None, "holds": [], "at_once": None}
+OPEN: dict[str, Any] = {"mem": None, "holds": [], "at_once": None, "own_extra": None}
 
 
 def ask(slurm: Slurm, *words: str) -> dict[str, Any]:
