@@ -22,16 +22,18 @@ def wrong(slurm: Slurm) -> Iterator[None]:
     if OWN:
         pytest.skip("it breaks the Berth that is installed")
     file = slurm.target.bash(
-        "echo /opt/berth/lib/python3*/site-packages/policy/plan/answer/decide.py", user="root"
+        "echo /opt/berth/lib/python3*/site-packages/policy/formats/reply.py", user="root"
     ).out.strip()
     slurm.settle()
-    slurm.target.bash(f"cp {file} /tmp/decide.py; sed -i 's/str(demand.min_cpus)/\"40\"/' {file}", user="root")
+    slurm.target.bash(
+        f"cp {file} /tmp/reply.py; sed -i 's/reply.min_cpus,/reply.min_cpus and 40,/' {file}", user="root"
+    )
     try:
-        assert slurm.target.bash(f"cmp -s {file} /tmp/decide.py", user="root", check=False).rc == 1
+        assert slurm.target.bash(f"cmp -s {file} /tmp/reply.py", user="root", check=False).rc == 1
         slurm.target.bash(RESTART, user="root")
         yield
     finally:
-        slurm.target.bash(f"cp /tmp/decide.py {file}{RESTART}", user="root")
+        slurm.target.bash(f"cp /tmp/reply.py {file}{RESTART}", user="root")
 
 
 @pytest.mark.usefixtures("wrong")

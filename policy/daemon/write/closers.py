@@ -1,6 +1,7 @@
 """Lets the first waiting job close its partition while no other can start there, and opens it before one does."""
 
 import time
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from policy.cluster.fleet import Fleet
@@ -15,6 +16,9 @@ from policy.site import log
 QUIET = 3.0
 """Seconds without a start or an end after which partitions are closed: a cluster of short jobs would gain nothing."""
 
+TRIES = 3
+"""Times that a job is written for its reason: a pass of Slurm's that had begun before gives the old one again."""
+
 MOST_A_PASS = 10
 """Updates, as for lists of excluded nodes."""
 
@@ -28,8 +32,8 @@ class Closers:
         self._closing: set[int] = set()
         self._due: dict[int, bool] = {}
         """Jobs to be written: True if to close, False if as they are, so that Slurm gives them a reason again."""
-        self._told: set[int] = set()
-        """Jobs that were written for their reason since a job started or ended."""
+        self._told: Counter[int] = Counter()
+        """Jobs that were written for their reason since a job started or ended, and how often."""
         self._refused: set[int] = set()
         """Jobs that could not be changed since then."""
         self._quiet_from = time.monotonic() + QUIET
@@ -57,7 +61,7 @@ class Closers:
             job = entry.job
             if len(self._due) == MOST_A_PASS:
                 break
-            if job.partition in closed and entry.nodes and job.id not in self._told and _is_left(job.reason):
+            if job.partition in closed and entry.nodes and self._told[job.id] < TRIES and _is_left(job.reason):
                 self._due[job.id] = False
 
     def before_start(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
@@ -78,7 +82,7 @@ class Closers:
             closes, job = self._due.pop(job_id), jobs.get(job_id)
             if job is None or job_id in moved:
                 continue
-            self._told.add(job_id)
+            self._told[job_id] += 1
             self._write(job, fleet, closes=closes)
             return job_id
         return None
