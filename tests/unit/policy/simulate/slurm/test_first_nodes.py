@@ -45,7 +45,7 @@ def plans(seed: int) -> list[tuple[float, list[int]] | None]:
     for node, until in enumerate(draw.integers(1, 8, 24).tolist()):
         ledger.take([node], [0b11111111], 10.0 * until)
     one_pass, found = profile.BackfillProfile(ledger, now=0.0), []
-    one, two = (demand_of(TraceJob("a", gpus, 0.0, 100.0), fleet) for gpus in (8, 16))
+    one, two = (demand_of(TraceJob("a", 8 * nodes, 0.0, 100.0, nodes=nodes), fleet) for nodes in (1, 2))
     for number in range(30):
         plan = one_pass.earliest(two if number % 5 == 4 else one, 100.0)
         found.append(plan)
