@@ -28,12 +28,7 @@ from tests.bench.page_texts import (
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 PAGE = ROOT / "docs" / "results" / "tables.md"
-MACHINES = {
-    "n1": "DGX-1V, cube mesh",
-    "n2": "HGX H100, NVSwitch",
-    "n3": "RTX A6000, pairs",
-    "n4": "L40S, PCIe",
-}
+MACHINES = {"n1": "DGX-1V, cube mesh", "n2": "HGX H100, NVSwitch", "n3": "RTX A6000, pairs", "n4": "L40S, PCIe"}
 INTRO = """# Tables of all measurements
 
 [The results page](README.md) has plots of what matters. This page is for looking things up.
