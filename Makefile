@@ -108,6 +108,7 @@ lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wext
 	@$(VENV)/bin/ruff format --check --quiet $(PYDIRS)
 	@$(VENV)/bin/mypy --no-error-summary
 	@$(VENV)/bin/mypy --no-error-summary $(wildcard packaging/*.py)
+	@mkdir -p build
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache >build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
 	@$(MAKE) --silent -C slurm_plugins check
 	@$(MAKE) --silent -C tests/fakes/nvml
