@@ -305,12 +305,12 @@ class Answerer:
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         self._book.enough = enough
-        at = Context(self._book, self._policy, self._settings, now, stale)
+        context = Context(self._book, self._policy, self._settings, now, stale)
         try:
             if self._plain and not self._observe:
-                found = decide_nodes(submission, at, self._understanding)
+                found = decide_nodes(submission, context, self._understanding)
                 return self._plainly(with_preflight(found, submission), submission)
-            decision = decide(submission, at, self._understanding)
+            decision = decide(submission, context, self._understanding)
             return only_watch(decision) if self._observe else decision
         except BerthError as problem:
             return say_no(submission, problem, now)

@@ -73,7 +73,7 @@ class _Case:
     submission: Submission
     request: Request
     demand: Demand
-    at: Context
+    context: Context
     insists: locality.Insistence | None
 
     def at_any_level(self) -> "_Case":
@@ -81,25 +81,25 @@ class _Case:
         return replace(self, demand=splits.at(self.demand, "any"))
 
 
-def decide(submission: Submission, at: Context, understanding: Understanding | None = None) -> Decision:
+def decide(submission: Submission, context: Context, understanding: Understanding | None = None) -> Decision:
     """Answers a submission."""
-    decision = _decide(submission, at, understanding or Understanding())
+    decision = _decide(submission, context, understanding or Understanding())
     reply = decision.reply
     try:
         if reply.guest:
-            _check_texts(_longest_seat(reply, at.book), submission)
+            _check_texts(_longest_seat(reply, context.book), submission)
         elif reply.verb == "place":
             _check_texts(reply, submission)
     except TooLong as problem:
         # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
-        decision = say_no(submission, Never(str(problem), 412) if reply.guest else problem, at.now)
+        decision = say_no(submission, Never(str(problem), 412) if reply.guest else problem, context.now)
     return with_preflight(decision, submission)
 
 
 def with_preflight(decision: Decision, submission: Submission) -> Decision:
     """Returns the decision with the job's pre-flight in its plan, where it has one."""
     plan = decision.reply.plan
-    if not (plan and preflight_mark.is_value(submission.preflight)):
+    if not (submission.preflight and plan and preflight_mark.is_value(submission.preflight)):
         return decision
     marked = {**plan, preflight_mark.KEY: submission.preflight}
     return decision if segment.too_long(marked) else replace(decision, reply=replace(decision.reply, plan=marked))
@@ -116,12 +116,12 @@ def _check_texts(reply: Reply, submission: Submission) -> None:
     pin_text.check(reply, submission.extra_bytes, asked, batch=submission.batch)
 
 
-def _decide(submission: Submission, at: Context, understanding: Understanding) -> Decision:
+def _decide(submission: Submission, context: Context, understanding: Understanding) -> Decision:
     try:
         if submission.wrong is not None:
             raise submission.wrong
-        known = understanding.of(submission, at.book.fleet)
-        case = _case(submission, known.request, _users(known.demand, submission, at), at)
+        known = understanding.of(submission, context.book.fleet)
+        case = _case(submission, known.request, _users(known.demand, submission, context), context)
         demand = case.demand
         if demand.tier.name == OPPORTUNISTIC:
             if guest := _as_guest(case):
@@ -129,23 +129,23 @@ def _decide(submission: Submission, at: Context, understanding: Understanding) -
             case = replace(case, demand=replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)))
         decision = _place(case)
         starts = decision.reply.plan.get("state") == "placed"
-        if at.book.cluster.rooms and not (at.stale or case.request.later):
+        if context.book.cluster.rooms and not (context.stale or case.request.later):
             left = _by_reservation(case, starts=starts)
             decision = left or decision
             starts |= left is not None
         # Each task of an array starts on several nodes in the planner's passes.
-        if case.demand.spread is None or at.stale or case.request.later or starts or case.request.array:
+        if case.demand.spread is None or context.stale or case.request.later or starts or case.request.array:
             return decision
         return _on_several_nodes(case) or decision
     except (Answer, FormatError) as answer:
-        return say_no(submission, answer, at.now)
+        return say_no(submission, answer, context.now)
 
 
-def _users(demand: Demand, submission: Submission, at: Context) -> Demand:
+def _users(demand: Demand, submission: Submission, context: Context) -> Demand:
     """Returns the demand as that of this job's user, on whom hosts, guests and packed jobs depend."""
     if demand.share is not None:
-        sharing, mate = at.book.fleet.sharing, (submission.uid, submission.name)
-        picky = at.book.cluster.neighbours is not None and sharing.company_wait > 0
+        sharing, mate = context.book.fleet.sharing, (submission.uid, submission.name)
+        picky = context.book.cluster.neighbours is not None and sharing.company_wait > 0
         share = replace(
             demand.share, party=party(submission.uid, sharing), mate=mate, foes=foes_of(mate, sharing), picky=picky
         )
@@ -153,8 +153,10 @@ def _users(demand: Demand, submission: Submission, at: Context) -> Demand:
     return demand if demand.tier is ALONE else replace(demand, user=submission.uid)
 
 
-def _case(submission: Submission, request: Request, demand: Demand, at: Context) -> _Case:
-    return _Case(submission, request, demand, at, _insistence(request, demand, at.book.fleet, at.settings))
+def _case(submission: Submission, request: Request, demand: Demand, context: Context) -> _Case:
+    return _Case(
+        submission, request, demand, context, _insistence(request, demand, context.book.fleet, context.settings)
+    )
 
 
 def only_watch(decision: Decision) -> Decision:
@@ -204,8 +206,8 @@ def _number_of(answer: Exception) -> int:
 
 
 def _place(case: _Case) -> Decision:
-    submission, request, at, insists = case.submission, case.request, case.at, case.insists
-    book, settings, policy = at.book, at.settings, at.policy
+    submission, request, context, insists = case.submission, case.request, case.context, case.insists
+    book, settings, policy = context.book, context.settings, context.policy
     wide = splits.at(case.demand, "any")
     demand = wide if insists is None else splits.at(case.demand, insists.level)
     if demand.level == "nvlink" and (never := _never_on_any_split(request, demand, book)):
@@ -216,8 +218,8 @@ def _place(case: _Case) -> Decision:
     case = replace(case, demand=wide, insists=insists)
     if submission.gpus is not None and submission.gpus != demand.n * demand.k:
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {submission.gpus} that the request counts", 206)
-    if at.stale:
-        return _later(case, LeftToSlurm(at.stale, STALE))
+    if context.stale:
+        return _later(case, LeftToSlurm(context.stale, STALE))
     try:
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
@@ -233,16 +235,16 @@ def _place(case: _Case) -> Decision:
         except NotNow:
             return _later(case, nothing)
     case = replace(case, demand=wide.on(len(berth.nodes)))
-    start = max(start, float(submission.begin) if submission.begin > at.now else 0.0)
+    start = max(start, float(submission.begin) if submission.begin > context.now else 0.0)
     return _pinned(case, berth, start, nothing_in_sight)
 
 
 def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | None) -> Decision:
     """Returns the reply with a place that is free at `start`, 0 for now, or with one that is not in sight."""
-    submission, request, demand, at = case.submission, case.request, case.demand, case.at
+    submission, request, demand, context = case.submission, case.request, case.demand, case.context
     waits = bool(start or request.later or nothing_in_sight)
-    packed = not waits and at.book.takes_part(demand, berth.nodes, berth.mask)
-    plan = place_values(submission.nonce, request, demand, berth, start, at.now, case.insists, packed=packed)
+    packed = not waits and context.book.takes_part(demand, berth.nodes, berth.mask)
+    plan = place_values(submission.nonce, request, demand, berth, start, context.now, case.insists, packed=packed)
     excluded = _excluded(case, berth)
     plan |= {OTHERS: mark_of(excluded)} if excluded else {}
     if demand.n > MOST_NODES or (demand.n > _FEW_NODES and segment.too_long(plan)):
@@ -252,7 +254,7 @@ def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | 
         message_id = nothing_in_sight.number
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
-        text = message.waiting(berth, demand, start - int(at.now), case.insists)
+        text = message.waiting(berth, demand, start - int(context.now), case.insists)
         message_id = 102
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
@@ -263,13 +265,13 @@ def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | 
     reply = Reply(
         "place",
         submission.nonce,
-        message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, at.settings)]),
+        message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, context.settings)]),
         plan,
         berth.names,
         berth.gpus,
         seats=plan["seats"] == "1",
         excluded=excluded,
-        licenses=_counted(at.book.fleet, demand, berth),
+        licenses=_counted(context.book.fleet, demand, berth),
     )
     if packed and demand.share:
         reply = share_on_the_node(reply, demand.share, berth)
@@ -278,20 +280,21 @@ def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | 
     claim = None
     if not (request.later or submission.test or nothing_in_sight):
         # Free GPUs are claimed at once: the next request is answered from the same picture.
-        claim = claim_on(at.book.fleet, demand, berth.nodes, berth.mask, start or at.book.cluster.at)
+        claim = claim_on(context.book.fleet, demand, berth.nodes, berth.mask, start or context.book.cluster.at)
     return Decision(_given(reply, demand), claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
 
 
 def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> str:
     """Returns the licences that count whole GPUs by model."""
-    return counted.text(fleet.licences(berth.names, demand.k)) if demand.share is None else ""
+    found = fleet.licences(berth.names, demand.k) if demand.share is None else {}
+    return counted.text(found) if found else ""
 
 
 def _excluded(case: _Case, berth: Berth) -> str:
     """Returns the list of all other nodes, where the job excludes these."""
-    request, fleet = case.request, case.at.book.fleet
+    request, fleet = case.request, case.context.book.fleet
     # Slurm does not test a job that may not start yet; it gets its list when it may (daemon/write/lists.py).
-    if request.later or case.submission.excludes or not case.at.settings.excludes_others(len(fleet.names)):
+    if request.later or case.submission.excludes or not case.context.settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
 
@@ -318,22 +321,22 @@ def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settin
 
 def _on_several_nodes(case: _Case) -> Decision | None:
     """Returns the reply for a job that Slurm starts now on several nodes as it likes; None if it has no room there."""
-    demand, at, insists = case.demand, case.at, case.insists
+    demand, context, insists = case.demand, case.context, case.insists
     needs = demand.spread
     if needs is None or (insists is not None and insists.wait):
         return None
-    parts = parts_now(at.book, needs, demand.gpus, demand.limit)
-    if not parts or _is_free(demand, at.book, at.policy):
+    parts = parts_now(context.book, needs, demand.gpus, demand.limit)
+    if not parts or _is_free(demand, context.book, context.policy):
         return None
     said = f"it can start now on {len(parts)} nodes, where Slurm chooses its GPUs"
     if case.request.batch and needs.restores:
         decision = _open(case, LeftToSlurm(said, 107))
     else:
-        decision = say_no(case.submission, LeftToSlurm(said, ON_SEVERAL_NODES), at.now)
+        decision = say_no(case.submission, LeftToSlurm(said, ON_SEVERAL_NODES), context.now)
     if needs.model:
         licences = counted.text(counted.of(needs.model, demand.gpus))
         decision = replace(decision, reply=replace(decision.reply, licenses=licences))
-    first, *others = claims_on(needs, parts, at.book.cluster.at, demand.limit)
+    first, *others = claims_on(needs, parts, context.book.cluster.at, demand.limit)
     return decision if case.submission.test else replace(decision, claim=replace(first, others=tuple(others)))
 
 
@@ -352,7 +355,7 @@ def _unplaced(case: _Case, why: Answer) -> dict[str, str]:
         "id": case.submission.nonce,
         **demanded(case.request, case.demand),
         **insisted_on(case.insists),
-        "at": str(int(case.at.now)),
+        "at": str(int(case.context.now)),
         "pins": "0",
         "why": tagged(why, why.number),
         **case.request.said,
@@ -361,7 +364,7 @@ def _unplaced(case: _Case, why: Answer) -> dict[str, str]:
 
 def _open(case: _Case, why: Answer) -> Decision:
     """Returns the reply for a job that keeps its user's request until the planner gives it a place."""
-    told = message.line(str(why), why.number, message.notes_of(case.request, case.at.settings))
+    told = message.line(str(why), why.number, message.notes_of(case.request, case.context.settings))
     return Decision(Reply("pass", case.submission.nonce, told, {**_unplaced(case, why), spread.OPEN: "1"}))
 
 
@@ -370,7 +373,7 @@ def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
 
     None if there is no room. A job that `starts` now goes in a magnetic reservation alone.
     """
-    request, cluster, insists = case.request, case.at.book.cluster, case.insists
+    request, cluster, insists = case.request, case.context.book.cluster, case.insists
     if request.het or case.submission.test or (insists is not None and insists.wait):
         return None
     case = case.at_any_level()
@@ -386,7 +389,7 @@ def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
 
 def _later(case: _Case, why: Answer) -> Decision:
     """Returns the reply for a job without a place in sight; the planner looks for one in each pass."""
-    request, demand, settings = case.request, case.demand, case.at.settings
+    request, demand, settings = case.request, case.demand, case.context.settings
     if not case.submission.batch:
         # srun and salloc use their own request for the first step, and a pin that comes later does not fit that.
         raise LeftToSlurm(str(why), why.number)
@@ -409,19 +412,19 @@ def _later(case: _Case, why: Answer) -> Decision:
 
 def _as_guest(case: _Case) -> Decision | None:
     """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
-    submission, demand, at = case.submission, case.demand, case.at
+    submission, demand, context = case.submission, case.demand, case.context
     base = {**demanded(case.request, demand), **case.request.said}
-    if demand.tier.upgrade and not at.stale:
+    if demand.tier.upgrade and not context.stale:
         with suppress(NotNow):
-            at.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), at.policy)
+            context.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), context.policy)
             return None
     claim = None
     try:
-        reply, claim = on_a_seat(submission, base, demand, at.book, at.now, at.stale)
+        reply, claim = on_a_seat(submission, base, demand, context.book, context.now, context.stale)
     except NotNow as nothing:
         if demand.tier.upgrade:
             return None
-        reply = parked(submission, base, nothing, at.now)
+        reply = parked(submission, base, nothing, context.now)
     return Decision(_given(reply, demand), claim)
 
 

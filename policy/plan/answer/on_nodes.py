@@ -23,9 +23,9 @@ from policy.request.submission import Submission
 from policy.request.tiers import ALONE
 
 
-def decide_nodes(submission: Submission, at: Context, understanding: Understanding) -> Decision:
+def decide_nodes(submission: Submission, context: Context, understanding: Understanding) -> Decision:
     """Answers a submission with nodes, or leaves the job to Slurm; it refuses nothing but a wrong flag."""
-    fleet = at.book.fleet
+    fleet = context.book.fleet
     try:
         if submission.wrong is not None:
             raise submission.wrong
@@ -38,21 +38,21 @@ def decide_nodes(submission: Submission, at: Context, understanding: Understandi
         if not model and _several_models(demand, fleet):
             raise LeftToSlurm("nodes with several GPU models could hold it; name one", LEFT)
     except (Answer, FormatError) as answer:
-        return _left(submission, answer, at.now)
+        return _left(submission, answer, context.now)
     waits = may_wait_pinned(demand, fleet)
-    settings = replace(at.settings, pin_ahead=at.settings.pin_ahead and waits)
-    decision = decide(asked, replace(at, settings=settings), understanding)
+    settings = replace(context.settings, pin_ahead=context.settings.pin_ahead and waits)
+    decision = decide(asked, replace(context, settings=settings), understanding)
     reply = decision.reply
     if reply.verb == "refuse":
-        return _left(submission, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), at.now)
+        return _left(submission, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), context.now)
     if reply.verb == "pass":
         return _without(decision)
     starts_now = reply.plan.get("state") == "placed" and not (submission.waits or submission.later)
     if not (starts_now or waits):
-        return _left(submission, LeftToSlurm("no node can start it now", LEFT), at.now)
+        return _left(submission, LeftToSlurm("no node can start it now", LEFT), context.now)
     plan = {key: value for key, value in reply.plan.items() if key != OTHERS}
     plan |= {segment.LAYOUT: segment.PLAIN, **({"model": model} if model else {})}
-    told = message.on_nodes(plan, at.now) if reply.nodes else reply.message
+    told = message.on_nodes(plan, context.now) if reply.nodes else reply.message
     return Decision(Reply("pass", reply.nonce, told, plan, reply.nodes), decision.claim)
 
 

@@ -64,8 +64,8 @@ class SimulatedAnswerer:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         submission = read(request_of(task, partition))
-        at = Context(self._book, self._policy, self._settings.site, EPOCH + now)
-        decision = decide(submission, at, self._understanding)
+        context = Context(self._book, self._policy, self._settings.site, EPOCH + now)
+        decision = decide(submission, context, self._understanding)
         if decision.claim is not None:
             self._book.claim(decision.claim)
             self._held[task.nonce] = _Held(decision.claim, now + (self._settings.delays or INSTANT).reserve)
