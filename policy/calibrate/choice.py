@@ -156,7 +156,7 @@ def _could_use(job: JobFacts, node: NodeFacts) -> bool:
     if job.partition and not node.partitions & frozenset(job.partition.split(",")):
         return False
     # Places that Berth wrote are no wish of the user's: it finds another as soon as there is one.
-    if job.required and job.segment is None and node.name not in job.required:
+    if job.required and job.plan is None and node.name not in job.required:
         return False
     words = job.features.split("&")
     plain = all(word.replace("_", "").replace("-", "").isalnum() for word in words)

@@ -11,6 +11,7 @@ from policy.cli.doctor_models import Printed
 from policy.cli.doctor_steps import step_of
 from policy.cli.output import installed, some
 from policy.formats.errors import BerthError, UsageError
+from policy.formats.plan_fields import NODES
 from policy.formats.slurm_facts import JobFacts
 from policy.formats.wire import VERSION
 
@@ -129,7 +130,7 @@ def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
     pinned = shares = guests = 0
     for job in jobs:
         if job.state in ("PENDING", "ARRAY"):
-            pinned += bool(job.required and job.segment and "nodes" in job.segment)
+            pinned += bool(job.required and NODES in job.known)
         elif job.guest:
             guests += 1
         elif job.share:

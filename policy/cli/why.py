@@ -5,12 +5,13 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from policy.cli.output import print_json, print_table
-from policy.formats import array_tasks, preflight_mark, segment
+from policy.formats import array_tasks, preflight_mark
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
+from policy.formats.job_plan import JobPlan, of_text
 from policy.plan.answer.explain import rows, sentence
 
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
@@ -47,21 +48,21 @@ def run(options: argparse.Namespace) -> int:
 
         return run_slow(options)
     job_id = number_of(options.job)
-    state, values = look_up(job_id)
-    if values is None:
+    state, plan = look_up(job_id)
+    if plan is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
     try:
-        failure = _failure_now(job_id, state, values)
+        failure = _failure_now(job_id, state, plan)
     except SlurmError as problem:
         # berthd has told the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
-        told = {"sentence": sentence(job_id, state, values, failure), "decision": _typed(values)}
+        told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan)}
         print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure)})
     elif options.verbose:
-        print_table([*rows(job_id, state, values), *failure])
+        print_table([*rows(job_id, state, plan), *failure])
     else:
-        print(sentence(job_id, state, values, failure))
+        print(sentence(job_id, state, plan, failure))
     return 0
 
 
@@ -85,8 +86,8 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     return chosen[0].job_id
 
 
-def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
-    """Returns a job's state and segment: from berthd where it answers users, else from Slurm's commands."""
+def look_up(job_id: int) -> tuple[str, JobPlan | None]:
+    """Returns a job's state and plan: from berthd where it answers users, else from Slurm's commands."""
     from policy.cli import ask  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
@@ -96,7 +97,7 @@ def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
         config = load(config_path())
         if config.users_hosts:
             told = ask.question(config, f"why job={job_id}")
-            return told["state"], segment.fields(told.get("segment", ""))
+            return told["state"], of_text(told.get("segment", ""))
     except (ConfigError, DaemonError) as problem:
         # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)
@@ -104,17 +105,17 @@ def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
         job = CommandGateway().job(job_id)
     except SlurmError as problem:
         raise SlurmError(f"{problem}; {without}" if without else str(problem)) from None
-    return job.state, segment.fields(job.admin_comment)
+    return job.state, of_text(job.admin_comment)
 
 
-def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows on why a job has just failed, or on its pre-flight if that ended the job."""
     from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
-    if state == "CANCELLED" and (first := preflight_mark.first(values)) is not None:
-        return preflight_rows(first, values, outcome, shipped_rules)
+    if state == "CANCELLED" and (first := preflight_mark.first(plan)) is not None:
+        return preflight_rows(first, plan, outcome, shipped_rules)
     return failure_rows(outcome(job_id), shipped_rules(), _other_systems()) if state in FAILED else []
 
 
@@ -128,13 +129,13 @@ def _other_systems() -> tuple[str, ...]:
         return Config().other_retries
 
 
-def _typed(values: Mapping[str, str]) -> dict[str, Any]:
+def _typed(plan: JobPlan) -> dict[str, Any]:
     numbers = {
         *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
         *("parked", "upgrade", "evicted", "move_until", "move_for", "fail_at", "again", "tried_before"),
     }
     typed: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in plan.texts.items():
         if key.startswith("f."):
             typed.setdefault("flags", {})[key[2:]] = value
         elif key in numbers:

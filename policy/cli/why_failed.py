@@ -6,10 +6,12 @@ rights, so the line of the log is shown only to users who may read the log.
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.outcome import Outcome
+from policy.formats.plan_fields import BY_OTHERS, PREFLIGHT_FAIL, PREFLIGHT_SIGN, RETRY
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify, of_last_run
@@ -25,18 +27,18 @@ def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> li
     """Returns the failure as rows for people; `others` are the words of comments that name other systems."""
     failure = of_end(found, rules)
     rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
-    values = found.values or {}
-    if "f.retry" in values:
-        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
-        limits = Limits(tries(values), requeue=found.may_requeue)
-        theirs = reason_to_leave(found.comment, others, put_back="by_others" in values)
+    plan = found.plan or NOTHING
+    if RETRY in plan:
+        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        limits = Limits(tries(plan), requeue=found.may_requeue)
+        theirs = reason_to_leave(found.comment, others, put_back=BY_OTHERS in plan)
         decision = RetryDecision(again=False, reason=theirs) if theirs else decide(runs, limits)
         rows.append(("try again", f"{'yes' if decision.again else 'no'}: {decision.reason}"))
     return rows
 
 
 def preflight_rows(
-    number: int, values: Mapping[str, str], ask: Callable[[int], Outcome], rules: Callable[[], Rules]
+    number: int, plan: JobPlan, ask: Callable[[int], Outcome], rules: Callable[[], Rules]
 ) -> list[tuple[str, str]]:
     """Returns rows on why a cancelled job's pre-flight failed.
 
@@ -45,10 +47,10 @@ def preflight_rows(
     try:
         found = ask(number)
     except SlurmError:
-        kind = CLASSES.get(values.get("preflight_fail", ""))
+        kind = CLASSES.get(plan.get(PREFLIGHT_FAIL, ""))
         if kind is None:
             return []
-        return [("failed", f"in its pre-flight: {kind.name}: {kind.what}"), ("known by", values["preflight_sign"])]
+        return [("failed", f"in its pre-flight: {kind.name}: {kind.what}"), ("known by", plan[PREFLIGHT_SIGN])]
     if found.state in FAILED:
         failure = of_end(found, rules())
         rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from policy.formats import segment
+from policy.formats.plan_fields import GPUS, MODEL, holds_place, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
 
@@ -41,7 +41,7 @@ class NodePins:
         return replace(reading, jobs=tuple([self._shown(job, known) for job in reading.jobs]))
 
     def _shown(self, job: JobFacts, known: dict[int, tuple[JobFacts, JobFacts]]) -> JobFacts:
-        if job.state not in {"PENDING", "ARRAY"} or not segment.pins_nodes_alone(job.segment):
+        if job.state not in {"PENDING", "ARRAY"} or not pins_nodes_alone(job.plan):
             return job
         before = known.get(job.id)
         made = before if before is not None and before[0] is job else (job, _as_pinned(job))
@@ -50,8 +50,7 @@ class NodePins:
 
 
 def _as_pinned(job: JobFacts) -> JobFacts:
-    values = job.segment or {}
-    features = "&".join(filter(None, (job.features, values.get("model", ""))))
-    placed = values.get("state") in segment.PINNED_STATES and job.required
-    gpus = sum(1 << int(gpu) for gpu in values.get("gpus", "").split(",") if gpu.isdecimal()) if placed else 0
+    features = "&".join(filter(None, (job.features, job.known.get(MODEL, ""))))
+    placed = holds_place(job.plan) and job.required
+    gpus = sum(1 << gpu for gpu in job.known.get(GPUS, ())) if placed else 0
     return replace(job, features=features, gpus=gpus or None)

@@ -14,9 +14,8 @@ from zlib import crc32
 
 from policy.formats import hostlist
 from policy.formats.errors import FormatError
-
-KEY = "others"
-"""Segment key of the list's mark, for a job whose excluded nodes Berth wrote."""
+from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.plan_fields import OTHERS
 
 MOST_BYTES = 1_024
 """Most bytes of the list. A longer one, from names that do not fold well, is not written into the job's record."""
@@ -113,18 +112,18 @@ def mark_of(text: str) -> str:
     return f"{crc32(text.encode('utf-8', 'surrogateescape')):08x}"
 
 
-def is_ours(excluded: str, values: Mapping[str, str] | None) -> bool:
+def is_ours(excluded: str, plan: JobPlan | None) -> bool:
     """Tells whether Berth wrote a job's list of excluded nodes: the user may have replaced it."""
-    mark = (values or {}).get(KEY)
+    mark = (plan or NOTHING).get(OTHERS)
     if not mark or not excluded:
         return False
     # The names are looked at only where that does not tell: a list has thousands of them, and each job has one.
     return mark == mark_of(excluded) or mark == _mark_of_names(excluded)
 
 
-def of_the_user(excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Returns the nodes that the job's user excludes, by the list in its record and its segment."""
-    return () if is_ours(excluded, values) else hostlist.expand(excluded)
+def of_the_user(excluded: str, plan: JobPlan | None) -> tuple[str, ...]:
+    """Returns the nodes that the job's user excludes, by the list in its record and its plan."""
+    return () if is_ours(excluded, plan) else hostlist.expand(excluded)
 
 
 @lru_cache(maxsize=8_192)

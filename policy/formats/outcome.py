@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from policy.formats.job_plan import JobPlan
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -13,8 +15,8 @@ class Outcome:
     name: int | str
     """Slurm's name for this job only: `ARRAY_TASK` for a task of an array, as its number may mean the whole array."""
     state: str
-    values: Mapping[str, str] | None
-    """Values of its segment; None if it has none."""
+    plan: JobPlan | None
+    """The plan in its record; None if there is none."""
     partition: str = ""
     nodes: tuple[str, ...] = ()
     started: int = 0

@@ -1,10 +1,10 @@
 """The reply to a submit request: typed here, and text on the wire (docs/formats.md, section 1.2)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from policy.formats import segment, wire
+from policy.formats import wire
+from policy.formats.job_plan import NOTHING, JobPlan
 
 Verb = Literal["place", "later", "pass", "refuse"]
 
@@ -16,8 +16,8 @@ class Reply:
     verb: Verb
     nonce: str
     message: str = ""
-    plan: Mapping[str, str] = field(default_factory=dict)
-    """The job plan: what the job's record is to keep."""
+    plan: JobPlan = NOTHING
+    """What the job's record is to keep."""
     nodes: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
     """GPUs of each node; nodes without GPUs are those of the plain layout."""
@@ -55,7 +55,8 @@ def encode(reply: Reply) -> bytes:
 def fields(reply: Reply) -> dict[str, str]:
     """Returns the text of each value.
 
-    >>> fields(Reply("pass", "0" * 16, plan={"state": "passed"}))
+    >>> from policy.formats.plan_fields import PASSED, STATE
+    >>> fields(Reply("pass", "0" * 16, plan=JobPlan.of(STATE(PASSED))))
     {'nonce': '0000000000000000', 'segment': 'state=passed'}
     """
     found = {"nonce": reply.nonce}
@@ -73,7 +74,7 @@ def fields(reply: Reply) -> dict[str, str]:
         "share": str(reply.share or ""),
         "begin": str(reply.begin or ""),
         "way": reply.way,
-        "segment": segment.body(reply.plan),
+        "segment": reply.plan.body,
         "message": reply.message,
         "urgent": "1" if reply.urgent else "",
         "node_gpus": str(reply.least_gpus or ""),

@@ -15,24 +15,6 @@ from policy.formats.escape import escape_all, unescape
 
 MAX_BODY = 4_096
 
-PINNED_STATES = frozenset({"placed", "waiting"})
-"""Values of `state` of a job that holds a place."""
-
-LATER = "later"
-"""Value of `state` of a job without a place in sight; the planner gives it one later."""
-
-RELEASED = "released"
-"""Value of `state` of a job that was given back to Slurm for good."""
-
-OBSERVED = "observed"
-"""Value of `state` of a job that Berth only watches: the segment says what Berth would have done."""
-
-LAYOUT, PLAIN = "layout", "plain"
-"""Key and value of a job whose pin names nodes alone: Slurm chooses its GPUs there."""
-
-UNDER_WAY = frozenset({"move_until", "move_for", "move_to", "move_text"})
-"""Segment keys of a job that is being moved, until it has its new place."""
-
 _SHORT = 16
 """Longest value of which equal ones are one object."""
 
@@ -75,17 +57,6 @@ def _shared(value: str) -> str:
     return sys.intern(value) if len(value) <= _SHORT else value
 
 
-def latest(text: str, known: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the values of a record's segment, or what was known if it has none that can be read.
-
-    What is read once serves a whole pass, in which others write too: words of guards, and Berth's own pins.
-    """
-    try:
-        return dict(fields(text) or known or {})
-    except FormatError:
-        return dict(known or {})
-
-
 def put(text: str, values: Mapping[str, str]) -> str:
     """Returns the text with its segment replaced, or appended if it had none."""
     segment = f"[berth/1 {body(values)}]" if values else "[berth/1]"
@@ -98,11 +69,6 @@ def put(text: str, values: Mapping[str, str]) -> str:
 def too_long(values: Mapping[str, str]) -> bool:
     """Tells whether values are more than a segment may hold."""
     return len(body(values)) > MAX_BODY
-
-
-def pins_nodes_alone(values: Mapping[str, str] | None) -> bool:
-    """Tells whether the pin of a job with this segment names nodes and no GPUs."""
-    return values is not None and values.get(LAYOUT) == PLAIN
 
 
 def remove(text: str) -> str:

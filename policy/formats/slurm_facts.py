@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.plan_fields import OWNS
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -142,7 +145,8 @@ class JobFacts:
     """Percent of each of its GPUs, for a packed job; 0 for whole GPUs."""
     guest: bool = False
     """True if it asks for a seat on its GPU and for no GPU."""
-    segment: Mapping[str, str] | None = None
+    plan: JobPlan | None = None
+    """The plan that Berth keeps in its record; None if there is none."""
     user: int = 0
     count: int = 1
     """Least number of nodes that it asks for, or number that it holds."""
@@ -174,9 +178,14 @@ class JobFacts:
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
 
     @property
+    def known(self) -> JobPlan:
+        """Returns its plan; an empty one if there is none."""
+        return self.plan or NOTHING
+
+    @property
     def rides(self) -> bool:
         """Tells whether it is a guest that has not been given its GPU for good: other jobs may get that GPU too."""
-        return self.guest and "owns" not in (self.segment or {})
+        return self.guest and OWNS not in self.known
 
     @property
     def may_start(self) -> bool:

@@ -1,16 +1,13 @@
-"""The segment's text of the splits of a job: the numbers of nodes on which it may lie (policy/request/splits.py).
+"""The text of the splits of a job in its plan: the numbers of nodes on which it may lie (policy/request/splits.py).
 
 >>> [(split.nodes, split.mem) for split in parse("1:8000,2:4000")]
 [(1, 8000), (2, 4000)]
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from policy.formats.errors import FormatError
-
-KEY = "splits"
-"""The segment's key for the splits that a job may have."""
 
 
 class Split(NamedTuple):
@@ -21,7 +18,7 @@ class Split(NamedTuple):
 
 
 def parse(value: str) -> tuple[Split, ...]:
-    """Reads the segment's value."""
+    """Reads the splits of a text."""
     found = []
     for word in filter(None, value.split(",")):
         nodes, _, mem = word.partition(":")
@@ -31,14 +28,6 @@ def parse(value: str) -> tuple[Split, ...]:
     return tuple(found)
 
 
-def on(values: Mapping[str, str], nodes: int) -> dict[str, str]:
-    """Returns the segment's values that change with the number of nodes; empty for a job that may not be split."""
-    split = next((one for one in parse(values.get(KEY, "")) if one.nodes == nodes), None)
-    if split is None:
-        return {}
-    gpus = int(values["n"]) * int(values["k"])
-    return {
-        "n": str(nodes),
-        "k": str(gpus // nodes),
-        **({} if split.mem is None else {"mem": str(split.mem)}),
-    }
+def write(splits: Iterable[Split]) -> str:
+    """Writes the splits as text."""
+    return ",".join(f"{one.nodes}:{'' if one.mem is None else one.mem}" for one in splits)

@@ -13,7 +13,8 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import FormatError
-from policy.formats.segment import LATER
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import ASKED, CPUS, LATER, MEM, STATE, K, N
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy, positions
 from policy.plan.answer.observe import Comparison, compare
@@ -189,17 +190,10 @@ def beside(book: Book, job: JobFacts, policy: Policy, reader: Reader) -> Compari
         return None
     count = len(nodes)
     k = max(mask.bit_count() for mask in job.holds)
-    told = {
-        **(job.segment or {}),
-        "n": str(count),
-        "k": str(k),
-        "cpus": str(-(-job.cpus // count)),
-        "mem": str(job.mem or 0),
-    }
-    if len(job.required) == count:
-        told["asked"] = f"req_nodes:{','.join(job.required)}"
+    named = (("req_nodes", ",".join(job.required)),) if len(job.required) == count else None
+    told = job.known.having(N(count), K(k), CPUS(-(-job.cpus // count)), MEM(job.mem or 0), ASKED(named))
     try:
-        demand = reader.read(replace(_by_features(job), segment=told, required=()), book.cluster.at).demand
+        demand = reader.read(replace(_by_features(job), plan=told, required=()), book.cluster.at).demand
     except FormatError:
         return None
     # What only Slurm understands of a request may forbid any other place.
@@ -230,17 +224,16 @@ def _by_features(job: JobFacts) -> JobFacts:
 
 def _asking(job: JobFacts, gpus: int, fleet: Fleet) -> JobFacts:
     """Returns a waiting job as if berthd had answered for it; one whose request is not understood stays as it is."""
-    if not gpus or job.segment is not None:
+    if not gpus or job.plan is not None:
         return job
     largest = int(fleet.size.max(initial=0))
     count = max(1, job.count, math.ceil(gpus / largest) if largest else 1)
     if gpus % count:
         return job
     cpus, mem = -(-job.cpus // count), job.mem or 0
-    told = {"state": LATER, "n": str(count), "k": str(gpus // count), "cpus": str(cpus), "mem": str(mem)}
-    if job.required:
-        told["asked"] = f"req_nodes:{','.join(job.required)}"
-    return replace(_by_features(job), segment=told)
+    named = (("req_nodes", ",".join(job.required)),) if job.required else None
+    told = JobPlan.of(STATE(LATER), N(count), K(gpus // count), CPUS(cpus), MEM(mem), ASKED(named))
+    return replace(_by_features(job), plan=told)
 
 
 def _largest(groups: Sequence[int]) -> dict[int, int]:

@@ -1,8 +1,9 @@
 """The changes that a plan makes to jobs."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
+from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth
 
@@ -18,8 +19,8 @@ class Move:
     reason: str
     task: int | None = None
     """The task of an array that gets a place of its own."""
-    adopted: Mapping[str, str] = field(default_factory=dict)
-    """Needs of the job that its segment does not hold yet, for a job that berthd did not answer for."""
+    adopted: JobPlan = NOTHING
+    """Needs of the job that its plan does not hold yet, for a job that berthd did not answer for."""
     way: str = ""
     """The way in which guest and host share the GPU, for a seat; empty for GPUs of its own."""
     slope: float | None = None

@@ -1,5 +1,6 @@
 """The reasons for which a waiting job gets another place, or gives its place back."""
 
+from policy.formats.plan_fields import LEVEL
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth
 from policy.plan.book import Book
@@ -31,7 +32,7 @@ def relaxed(entry: Waiting, at: float) -> str:
 
 def _nearest_was_taken(entry: Waiting, level: str) -> bool:
     """Tells whether a job's present place is as near as it insisted on; on one node it may be nearer."""
-    had = (entry.job.segment or {}).get("level")
+    had = entry.job.known.get(LEVEL, "")
     return had == level or (bool(entry.demand.splits) and had in LEVELS and LEVELS.index(had) < LEVELS.index(level))
 
 

@@ -103,7 +103,7 @@ class Plan:
             if isinstance(entry, Waiting):
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
-                changes.append(Release(job, f"its segment cannot be read: {entry}"))
+                changes.append(Release(job, f"its plan cannot be read: {entry}"))
             elif isolation.job(job, at, pinned_by_layout_before, job, book.fleet):
                 changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.formats.arrays import Bools
+from policy.formats.plan_fields import OPEN
 from policy.plan.book import Book
 from policy.plan.changes import Change, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import PlannedBefore
 from policy.plan.waiting_jobs import Waiting
-from policy.request import spread
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
 from topology.tables import Ints
@@ -147,7 +147,7 @@ class Spreading:
 
     def start(self, entry: Waiting, demand: Demand) -> bool:
         """Lets a job start now on several nodes if there is room, and claims it; returns whether so."""
-        at, is_open = self._book.at, not entry.nodes and spread.OPEN in (entry.job.segment or {})
+        at, is_open = self._book.at, not entry.nodes and OPEN in entry.job.known
         if demand.spread is None or at < entry.until or not (is_open or entry.nodes):
             return False
         memory = self._memories.setdefault(entry.job.id, PlannedBefore())

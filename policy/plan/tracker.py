@@ -1,6 +1,6 @@
 """The tracker: what the cluster holds now and when it comes free; each reading updates only the changed nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, Held
 from policy.plan.book import Book
 from policy.plan.isolation import Isolation
 from policy.request.share import NOBODY, Mate, Share, party
@@ -34,7 +36,7 @@ LEARN_EVERY = 60.0
 """Seconds between two updates of what usual jobs ask for, while GPUs are shared."""
 
 IN_TURN = "guard"
-"""What a node says holds a host and its guest who take turns (`held` in the segment)."""
+"""What a node says holds a host and its guest who take turns (`held` in the plan)."""
 
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
@@ -408,14 +410,12 @@ class Picture:
         """Finds, stores and returns the hosts and guests of a node."""
         hosts, guests = [], []
         for job in self._jobs_of[place].values():
-            segment = job.segment or {}
             if job.rides:
                 guests.append(Guest(job.id, job.gpus or 0, job.cpus, job.mem or 0, job.priority))
-            elif segment.get("tier") == GUARANTEED and (mask := gpus_held(job, node.name)):
-                asked = segment.get("gpu_mem", "")
-                gpu_mem = int(asked) if asked.isdigit() else None
+            elif job.known.get(TIER) == GUARANTEED and (mask := gpus_held(job, node.name)):
                 gpus = mask.bit_count() * len(job.nodes)
-                hosts.append(Host(mask, gpus, job.user, _bears_mps(segment, node.name), gpu_mem, who_is(job)))
+                mps, gpu_mem = _bears_mps(job.known, node.name), job.known.get(GPU_MEM)
+                hosts.append(Host(mask, gpus, job.user, mps, gpu_mem, who_is(job)))
         sharers = Sharers(tuple(hosts), tuple(guests))
         if hosts or guests:
             self._sharers[place] = sharers
@@ -435,8 +435,7 @@ class Picture:
         tenants = []
         for end, _, job in ends:
             if job.share and (mask := held[job.id]):
-                asked = (job.segment or {}).get("gpu_mem", "")
-                share = Share(job.share, int(asked) if asked.isdigit() else None, party(job.user, sharing))
+                share = Share(job.share, job.known.get(GPU_MEM), party(job.user, sharing))
                 mate = job.user, job.name
                 tenants.append(PlannedTenant(mask, job.share, share.granted(capacity), share.party, 0.0, end, mate))
         for gpu, percent in enumerate(node.shared):
@@ -472,9 +471,9 @@ def _free_gpus(node: "NodeFacts", guests: int) -> int:
     return ((1 << node.gpus) - 1) & ~node.gpus_used & ~(node.seats_used & ~guests)
 
 
-def _bears_mps(segment: "Mapping[str, str]", node: str) -> bool:
+def _bears_mps(plan: JobPlan, node: str) -> bool:
     """Tells whether guests join a host by MPS; its node says otherwise if a guest was there before it."""
-    return segment.get("way") == "mps" and f"{node}:{IN_TURN}" not in segment.get("held", "").split(",")
+    return plan.get(WAY) == "mps" and Held(node, IN_TURN) not in plan.get(HELD, ())
 
 
 def gpus_held(job: "JobFacts", node: str) -> int | None:
@@ -490,7 +489,7 @@ def gpus_held(job: "JobFacts", node: str) -> int | None:
 def _end(job: "JobFacts", at: float) -> float:
     # Slurm sees a guest's GPU as free, and would start a job there that is planned without a seat. So a guest gets no
     # expected end, and no job is planned on its GPU.
-    leaves = (job.segment or {}).get("move_until", "")
-    if leaves.isdigit() and not job.guest:
+    leaves = job.known.get(MOVE_UNTIL)
+    if leaves is not None and not job.guest:
         return max(float(leaves), at + SOON)
     return FAR if job.guest or job.end is None else max(float(job.end), at + SOON)

@@ -52,7 +52,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     for start, reason in _SLURMS:
         # The begin time of a parked guest is berthd's doing.
         if job.reason.startswith(start) and not (entry.parked is not None and start == "BeginTime"):
-            first = preflight_mark.first(job.segment) if start == "Dependency" else None
+            first = preflight_mark.first(job.plan) if start == "Dependency" else None
             waits = f"it waits for its pre-flight, job {first}"
             return reason if first is None else Reason("dependency", waits, 507)
     if not (job.may_start or entry.may_start_at(at)):

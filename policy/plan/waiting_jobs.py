@@ -11,24 +11,57 @@ from policy.cluster.allowed import allowed_nodes, candidates, elsewhere
 from policy.cluster.fit import able_to_share, in_pools
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
-from policy.formats import hostlist, split_text
+from policy.formats import hostlist
 from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
-from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
+from policy.formats.job_plan import NOTHING, Entry, JobPlan
+from policy.formats.plan_fields import (
+    AGAIN,
+    ASKED,
+    ASKED_SHARE,
+    AVOIDS,
+    CPUS,
+    DEGRADED,
+    GPU_MEM,
+    ID,
+    LATER,
+    MEM,
+    MPS,
+    NODES,
+    NOTHING_ELSE,
+    PARKED,
+    PASSED,
+    PINNED_STATES,
+    SHARE,
+    SHUT,
+    SPLITS,
+    STATE,
+    TIER,
+    UNTIL,
+    UPGRADE,
+    WAS,
+    WAY,
+    Avoided,
+    K,
+    N,
+    holds_place,
+    pins_nodes_alone,
+)
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.claims import Claim, Repeat
 from policy.plan.roll_out import Held
-from policy.request import counted, splits, spread
+from policy.request import counted, splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
+from policy.request.spread import SPREAD
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 
-_ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
+_GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 PART_BEFORE = 3.0
 """Seconds before its begin time at which a packed job asks for its part of a GPU; berthd looks about each second."""
@@ -37,8 +70,8 @@ OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
 """Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
 
 
-_SENT_AWAY = frozenset({"again", "degraded"})
-"""Keys of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
+_SENT_AWAY = (AGAIN, DEGRADED)
+"""Fields of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
 
 
 def all_of(features: str) -> bool:
@@ -87,8 +120,8 @@ class Waiting:
     """The same of tasks that Slurm may start on several nodes."""
     holds_until: float = FAR
     """Time at which it must be read again: a node that it avoids may be used from then on."""
-    adopted: Mapping[str, str] = field(default_factory=dict)
-    """Needs that its segment does not hold; they are written with its first pin."""
+    adopted: JobPlan = NOTHING
+    """Needs that its plan does not hold; they are written with its first pin."""
     parked: float | None = None
     """The user's begin time, for a guest without a seat: the begin time in Slurm's record was set by Berth."""
     only_guest: bool = False
@@ -143,7 +176,7 @@ class Waiting:
     @property
     def insisted_level(self) -> str:
         """Returns the level that it insists on, as its user or the site named it; empty if it insists on none."""
-        found = insisted(self.job.segment or {})
+        found = insisted(self.job.known)
         return found.level if found else ""
 
     def lay_on(self, nodes: int) -> None:
@@ -156,7 +189,7 @@ class Waiting:
     def must_leave(self) -> bool:
         """Tells whether it must be retried elsewhere: Slurm would start it where it is pinned as soon as it may."""
         job = self.job
-        sent_away = not _SENT_AWAY.isdisjoint(job.segment or {})
+        sent_away = job.known.has_any(_SENT_AWAY)
         return not self.nodes and bool(job.required) and job.gpus is not None and sent_away
 
     @property
@@ -204,24 +237,21 @@ WAITS = frozenset({"PENDING", "ARRAY"})
 
 def ours(job: JobFacts) -> bool:
     """Tells whether a job waits with a pin that is still as Berth wrote it, or for its first pin."""
-    segment = job.segment
-    if job.state not in WAITS or segment is None:
+    plan = job.plan
+    if job.state not in WAITS or plan is None:
         return False
-    if segment.get("state") == LATER:
-        return job.gpus is None and job.required == asked_nodes(segment)
-    if segment.get("state") == "passed":
+    state = plan.get(STATE)
+    if state == LATER:
+        return job.gpus is None and job.required == asked_nodes(plan)
+    if state == PASSED:
         return bool(_unanswered(job))
-    return (
-        segment.get("state") in PINNED_STATES
-        and job.gpus is not None
-        and sorted(job.required) == sorted(filter(None, segment.get("nodes", "").split(",")))
-    )
+    pinned = state in PINNED_STATES and job.gpus is not None
+    return pinned and sorted(job.required) == sorted(plan.get(NODES, ()))
 
 
 def pinned_by_layout_before(job: JobFacts, fleet: Fleet) -> bool:
     """Tells whether a job waits with a pin to nodes alone where pins name GPUs by now: nobody would look after it."""
-    segment = job.segment or {}
-    return not fleet.nodes_alone and pins_nodes_alone(segment) and segment.get("state") in PINNED_STATES
+    return not fleet.nodes_alone and pins_nodes_alone(job.plan) and holds_place(job.plan)
 
 
 def without_gpus(job: JobFacts) -> bool:
@@ -251,7 +281,7 @@ class Reader:
         return known[1]
 
     def read(self, job: JobFacts, at: float) -> Waiting:
-        """Reads one waiting job; raises FormatError if its segment cannot be read."""
+        """Reads one waiting job; raises FormatError if its plan cannot be read."""
         known = self._known.get(job.id)
         if known is None or known[0] is not job or (isinstance(known[1], Waiting) and known[1].holds_until <= at):
             known = self._known[job.id] = (job, self._make(job, at))
@@ -261,7 +291,7 @@ class Reader:
 
     def takes(self, job: JobFacts) -> bool:
         """Tells whether a job was planned for this layout: with GPUs, or with nodes alone."""
-        return pins_nodes_alone(job.segment) == self._fleet.nodes_alone
+        return pins_nodes_alone(job.plan) == self._fleet.nodes_alone
 
     def reread(self, job_id: int) -> None:
         """Trusts Slurm's record of a job again, not what was planned for it."""
@@ -291,42 +321,38 @@ class Reader:
 
     def _pinned(self, job: JobFacts, at: float) -> Waiting:
         adopted = _unanswered(job)
-        segment, fleet = {**(job.segment or {}), **adopted}, self._fleet
-        k = int(segment["k"]) if "k" in segment else (job.gpus or 0).bit_count()
-        cpus = int(segment["cpus"]) if "cpus" in segment else None
-        mem = int(segment["mem"]) if "mem" in segment else None
-        n = int(segment.get("n", len(job.required)))
-        share = self._share(job, segment)
-        avoided = nodes_avoided(segment, at)
+        plan, fleet = job.known | adopted, self._fleet
+        k = plan.read(K, (job.gpus or 0).bit_count())
+        cpus, mem = plan.read(CPUS), plan.read(MEM)
+        n = plan.read(N, len(job.required))
+        share = self._share(job, plan)
+        avoided = nodes_avoided(plan, at)
         # A guest that was evicted may wait for GPUs of its own: its old seat is not a pin for these.
-        left_seat = job.guest and "parked" in segment and "upgrade" in segment
+        left_seat = job.guest and PARKED in plan and UPGRADE in plan
         pinned = () if job.gpus is None or left_seat else job.required
-        shut = segment.get("shut", "").split(",")
-        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None, shut=shut)
-        only = asked_nodes(segment)
+        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None, shut=plan.get(SHUT, ()))
+        only = asked_nodes(plan)
         number, fitting, inside, more = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit
         app_class = self._classes.of(job)
         demand = Demand(
             n, k, cpus, mem, "any", limit, fitting, app_class=app_class, share=share, elsewhere=more, pools=inside
         )
-        demand, number = self._with_splits(demand, number, job, segment, only, tuple(avoided))
+        demand, number = self._with_splits(demand, number, job, plan, only, tuple(avoided))
         demand = splits.at(demand, "any")
-        if needs := segment.get(spread.KEY):
-            demand, spread_number = self._with_spread(demand, job, segment, needs, only, tuple(avoided))
-        else:
-            spread_number = 0
-        if "tier" in segment or "upgrade" in segment:
-            demand = _with_tier(demand, job, segment)
-        parked = segment.get("parked", "")
-        upgrade = segment.get("upgrade", "")
-        found = insisted(segment)
+        spread_number = 0
+        if SPREAD in plan:
+            demand, spread_number = self._with_spread(demand, job, plan, only, tuple(avoided))
+        if TIER in plan or UPGRADE in plan:
+            demand = _with_tier(demand, job, plan)
+        parked, upgrade = plan.get(PARKED), plan.get(UPGRADE)
+        found = insisted(plan)
         narrow = splits.at(demand, found.level) if found else demand
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         since = self._may_start_since(job, at)
-        if found and (until := segment.get("until", "")).isdigit():
+        if found and (until := plan.get(UNTIL)) is not None:
             # An earlier berthd wrote it (policy.daemon.passes.explainer), so that a restart does not lose the wait.
-            since = max(since, float(until) - found.wait)
+            since = max(since, until - found.wait)
         picky = self._picky(share)
         return Waiting(
             job=job,
@@ -348,10 +374,10 @@ class Reader:
             spreads=demand.gpus if spread_number else 0,
             spread_shape=(demand.gpus, spread_number),
             holds_until=min(avoided.values(), default=FAR),
-            only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and not parked),
-            seated=job.guest and not parked,
-            parked=float(parked) if parked.isdigit() else None,
-            guest_from=float(job.submitted + int(upgrade)) if upgrade.isdigit() else FAR,
+            only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and PARKED not in plan),
+            seated=job.guest and PARKED not in plan,
+            parked=None if parked is None else float(parked),
+            guest_from=FAR if upgrade is None else float(job.submitted + upgrade),
             tier=choice.tier,
             apart=choice.apart,
         )
@@ -361,18 +387,17 @@ class Reader:
         demand: Demand,
         number: int,
         job: JobFacts,
-        segment: Mapping[str, str],
+        plan: JobPlan,
         only: tuple[str, ...],
         avoided: tuple[str, ...],
     ) -> tuple[Demand, int]:
         """Returns the demand with the job's other splits, and the number of its shape."""
         others, numbers = [], [number]
-        for split in split_text.parse(segment.get(split_text.KEY, "")):
+        for split in plan.read(SPLITS, ()):
             n, k = split.nodes, demand.gpus // split.nodes
             if n == demand.n or n * k != demand.gpus:
                 continue
-            shut = segment.get("shut", "").split(",")
-            choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, n, shut=shut)
+            choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, n, shut=plan.get(SHUT, ()))
             one, fitting, inside, _ = self._fitting(job, choice, only, n, k, demand.cpus, split.mem, None, avoided)
             numbers.append(one)
             others.append(replace(demand, n=n, k=k, mem=split.mem, candidates=fitting, pools=inside))
@@ -385,21 +410,20 @@ class Reader:
         self,
         demand: Demand,
         job: JobFacts,
-        segment: Mapping[str, str],
-        value: str,
+        plan: JobPlan,
         only: tuple[str, ...],
         avoided: tuple[str, ...],
     ) -> tuple[Demand, int]:
         """Returns the demand with its needs on each node, and a number for those; 0 if it must have one place."""
         if job.het or self._fleet.nodes_alone:
             return demand, 0
-        needs, shut = spread.read(value), segment.get("shut", "").split(",")
+        needs, shut = plan[SPREAD], plan.get(SHUT, ())
         several = needs.nodes or 2
         choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, several, shut=shut)
         one, fitting, inside, _ = self._fitting(job, choice, only, several, 1, needs.cpus, needs.mem, None, avoided)
         if self._fleet.counted and self._counted_otherwise(job, demand.gpus, choice, only, avoided):
             return demand, 0
-        key = (("spread", one, value), None)
+        key = (("spread", one, needs), None)
         return replace(demand, spread=needs.on(fitting, inside)), self._number(key)
 
     def _number(self, shape: tuple[tuple[object, ...], Share | None]) -> int:
@@ -418,14 +442,14 @@ class Reader:
         model = self._fleet.counted_model(allowed_nodes(self._fleet, inside, features, only, job.excluded + avoided))
         return model is None or counted.change(job.licenses, counted.of(model, gpus)) is not None
 
-    def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
-        if "share" not in segment:
+    def _share(self, job: JobFacts, plan: JobPlan) -> Share | None:
+        if SHARE not in plan:
             return None
-        gpu_mem = int(segment["gpu_mem"]) if "gpu_mem" in segment else None
+        gpu_mem = plan.read(GPU_MEM)
         sharing = self._fleet.sharing
         mate = job.user, job.name
-        way = segment.get("way", sharing.way)
-        percent = int(segment.get("asked_share", segment["share"]))
+        way = plan.get(WAY, sharing.way)
+        percent = plan[ASKED_SHARE if ASKED_SHARE in plan else SHARE]
         return Share(percent, gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
 
     def _picky(self, share: Share | None) -> Share | None:
@@ -502,48 +526,49 @@ def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:
     return any(bool(np.all(part[list(nodes)])) for part in demand.pools or (demand.candidates,))
 
 
-def nodes_avoided(segment: Mapping[str, str], at: float) -> dict[str, float]:
+def nodes_avoided(plan: JobPlan, at: float) -> dict[str, float]:
     """Returns the nodes that failed a job before it could begin, and the time until which it avoids each.
 
-    >>> nodes_avoided({"avoids": "n1@2000,n2@900"}, 1_000.0)
+    >>> nodes_avoided(JobPlan.of(AVOIDS((Avoided("n1", 2_000.0), Avoided("n2", 900.0)))), 1_000.0)
     {'n1': 2000.0}
     """
-    found = (item.rpartition("@") for item in segment.get("avoids", "").split(",") if item)
-    return {name: float(until) for name, _, until in found if float(until) > at}
+    return {one.node: one.until for one in plan.read(AVOIDS, ()) if one.until > at}
 
 
-def _with_tier(demand: Demand, job: JobFacts, segment: Mapping[str, str]) -> Demand:
+def avoiding(plan: JobPlan, at: float, more: Mapping[str, float]) -> Entry:
+    """Returns the entry by which a job avoids some more nodes, each until a time."""
+    avoided = {**nodes_avoided(plan, at), **more}
+    return AVOIDS(tuple(Avoided(node, until) for node, until in avoided.items()) or None)
+
+
+def _with_tier(demand: Demand, job: JobFacts, plan: JobPlan) -> Demand:
     """Returns the demand with the tier of the waiting job: a guest to be upgraded waits for GPUs of its own."""
-    name = segment.get("tier", EXCLUSIVE)
-    if "upgrade" in segment and name == OPPORTUNISTIC:
+    name = plan.get(TIER, EXCLUSIVE)
+    if UPGRADE in plan and name == OPPORTUNISTIC:
         name = EXCLUSIVE
-    gpu_mem = segment.get("gpu_mem", "")
-    tier = Tier(name, "upgrade" in segment, "mps" in segment)
-    return replace(demand, tier=tier, gpu_mem=int(gpu_mem) if gpu_mem.isdigit() else None, user=job.user)
+    tier = Tier(name, UPGRADE in plan, MPS in plan)
+    return replace(demand, tier=tier, gpu_mem=plan.get(GPU_MEM), user=job.user)
 
 
-def asked_nodes(segment: Mapping[str, str]) -> tuple[str, ...]:
+def asked_nodes(plan: JobPlan) -> tuple[str, ...]:
     """Returns the nodes that the user named with --nodelist."""
-    for item in segment.get("asked", "").split(";"):
-        key, _, value = item.partition(":")
-        if key == "req_nodes":
-            return hostlist.expand(value)
-    return ()
+    return next((hostlist.expand(value) for key, value in plan.get(ASKED, ()) if key == "req_nodes"), ())
 
 
-def _unanswered(job: JobFacts) -> dict[str, str]:
-    """Returns the needs of a job that came while berthd did not answer; empty for other jobs, or if they are not clear.
+def _unanswered(job: JobFacts) -> JobPlan:
+    """Returns the needs of a job that came while berthd did not answer; nothing for other jobs, or if they are unclear.
 
     The plugin has then written what was asked, and no `id`, since it got no answer.
     """
-    segment = job.segment or {}
-    if "id" in segment or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
-        return {}
-    match = _ASKED.fullmatch(segment.get("asked", ""))
-    if match is None:
-        return {}
-    count, n = int(match[2] or 1), max(1, job.count)
-    if match[1] == "job" and count % n:
-        return {}
-    k = count // n if match[1] == "job" else count
-    return {"n": str(n), "k": str(k), "cpus": str(-(-job.cpus // n)), "mem": str(job.mem), "was": "kept"}
+    if ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
+        return NOTHING
+    asked = dict(job.known.get(ASKED, ()))
+    by, value = asked.popitem() if asked else ("", "")
+    match = _GPUS.fullmatch(value)
+    if asked or match is None or by not in {"tres_per_job", "tres_per_node"}:
+        return NOTHING
+    count, n = int(match[1] or 1), max(1, job.count)
+    if by == "tres_per_job" and count % n:
+        return NOTHING
+    k = count // n if by == "tres_per_job" else count
+    return JobPlan.of(N(n), K(k), CPUS(-(-job.cpus // n)), MEM(job.mem), WAS(NOTHING_ELSE))

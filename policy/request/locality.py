@@ -4,11 +4,13 @@ A job insists on its level for a time that begins when it may start. After that 
 can start; levels are tried from near to far. So the time is the most that locality can cost it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policy.formats import flags as flag_table
 from policy.formats.errors import FormatError, LeftToSlurm
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import INSISTS, WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def binding(level: str, nodes: int) -> str:
     return "any" if level == "node" else level
 
 
-def insisted(segment: Mapping[str, str]) -> Insistence | None:
-    """Reads what a placed job insists on from its segment."""
-    level, wait = segment.get("insists", ""), segment.get("wait", "")
-    return Insistence(level, int(wait)) if level in flag_table.LEVELS and wait.isdigit() else None
+def insisted(plan: JobPlan) -> Insistence | None:
+    """Reads what a placed job insists on from its plan."""
+    level, wait = plan.get(INSISTS, ""), plan.get(WAIT)
+    return None if wait is None or level not in flag_table.LEVELS else Insistence(level, wait)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from policy.formats import flags as flag_table
 from policy.formats import hostlist
 from policy.formats.errors import LeftToSlurm, Never
+from policy.formats.job_plan import JobPlan, flag
+from policy.formats.plan_fields import SIGNAL, Pairs
 from policy.formats.slurm_facts import Memory
 from policy.formats.wire import number
 
@@ -72,15 +74,15 @@ class Request:
     """Number of the signal before its end (`--signal`), with `B:` in front if it is for the script's shell."""
     later: bool = False
     """True if it may not start yet: held, with a later begin time, or dependent on other jobs."""
-    asked: str = ""
-    was: str = ""
+    asked: Pairs = ()
+    was: Pairs = ()
     flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def said(self) -> dict[str, str]:
-        """Returns the segment's values for the user's flags."""
-        signal = {"signal": self.signal} if self.signal and "movable" in self.flags else {}
-        return {**{f"f.{name}": value for name, value in self.flags.items()}, **signal}
+    def said(self) -> JobPlan:
+        """Returns what the plan keeps of the user's flags."""
+        signal = self.signal if self.signal and "movable" in self.flags else None
+        return JobPlan.of(*(flag(name)(value) for name, value in self.flags.items()), SIGNAL(signal))
 
 
 def read(fields: Mapping[str, str]) -> Request:
@@ -135,8 +137,8 @@ def read(fields: Mapping[str, str]) -> Request:
         array="array" in fields,
         signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
         later=not fields.keys().isdisjoint(("held", "begin", "dependency")),
-        asked=";".join([f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields]),
-        was=";".join([f"{key}:{fields[key]}" for key in WAS_KEYS if key in fields]),
+        asked=tuple([(key, fields[key]) for key in ASKED_KEYS if key in fields]),
+        was=tuple([(key, fields[key]) for key in WAS_KEYS if key in fields]),
         flags=flags,
     )
 

@@ -9,7 +9,9 @@ split: a pin could not give them what Slurm would.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from policy.formats import split_text
+from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.plan_fields import MEM, SPLITS, K, N
+from policy.formats.split_text import Split
 from policy.request.demand import Demand
 from policy.request.locality import binding
 from policy.request.parse import Request
@@ -60,8 +62,16 @@ def at(demand: Demand, level: str) -> Demand:
     )
 
 
-def text(demand: Demand) -> dict[str, str]:
-    """Returns the segment's value; empty for a job that may not be split."""
+def kept(demand: Demand) -> JobPlan:
+    """Returns what the plan keeps of the splits; nothing for a job that may not be split."""
     if not demand.splits:
-        return {}
-    return {split_text.KEY: ",".join(f"{one.n}:{'' if one.mem is None else one.mem}" for one in demand.every_split)}
+        return NOTHING
+    return JobPlan.of(SPLITS(tuple(Split(one.n, one.mem) for one in demand.every_split)))
+
+
+def laid_on(plan: JobPlan, nodes: int) -> JobPlan:
+    """Returns what changes in the plan with the number of nodes; nothing for a job that may not be split."""
+    split = next((one for one in plan.get(SPLITS, ()) if one.nodes == nodes), None)
+    if split is None:
+        return NOTHING
+    return JobPlan.of(N(nodes), K(plan[N] * plan[K] // nodes), MEM(split.mem))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import FormatError
+from policy.formats.job_plan import Field
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
 
     Candidates = tuple[Bools, tuple[Bools, ...]]
 
-KEY = "spread"
-"""The segment's key of what such a job needs of each of its nodes."""
-
-OPEN = "open"
-"""The segment's key of a job that has its user's request: Slurm may start it on several nodes now."""
-
 SHORT, LONG = 3, 9
-"""Numbers in the segment's value: without tasks and a number of nodes, and with them."""
+"""Numbers in the text of such needs: without tasks and a number of nodes, and with them."""
 
 ZEROS = ("0",) * (LONG - SHORT)
 
@@ -146,7 +141,7 @@ def restores(request: "Request", nodes: int) -> bool:
 
 
 def read(value: str) -> SpreadNeeds:
-    """Reads the segment's value."""
+    """Reads the needs from a text."""
     words = value.split(":")
     if len(words) not in {SHORT, LONG} or not all(word.isascii() and word.isdigit() for word in words):
         raise FormatError(f"{value!r} is not CPUS:MB:MB and six numbers of its tasks, such as 1:1000:0")
@@ -155,7 +150,7 @@ def read(value: str) -> SpreadNeeds:
 
 
 def write(spread: SpreadNeeds) -> str:
-    """Writes the segment's value."""
+    """Writes the needs as text."""
     each = f"{spread.cpus}:{spread.mem}:{spread.gpu_mem}"
     if not (spread.tasks or spread.nodes):
         return each
@@ -163,6 +158,5 @@ def write(spread: SpreadNeeds) -> str:
     return ":".join([each, *map(str, tasks)])
 
 
-def text(spread: SpreadNeeds | None) -> dict[str, str]:
-    """Returns the segment's value; empty for a job to which its user's form cannot be given back once it is pinned."""
-    return {KEY: write(spread)} if spread is not None and spread.restores else {}
+SPREAD = Field("spread", read, write)
+"""What such a job needs of each of its nodes; left out where its user's form cannot be given back once it is pinned."""

@@ -9,6 +9,7 @@
 """
 
 from policy.cluster.shared.sharers import who_is
+from policy.formats.plan_fields import APP_CLASS
 from policy.formats.slurm_facts import JobFacts
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import Measured
@@ -46,7 +47,7 @@ class Classes:
 
     def of(self, job: JobFacts) -> str:
         """Returns the class by whose scores a job is placed."""
-        said = (job.segment or {}).get("f.app-class", "")
+        said = job.known.get(APP_CLASS, "")
         if said or self._companions is None:
             return said or UNKNOWN
         return shown_by(self._companions.measured(who_is(job))) or UNKNOWN

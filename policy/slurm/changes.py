@@ -6,26 +6,65 @@ The keys are the names that the fields have in Slurm's job description; `node_co
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from policy.formats import excluded_nodes, hostlist, pin_text, segment, split_text
-from policy.formats.errors import FormatError, SlurmError
+from policy.formats import excluded_nodes, hostlist, pin_text, segment
+from policy.formats.errors import SlurmError
+from policy.formats.job_plan import NOTHING, JobPlan, of_text, readable
 from policy.formats.messages import tagged
+from policy.formats.plan_fields import (
+    AGAIN,
+    ASKED,
+    ASKED_SHARE,
+    CPUS,
+    DISAGREES,
+    FAIL,
+    FAIL_AT,
+    FAIL_TEXT,
+    GBPS,
+    GPU_MEM,
+    GPUS,
+    GRANTED,
+    LATER,
+    LEVEL,
+    MOVE_UNTIL,
+    NODES,
+    OPEN,
+    OTHERS,
+    PARKED,
+    RELEASED,
+    RETRY_TEXT,
+    SEATS,
+    SHARE,
+    SLOPE,
+    SMS,
+    SPLITS,
+    START,
+    STATE,
+    SUM,
+    TIER,
+    TRIED,
+    TRIED_BEFORE,
+    WAY,
+    WHOLE,
+    WHY,
+    K,
+    N,
+    holds_place,
+    pins_nodes_alone,
+)
 from policy.formats.slurm_facts import JobFacts, JobText
-from policy.request import counted, spread
+from policy.request import counted, splits
+from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
 from policy.slurm.interface import Pin
 
-_OF_A_PLACE_ALONE = frozenset(
-    {"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms", excluded_nodes.KEY}
-)
+_OF_A_PLACE_ALONE = (NODES, GPUS, SEATS, START, WHOLE, GRANTED, SLOPE, SMS, OTHERS)
 
-_OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "asked_share", "gpu_mem", "way", "tier", "parked"}
+_OF_A_PLACE = (*_OF_A_PLACE_ALONE, SHARE, ASKED_SHARE, GPU_MEM, WAY, TIER, PARKED)
 
-_WHERE = frozenset(
-    {"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms", excluded_nodes.KEY}
-)
+_WHERE = (NODES, GPUS, SEATS, START, WAY, LEVEL, GBPS, SUM, SLOPE, SMS, OTHERS)
 
-_OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
+_OF_FAILURES = (FAIL, FAIL_TEXT, FAIL_AT, TRIED, TRIED_BEFORE, AGAIN, RETRY_TEXT)
 """Written beside the plan, which may not have read them yet."""
 
 _REFUSED_LATER = re.compile(r"license|gres|node name", re.IGNORECASE)
@@ -47,86 +86,85 @@ ENDED = frozenset(
 
 
 def pin(job: JobText, place: Pin) -> dict[str, str]:
-    """A place; TooLong where Slurm would not take it.
+    """Returns the change that pins a job; raises TooLong if Slurm would not take it.
 
     `disable_job_shrink` keeps an update that comes too late from harming a running job.
     """
     _must_wait(job)
     nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
-    before = segment_of(job.admin_comment) or {}
+    before = readable(job.admin_comment) or NOTHING
     # Put back into the queue by Berth, it has a begin time that is not its user's.
-    parked = "parked" in before or "move_until" in before
-    values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
+    parked = PARKED in before or MOVE_UNTIL in before
+    plan = (place.plan | before.only(_OF_FAILURES)).without(OTHERS, DISAGREES)
     excluded = _others(job, before, place.others)
-    values.pop(excluded_nodes.KEY, None)
-    values.pop("disagrees", None)
-    if segment.pins_nodes_alone(values):
-        return {"req_nodes": nodes, "admin_comment": segment.put(job.admin_comment, values)}
-    if excluded.get("exc_nodes"):
-        values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
+    if pins_nodes_alone(plan):
+        return {"req_nodes": nodes, "admin_comment": plan.into(job.admin_comment)}
+    if told := excluded.get("exc_nodes"):
+        plan = plan.having(OTHERS(excluded_nodes.mark_of(told)))
     return {
         **_typed(job, place),
-        **_on_nodes(place.values, len(place.nodes), was_open=spread.OPEN in before),
+        **_on_nodes(place.plan, len(place.nodes), was_open=OPEN in before),
         "req_nodes": nodes,
         **excluded,
         **_licenses(job, place.licenses),
-        "admin_comment": segment.put(job.admin_comment, values),
+        "admin_comment": plan.into(job.admin_comment),
         "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
-        # Who may have to leave has to be able to come back.
+        # A guest that may have to leave has to be able to come back.
         **({"requeue": "1"} if place.guest else {}),
     }
 
 
-def park(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:
-    """On no node, and not to be started for so long: a guest without a seat.
+def park(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
+    """Returns the change that parks a guest: no node, and a begin time so many seconds ahead.
 
     It asks for a whole GPU, which harms nobody should it start after all.
     """
     _must_wait(job)
     return {
-        "tres_per_node": f"gres/gpu:{values.get('k', '1')}",
+        "tres_per_node": f"gres/gpu:{plan.get(K, 1)}",
         **({"tres_per_job": ""} if job.tres_per_job else {}),
-        "req_nodes": _asked(values).get("req_nodes", ""),
-        **_others(job, segment_of(job.admin_comment)),
-        "admin_comment": segment.put(job.admin_comment, {k: v for k, v in values.items() if k not in _WHERE}),
+        "req_nodes": _asked(plan).get("req_nodes", ""),
+        **_others(job, readable(job.admin_comment)),
+        "admin_comment": plan.without(*_WHERE).into(job.admin_comment),
         "extra": segment.remove(job.extra),
         "begin": f"+{seconds}",
     }
 
 
 def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, str] | None:
-    """A request equal to the user's; None where the job has no pin (any more).
+    """Returns the change to a request equal to the user's; None if the job has no pin (any more).
 
-    A packed job gets its GPUs whole: without Berth nobody would hold it to its share. `for_now` its segment keeps all
+    A packed job gets its GPUs whole: without Berth nobody would hold it to its share. `for_now` its plan keeps all
     that it asked for, and the next berthd gives it a place again; else it is left to Slurm for good.
     """
     _must_wait(job)
-    values = segment.fields(job.admin_comment)
-    if values is None or not (values.get("state") in segment.PINNED_STATES or "parked" in values):
+    plan = of_text(job.admin_comment)
+    if plan is None or not (holds_place(plan) or PARKED in plan):
         return None
-    if not ("parked" in values or segment.pins_nodes_alone(values) or _names_gpus(job)):
-        return _without_nodes(job, values, reason)
+    if not (PARKED in plan or pins_nodes_alone(plan) or _names_gpus(job)):
+        return _without_nodes(job, plan, reason)
     # A job without a script carries its request into its first step, where no later pin would fit it.
     later = for_now and not _pinned_by_job(job)
-    dropped, state = (_OF_A_PLACE_ALONE, segment.LATER) if later else (_OF_A_PLACE, "released")
-    kept = {key: value for key, value in values.items() if key not in dropped}
-    if segment.pins_nodes_alone(values):
-        told = {**kept, "state": state, "why": tagged(reason, 106)}
-        return {"req_nodes": "", "admin_comment": segment.put(job.admin_comment, told)}
-    fewest = min((split.nodes for split in split_text.parse(values.get(split_text.KEY, ""))), default=0)
-    kept |= split_text.on(values, fewest)
-    needs = spread.read(values[spread.KEY]) if spread.KEY in values else None
+    dropped, state = (_OF_A_PLACE_ALONE, LATER) if later else (_OF_A_PLACE, RELEASED)
+    kept = plan.without(*dropped)
+    told = STATE(state), WHY(tagged(reason, 106))
+    if pins_nodes_alone(plan):
+        return {"req_nodes": "", "admin_comment": kept.having(*told).into(job.admin_comment)}
+    fewest = min((split.nodes for split in plan.read(SPLITS, ())), default=0)
+    kept |= splits.laid_on(plan, fewest)
+    needs = plan.read(SPREAD)
     if needs is not None and later:
-        kept[spread.OPEN] = "1"
+        kept = kept.having(OPEN.set)
+    parked = plan.get(PARKED)
     return {
         **_untyped(job, kept),
-        **(_on_any_nodes(kept, needs) if needs is not None else _on_nodes(values, fewest)),
-        "req_nodes": _asked(values).get("req_nodes", ""),
-        **_others(job, values),
-        "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": tagged(reason, 106)}),
+        **(_on_any_nodes(kept, needs) if needs is not None else _on_nodes(plan, fewest)),
+        "req_nodes": _asked(plan).get("req_nodes", ""),
+        **_others(job, plan),
+        "admin_comment": kept.having(*told).into(job.admin_comment),
         "extra": segment.remove(job.extra),
-        **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
+        **({} if parked is None else {"begin": str(parked)}),
     }
 
 
@@ -167,7 +205,7 @@ def taken_back(job: JobText, now: JobText, values: Mapping[str, str]) -> dict[st
     """
     if not _asks_otherwise(job, now):
         return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
-    before = segment_of(job.admin_comment) or {}
+    before = readable(job.admin_comment) or NOTHING
     excluded = "" if excluded_nodes.is_ours(job.excluded, before) else job.excluded
     return {
         "req_nodes": _asked(before).get("req_nodes", "" if _names_gpus(job) else job.required),
@@ -180,36 +218,28 @@ def was_written(refusal: str) -> bool:
     return "partition configuration not available" in refusal
 
 
-def annotate(job: JobText, values: Mapping[str, str], *, requeue: bool = False) -> dict[str, str]:
-    """Another segment; with `requeue` Slurm may requeue the job from then on, whatever its user has said.
+def annotate(job: JobText, plan: JobPlan, *, requeue: bool = False) -> dict[str, str]:
+    """Returns the change to another plan; with `requeue` Slurm may requeue the job, whatever its user has said.
 
     A job without a place tells its node of none: one that its owner has changed had one.
     """
-    unplaced = job.state == "PENDING" and values.get("state") == segment.LATER
+    unplaced = job.state == "PENDING" and plan.get(STATE) == LATER
     text = segment.remove(job.extra) if unplaced else job.extra
     return {
-        "admin_comment": segment.put(job.admin_comment, values),
+        "admin_comment": plan.into(job.admin_comment),
         **({"extra": text} if text != job.extra else {}),
         **({"requeue": "1"} if requeue else {}),
     }
 
 
-def delay(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:
-    """Another segment, and not to be started for so long."""
-    return {**annotate(job, values), "begin": f"+{seconds}"}
+def delay(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
+    """Returns the change to another plan, by which the job is not started for so long."""
+    return {**annotate(job, plan), "begin": f"+{seconds}"}
 
 
 def was_put_back(job: JobText) -> bool:
     """Tells whether the job is on its way into the queue: Slurm leaves one that has ended, and reports no error."""
     return job.state not in ENDED
-
-
-def segment_of(admin_comment: str) -> dict[str, str] | None:
-    """The segment of a job, or None where it has none that this Berth can read."""
-    try:
-        return segment.fields(admin_comment)
-    except FormatError:
-        return None
 
 
 def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
@@ -245,9 +275,8 @@ def may_hold_pin(job: JobFacts) -> bool:
     One that was put back ends on its nodes first, and Slurm shows that alone; what it does with a change tells more.
     """
     waits = job.state in {"PENDING", "ARRAY", "COMPLETING"}
-    values = job.segment or {}
-    pinned_to = job.gpus or segment.pins_nodes_alone(values) or _on_its_place(job.required, values)
-    return waits and (bool(pinned_to and job.required) or "parked" in values)
+    pinned_to = job.gpus or pins_nodes_alone(job.plan) or _on_its_place(job.required, job.known)
+    return waits and (bool(pinned_to and job.required) or PARKED in job.known)
 
 
 def _names_gpus(job: JobText) -> bool:
@@ -258,32 +287,32 @@ def _asks_otherwise(job: JobText, now: JobText) -> bool:
     return (job.tres_per_node, job.tres_per_job) != (now.tres_per_node, now.tres_per_job)
 
 
-def _on_its_place(required: Collection[str], values: Mapping[str, str]) -> bool:
+def _on_its_place(required: Collection[str], plan: JobPlan) -> bool:
     """Tells whether a job has to run on just the nodes of the place that Berth gave it."""
-    placed = values.get("state") in segment.PINNED_STATES and values.get("nodes")
-    return bool(placed) and set(required) == set(hostlist.expand(values["nodes"]))
+    nodes = plan.get(NODES, ()) if holds_place(plan) else ()
+    return bool(nodes) and set(required) == set(nodes)
 
 
-def _without_nodes(job: JobText, values: Mapping[str, str], reason: str) -> dict[str, str] | None:
+def _without_nodes(job: JobText, plan: JobPlan, reason: str) -> dict[str, str] | None:
     """The rest of a pin whose GPUs an administrator has changed: that stands, and the nodes go with the Extra."""
-    ours = _on_its_place(hostlist.expand(job.required), values)
+    ours = _on_its_place(hostlist.expand(job.required), plan)
     extra = segment.remove(job.extra)
     if not ours and extra == job.extra:
         return None
-    kept = {key: value for key, value in values.items() if key not in _OF_A_PLACE}
+    kept = plan.without(*_OF_A_PLACE).having(STATE(RELEASED), WHY(tagged(reason, 106)))
     return {
-        **({"req_nodes": _asked(values).get("req_nodes", "")} if ours else {}),
-        **_others(job, values),
-        "admin_comment": segment.put(job.admin_comment, {**kept, "state": "released", "why": tagged(reason, 106)}),
+        **({"req_nodes": _asked(plan).get("req_nodes", "")} if ours else {}),
+        **_others(job, plan),
+        "admin_comment": kept.into(job.admin_comment),
         "extra": extra,
     }
 
 
-def _asked(values: Mapping[str, str]) -> dict[str, str]:
-    return dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
+def _asked(plan: JobPlan) -> dict[str, str]:
+    return dict(plan.get(ASKED, ()))
 
 
-def _others(job: JobText, before: Mapping[str, str] | None, told: str = "") -> dict[str, str]:
+def _others(job: JobText, before: JobPlan | None, told: str = "") -> dict[str, str]:
     """All nodes but those of the place, where the user excludes none; what Berth wrote before it takes back."""
     ours = excluded_nodes.is_ours(job.excluded, before)
     if job.excluded and not ours:
@@ -310,41 +339,41 @@ def _share(place: Pin) -> dict[str, str]:
     """Returns what the node has to know of a packed job; nothing for whole GPUs."""
     if not place.share:
         return {}
-    values = place.values
+    plan = place.plan
     # On the node there is no memory but the GPU's to speak of.
-    mem = {"mem": values["granted"]} if "granted" in values else {}
-    asked = {"asked_share": values["asked_share"]} if "asked_share" in values else {}
-    return {"share": str(place.share), **asked, **mem, "way": values.get("way", "mps")}
+    mem = {"mem": str(plan[GRANTED])} if GRANTED in plan else {}
+    asked = {"asked_share": str(plan[ASKED_SHARE])} if ASKED_SHARE in plan else {}
+    return {"share": str(place.share), **asked, **mem, "way": plan.get(WAY, "mps")}
 
 
 def _tier(place: Pin) -> dict[str, str]:
-    """Returns what the node has to know of a host or a guest; nothing of who has its GPUs alone."""
-    values = place.values
-    if place.share or values.get("tier") not in {GUARANTEED, OPPORTUNISTIC}:
+    """Returns what the node has to know of a host or a guest; nothing of a job that has its GPUs alone."""
+    plan = place.plan
+    tier = plan.get(TIER, "")
+    if place.share or tier not in {GUARANTEED, OPPORTUNISTIC}:
         return {}
-    mem = {"mem": values["gpu_mem"]} if "gpu_mem" in values else {}
-    slope = {"slope": values["slope"]} if "slope" in values else {}
+    mem = {"mem": str(plan[GPU_MEM])} if GPU_MEM in plan else {}
+    slope = {"slope": f"{plan[SLOPE]:.2f}"} if SLOPE in plan else {}
     # A guest under MPS is held to what its host leaves; what both have beyond that is the guard's.
-    held = {"share": values["sms"]} if place.guest and "sms" in values else {}
-    return {"tier": values["tier"], **held, **mem, "way": values.get("way", "time"), **slope}
+    held = {"share": str(plan[SMS])} if place.guest and SMS in plan else {}
+    return {"tier": tier, **held, **mem, "way": plan.get(WAY, "time"), **slope}
 
 
-def _on_nodes(values: Mapping[str, str], nodes: int, *, was_open: bool = False) -> dict[str, str]:
+def _on_nodes(plan: JobPlan, nodes: int, *, was_open: bool = False) -> dict[str, str]:
     """The number of nodes of a job that may have others, and its CPUs: on fewer nodes Slurm would keep those of all."""
-    if not (was_open or split_text.KEY in values) or "cpus" not in values:
+    if not (was_open or SPLITS in plan) or CPUS not in plan:
         return {}
-    needs = spread.read(values[spread.KEY]) if was_open and spread.KEY in values else None
+    needs = plan.read(SPREAD) if was_open else None
     if needs is not None and needs.tasks:
         # Its CPUs are those of its tasks, and its GPUs are in the pin.
         return {"node_count": str(nodes), **({"tres_per_task": ""} if needs.task_gpus else {})}
-    return {"node_count": str(nodes), "min_cpus": str(nodes * int(values["cpus"]))}
+    return {"node_count": str(nodes), "min_cpus": str(nodes * plan[CPUS])}
 
 
-def _on_any_nodes(values: Mapping[str, str], needs: spread.SpreadNeeds) -> dict[str, str]:
+def _on_any_nodes(plan: JobPlan, needs: SpreadNeeds) -> dict[str, str]:
     """As its user asked: GPUs of the whole job or of each task, on as many nodes as they take or the user said."""
-    asked = _asked(values)
-    in_all = f"gres/gpu:{int(values['n']) * int(values['k'])}"
-    gpus = {"tres_per_job": in_all}
+    asked = _asked(plan)
+    gpus = {"tres_per_job": f"gres/gpu:{plan[N] * plan[K]}"}
     if needs.task_gpus:
         gpus = {"tres_per_job": asked.get("tres_per_job", ""), "tres_per_task": asked.get("tres_per_task", "")}
     nodes = str(needs.nodes) if needs.nodes else f"1-{needs.tasks}" if needs.tasks else ANY_NODES
@@ -367,12 +396,11 @@ def _typed(job: JobText, place: Pin) -> dict[str, str]:
     return {"tres_per_node": tres, **({"tres_per_job": ""} if job.tres_per_job else {})}
 
 
-def _untyped(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
+def _untyped(job: JobText, plan: JobPlan) -> dict[str, str]:
     """As many GPUs, of Slurm's choice."""
-    try:
-        n, k = int(values["n"]), int(values["k"])
-    except (KeyError, ValueError):
-        raise SlurmError(f"the segment of job {job.id} does not say how many GPUs it asked for") from None
+    n, k = plan.get(N), plan.get(K)
+    if n is None or k is None:
+        raise SlurmError(f"the plan of job {job.id} does not say how many GPUs it asked for")
     if _pinned_by_job(job):
         return {"tres_per_job": f"gres/gpu:{n * k}"}
     return {"tres_per_node": f"gres/gpu:{k}"}

@@ -5,8 +5,10 @@ has found a way around that: the job would pay for one part of a GPU and have an
 (prolog_epilog/given.py); berthd looks at it again in each reading.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import GPUS, NODES, SHARE, TIER, WHOLE
 from policy.formats.slurm_facts import JobFacts, JobText
 from policy.request.tiers import OPPORTUNISTIC
 from policy.slurm import fields
@@ -17,31 +19,31 @@ def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int])
 
     Who is `trusted` places jobs by hand, and in partitions that Berth skips shards are nobody's business.
     """
-    if job.segment is None and (job.user in trusted or (not job.guest and job.partition in skipped)):
+    if job.plan is None and (job.user in trusted or (not job.guest and job.partition in skipped)):
         return ""
-    return _compared(job.share, job.guest, job.gpus, job.segment or {})
+    return _compared(job.share, job.guest, job.gpus, job.known)
 
 
-def of_text(job: JobText, values: Mapping[str, str]) -> str:
+def of_text(job: JobText, plan: JobPlan) -> str:
     """The same of a job's record."""
     asked = job.tres_per_node
     gpus = fields.pinned(asked) or fields.pinned(job.tres_per_job)
-    return _compared(fields.share(asked), fields.guest(asked), gpus, values)
+    return _compared(fields.share(asked), fields.guest(asked), gpus, plan)
 
 
-def _compared(share: int, guest: bool, gpus: int | None, values: Mapping[str, str]) -> str:  # noqa: FBT001 - as facts say it
-    placed = "nodes" in values and "gpus" in values
-    rides = placed and values.get("tier") == OPPORTUNISTIC
-    part = int(values.get("share", "0")) if placed and not rides and "whole" not in values else 0
+def _compared(share: int, guest: bool, gpus: int | None, plan: JobPlan) -> str:  # noqa: FBT001 - as facts say it
+    placed = NODES in plan and GPUS in plan
+    rides = placed and plan.get(TIER) == OPPORTUNISTIC
+    part = plan.get(SHARE, 0) if placed and not rides and WHOLE not in plan else 0
     # Of whole GPUs a job has what it pays for, whichever they are.
-    same = (share, guest) == (part, rides) and (not (share or guest) or _mask(values) == gpus)
+    same = (share, guest) == (part, rides) and (not (share or guest) or _mask(plan) == gpus)
     if same or not (placed or share or guest):
         return ""
-    return f"Slurm gives it {_said(share, guest, gpus)}, and its place is {_said(part, rides, _mask(values))}"
+    return f"Slurm gives it {_said(share, guest, gpus)}, and its place is {_said(part, rides, _mask(plan))}"
 
 
-def _mask(values: Mapping[str, str]) -> int:
-    return sum(1 << int(gpu) for gpu in values.get("gpus", "").split(",") if gpu.isdecimal())
+def _mask(plan: JobPlan) -> int:
+    return sum(1 << gpu for gpu in plan.get(GPUS, ()))
 
 
 def _said(share: int, guest: bool, gpus: int | None) -> str:  # noqa: FBT001 - as facts say it

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from policy.formats.hostlist import fold_numbers
+from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
@@ -50,9 +51,7 @@ EXPEDITING = "EXPEDITING"
 def refused(jobs: Iterable[JobFacts]) -> frozenset[str]:
     """The nonces of jobs that Slurm has refused at their submission, since they could never run as they are."""
     return frozenset(
-        job.segment["id"]
-        for job in jobs
-        if job.state == "FAILED" and job.reason == "BadConstraints" and job.segment and "id" in job.segment
+        job.known[ID] for job in jobs if job.state == "FAILED" and job.reason == "BadConstraints" and ID in job.known
     )
 
 

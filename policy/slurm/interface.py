@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import TIER
 from policy.formats.slurm_facts import JobText, Reading
 from policy.request.tiers import OPPORTUNISTIC
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A place to be written into a waiting job; `values` is the whole new segment."""
+    """A place to be written into a waiting job; `plan` is the whole new plan."""
 
     nodes: tuple[str, ...]
     gpus: tuple[int, ...]
     seats: bool
-    values: Mapping[str, str]
+    plan: JobPlan
     share: int = 0
     """Percent of each GPU; 0 for whole GPUs."""
     others: str = ""
@@ -26,7 +28,7 @@ class Pin:
     @property
     def guest(self) -> bool:
         """Tells whether it is a seat, and no GPU."""
-        return self.values.get("tier") == OPPORTUNISTIC
+        return self.plan.get(TIER) == OPPORTUNISTIC
 
 
 class Gateway(Protocol):
@@ -67,7 +69,7 @@ class Gateway(Protocol):
         """
         ...
 
-    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
+    def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
         """Replace the segment of a job, and with `requeue` let Slurm requeue the job; nothing else."""
         ...
 
@@ -75,7 +77,7 @@ class Gateway(Protocol):
         """Put a job that runs, or has failed, back into the queue; `ARRAY_TASK` names a task of an array alone."""
         ...
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
         """Replace the segment of a waiting job and keep it from starting for so long, in one update."""
         ...
 
@@ -91,7 +93,7 @@ class Gateway(Protocol):
         """Send a signal to the steps of a running job, or with `batch` to its script's shell alone."""
         ...
 
-    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+    def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
         """Take a waiting guest off its node, and keep it from starting for so long, in one update."""
         ...
 

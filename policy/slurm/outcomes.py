@@ -1,11 +1,12 @@
 """Reads how a job ended from its record: the slow form, asked for of failed jobs only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from policy.formats import hostlist
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
-from policy.slurm import changes
+from policy.formats.plan_fields import RETRY
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import JobJson
@@ -24,9 +25,9 @@ def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
     return _outcome(found[0])
 
 
-def tries(values: Mapping[str, str]) -> int:
+def tries(plan: JobPlan) -> int:
     """Returns how often a job with `--retry` may run in a row without success."""
-    retry = values.get("f.retry", "")
+    retry = plan.get(RETRY, "")
     return int(retry) + 1 if retry.isascii() and retry.isdigit() else TRIES
 
 
@@ -35,7 +36,7 @@ def _outcome(job: JobJson) -> Outcome:
         id=job.job_id,
         name=job.name,
         state=job.state,
-        values=changes.segment_of(job.admin_comment),
+        plan=readable(job.admin_comment),
         partition=job.partition,
         nodes=hostlist.expand(job.nodes),
         started=job.start_time.number,

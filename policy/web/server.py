@@ -21,6 +21,7 @@ from math import isfinite, nan
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+from policy.formats.job_plan import JobPlan
 from policy.plan.answer.explain import rows
 from policy.site.http_server import BoundedServer
 from policy.web.access import COOKIE, NoAccessError, WebAccess
@@ -114,7 +115,7 @@ class Exhibit:
         if not known:
             return []
         # The moments of a simulation are told by the page, on the simulation's clock.
-        found = rows(0, job.state, known)
+        found = rows(0, job.state, JobPlan(known))
         clock = set() if self.source.live else {"expected", "decided", "moved on", "not before"}
         return [(name, text) for name, text in found if name != "job" and name not in clock]
 

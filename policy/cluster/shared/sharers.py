@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from policy.formats.plan_fields import APP_CLASS, GPU_MEM
 from policy.formats.slurm_facts import JobFacts
 
 
@@ -19,10 +20,7 @@ class JobIdentity(NamedTuple):
 
 def who_is(job: JobFacts) -> JobIdentity:
     """Returns the key by which a job's profile is found."""
-    segment = job.segment or {}
-    asked = segment.get("gpu_mem", "")
-    gpu_mem = int(asked) if asked.isdigit() else None
-    return JobIdentity(job.user, job.account, job.name, segment.get("f.app-class", ""), gpu_mem)
+    return JobIdentity(job.user, job.account, job.name, job.known.get(APP_CLASS, ""), job.known.get(GPU_MEM))
 
 
 NOBODY = JobIdentity(0, "", "")

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from policy.formats import messages, segment, wire
+from policy.formats import messages, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
+from policy.formats.job_plan import of_text
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import MOST_BYTES, fleet_for, queue_for
 
@@ -107,8 +108,8 @@ class Questions:
         if not self._may_see(uid, job, now):
             # In the words for a job that is none: that there is one is part of what is private.
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
-        values = segment.fields(job.admin_comment)
-        told = {} if values is None else {"segment": segment.put("", values)}
+        plan = of_text(job.admin_comment)
+        told = {} if plan is None else {"segment": plan.into("")}
         reply = wire.encode("why", {"job": str(job.id), "state": job.state, **told})
         if len(reply) > wire.REPLY_BYTES:
             raise FormatError(f"what is known of job {job_id} is too long; scontrol show job {job_id} has it all")

@@ -11,6 +11,7 @@ from policy.formats import segment, wire
 from policy.formats.errors import LeftToSlurm
 from policy.formats.escape import escape, unescape
 from policy.formats.messages import tag, untagged
+from policy.formats.plan_fields import WHY
 from policy.formats.reply import Reply
 from policy.plan.answer.decide import Decision, say_no
 from policy.request.submission import Submission
@@ -41,11 +42,11 @@ def _that_fits(reply: Reply) -> bytes | None:
 
 
 def _with_a_short_reason(reply: Reply) -> Reply:
-    if "why" not in reply.plan:
+    if WHY not in reply.plan:
         return reply
-    text, number = untagged(reply.plan["why"])
+    text, number = untagged(reply.plan[WHY])
     end = "..." + (tag(number) if number else "")
     why = escape(text)
-    room = segment.MAX_BODY - len(segment.body({**reply.plan, "why": end}))
+    room = segment.MAX_BODY - len(reply.plan.having(WHY(end)).body)
     cut = _CUT_ESCAPE.sub("", why[: max(0, min(room, _MOST_REASON))])
-    return replace(reply, plan={**reply.plan, "why": f"{unescape(cut)}{end}"})
+    return replace(reply, plan=reply.plan.having(WHY(f"{unescape(cut)}{end}")))

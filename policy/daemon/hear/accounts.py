@@ -6,9 +6,9 @@ Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot 
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from policy.formats import segment
+from policy.formats.job_plan import NOTHING, JobPlan, of_text
 from policy.site import log
 
 AFTER = 5.0
@@ -36,7 +36,7 @@ class _Known:
 
     since: float
     text: str = ""
-    more: dict[str, str] = field(default_factory=dict)
+    more: JobPlan = NOTHING
 
 
 def _start(words: list[str]) -> "subprocess.Popen[bytes]":
@@ -59,7 +59,7 @@ class Accounts:
         if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
             return
         known = self._known_of(job_id, at)
-        known.text = segment.put(admin_comment, {**(segment.fields(admin_comment) or {}), **known.more})
+        known.text = ((of_text(admin_comment) or NOTHING) | known.more).into(admin_comment)
         cluster = config.get("ClusterName", "")
         words = ["sacctmgr", "-i", "-Q", "modify", "job", "where", f"jobid={job_id}", f"cluster={cluster}"]
         earlier = [one for one in self._waiting if one.job_id == job_id]
@@ -67,10 +67,8 @@ class Accounts:
             self._waiting.remove(one)
         self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={known.text}"]))
 
-    def add(
-        self, job_id: int, admin_comment: str, more: Mapping[str, str], config: Mapping[str, str], at: float
-    ) -> None:
-        """Write some words more into a job's segment: into what was noted of it, else into the text that it has."""
+    def add(self, job_id: int, admin_comment: str, more: JobPlan, config: Mapping[str, str], at: float) -> None:
+        """Write some fields more into a job's plan: into what was noted of it, else into the text that it has."""
         known = self._known_of(job_id, at)
         known.more |= more
         self.note(job_id, known.text or admin_comment, config, at)

@@ -5,6 +5,7 @@ Their nodes should hold them (prolog_epilog/given.py). A node's word of that can
 
 import os
 
+from policy.formats.plan_fields import DISAGREES, NODES
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.site import log
 from policy.slurm import disagreement
@@ -43,10 +44,8 @@ class Disagreements:
                     f"JobId={job.id} UserId={job.user} NodeList={where} runs against what Berth planned: {why}", 631
                 )
         self._seen = seen
-        held = [job for job in reading.jobs if not job.priority and job.state == "PENDING" and job.segment]
-        return [(job.id, (job.segment or {}).get("nodes", "")) for job in held if self._has_to_be_told(job)]
+        held = [job for job in reading.jobs if not job.priority and job.state == "PENDING" and job.plan]
+        return [(job.id, ",".join(job.known.get(NODES, ()))) for job in held if self._has_to_be_told(job)]
 
     def _has_to_be_told(self, job: JobFacts) -> bool:
-        return "disagrees" not in (job.segment or {}) and bool(
-            disagreement.of_running(job, self._skipped, self._trusted)
-        )
+        return DISAGREES not in job.known and bool(disagreement.of_running(job, self._skipped, self._trusted))

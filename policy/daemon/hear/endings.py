@@ -1,4 +1,4 @@
-"""A job's end: the class of its failure, and what its segment says afterwards. No text of a log gets there."""
+"""A job's end: the class of its failure, and what its plan says afterwards. No text of a log gets there."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,27 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from policy.formats import segment
 from policy.formats.errors import FormatError
 from policy.formats.escape import unescape
+from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.outcome import Outcome, requeues_left
+from policy.formats.plan_fields import (
+    AGAIN,
+    DEGRADED,
+    EVICTED,
+    FAIL,
+    FAIL_AT,
+    FAIL_TEXT,
+    MOVE_UNTIL,
+    MOVES,
+    NODES,
+    RETRY_TEXT,
+    TRIED_BEFORE,
+    K,
+    holds_place,
+)
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.waiting_jobs import asked_nodes, nodes_avoided
+from policy.plan.waiting_jobs import asked_nodes, avoiding
 from policy.retry import history
 from policy.retry.classes import NO_SIGNATURE
 from policy.retry.classify import Classification, Facts, classify
@@ -27,13 +42,13 @@ _PAYLOAD = re.compile(
     rb" class=([a-z_]{1,32}) transient=([01]) sign=([!-Z\\^-~]{1,400})( degraded)?"
 )
 _MOST_JOBS = 2**32 - 1
-_OF_THE_LAST_FAILURE = frozenset({"again", "retry_text", "tried_before"})
+_OF_THE_LAST_FAILURE = (AGAIN, RETRY_TEXT, TRIED_BEFORE)
 LEFT_BY_LOSS = frozenset({"mpi_runtime_failure", "job_preempted", NO_SIGNATURE})
 """Classes of what the nodes that are left say when another is lost: less than Slurm, which knows the lost one."""
-_PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
+_PUT_BACK_BY_BERTH = (EVICTED, DEGRADED, MOVES)
 """Counts that grow when Berth itself puts a job back."""
-BY_BERTH = frozenset({"again", "move_until", *_PUT_BACK_BY_BERTH})
-"""What stands in the segment of a job that Berth may have put back itself."""
+BY_BERTH = (AGAIN, MOVE_UNTIL, *_PUT_BACK_BY_BERTH)
+"""What stands in the plan of a job that Berth may have put back itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +100,8 @@ def class_of(found: Outcome, word: NodeWord | None) -> Classification:
 
 def as_it_ran(job: JobFacts) -> JobFacts:
     """A job that ends, with all nodes of its place: Slurm names only those it still ends on, never a lost one."""
-    values = job.segment or {}
-    planned = values.get("nodes", "").split(",") if values.get("state") in segment.PINNED_STATES else ()
-    return replace(job, nodes=tuple(dict.fromkeys((*job.nodes, *filter(None, planned)))))
+    planned = job.known.get(NODES, ()) if holds_place(job.plan) else ()
+    return replace(job, nodes=tuple(dict.fromkeys((*job.nodes, *planned))))
 
 
 def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
@@ -113,44 +127,37 @@ def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[st
     return Trial(told, before.nodes, ran, "PREEMPTED")
 
 
-def by_berth(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+def by_berth(before: JobPlan, now: JobPlan) -> bool:
     """Tells whether it was Berth that put a job back."""
-    if "move_until" in before or "move_until" in now:
+    if MOVE_UNTIL in before or MOVE_UNTIL in now:
         return True
-    return any(before.get(key) != now.get(key) for key in _PUT_BACK_BY_BERTH)
+    return before.only(_PUT_BACK_BY_BERTH) != now.only(_PUT_BACK_BY_BERTH)
 
 
 def limits(found: Outcome, reading: Reading, config: Mapping[str, str]) -> Limits:
     """Returns what bounds the tries of a job with `--retry`."""
-    values = found.values or {}
+    plan = found.plan or NOTHING
     left = requeues_left(found, config)
-    return Limits(
-        tries(values), found.may_requeue, left, _spare_nodes(values, len(found.nodes), reading, found.partition)
-    )
+    return Limits(tries(plan), found.may_requeue, left, _spare_nodes(plan, len(found.nodes), reading, found.partition))
 
 
-def _spare_nodes(values: Mapping[str, str], needed: int, reading: Reading, partition: str) -> int:
+def _spare_nodes(plan: JobPlan, needed: int, reading: Reading, partition: str) -> int:
     """Nodes that a job could do without; none where its user has named them."""
-    if asked_nodes(values):
+    if asked_nodes(plan):
         return 0
-    k = int(values["k"]) if values.get("k", "").isdigit() else 1
+    k = plan.get(K, 1)
     able = [node for node in reading.nodes if node.up and partition in node.partitions and node.gpus >= k]
     return max(0, len(able) - needed)
 
 
-def failed(
-    values: Mapping[str, str], runs: Sequence[Trial], ended: int, decision: RetryDecision | None, at: float
-) -> dict[str, str]:
-    """The segment of a job after a run that failed."""
+def failed(plan: JobPlan, runs: Sequence[Trial], ended: int, decision: RetryDecision | None, at: float) -> JobPlan:
+    """Returns the plan of a job after a run that failed."""
     last = runs[-1].failure
-    kept = {key: value for key, value in values.items() if key not in _OF_THE_LAST_FAILURE}
-    new = {**kept, "fail": last.failure, "fail_text": last.sign, "fail_at": str(ended), **history.written(runs)}
+    told = plan.without(*_OF_THE_LAST_FAILURE).having(FAIL(last.failure), FAIL_TEXT(last.sign), FAIL_AT(ended))
+    told |= history.written(runs)
     if decision is None:
-        return new
-    new["retry_text"] = decision.reason
-    if decision.again:
-        new["again"] = str(int(at + decision.wait_s))
-    if decision.exclude_nodes:
-        avoids = {**nodes_avoided(values, at), **dict.fromkeys(decision.exclude_nodes, at + AVOID_FOR)}
-        new["avoids"] = ",".join(f"{name}@{int(until)}" for name, until in avoids.items())
-    return new
+        return told
+    told = told.having(RETRY_TEXT(decision.reason), AGAIN(int(at + decision.wait_s) if decision.again else None))
+    if not decision.exclude_nodes:
+        return told
+    return told.having(avoiding(plan, at, dict.fromkeys(decision.exclude_nodes, at + AVOID_FOR)))

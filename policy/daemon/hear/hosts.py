@@ -9,6 +9,7 @@ from pathlib import Path
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.losses import HeardLosses, LossWord
 from policy.daemon.hear.step_times import HeardStepTimes, StepWord
+from policy.formats.plan_fields import TIER
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.request.tiers import GUARANTEED
 from policy.slurm.interface import Gateway
@@ -28,7 +29,7 @@ class Hosts:
 
     def look(self, reading: Reading) -> None:
         """Remember them as a reading shows them."""
-        here = {job.id: job for job in reading.jobs if job.nodes and (job.segment or {}).get("tier") == GUARANTEED}
+        here = {job.id: job for job in reading.jobs if job.nodes and job.known.get(TIER) == GUARANTEED}
         for job_id in self._here.keys() - here.keys():
             self._gone[job_id] = reading.at, self._here[job_id]
         self._here = here

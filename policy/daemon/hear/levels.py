@@ -1,12 +1,13 @@
-"""Levels: what holds jobs to their shares on their nodes, as guards say; kept in the segment for `berth why`."""
+"""Levels: what holds jobs to their shares on their nodes, as guards say; kept in the plan for `berth why`."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.formats import segment
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.escape import unescape
+from policy.formats.job_plan import JobPlan, of_text
+from policy.formats.plan_fields import HELD, HELD_TEXT, SHARE, TIER, Held
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -61,12 +62,12 @@ class HeardLevels:
             job_id, words = self._heard.popitem()
             try:
                 job = self._gateway.job(job_id)
-                values = segment.fields(job.admin_comment)
+                plan = of_text(job.admin_comment)
                 # One that has ended, or waits again, is not held by that any more.
-                if job.state != "RUNNING" or values is None or not {"share", "tier"} & values.keys():
+                if job.state != "RUNNING" or plan is None or not plan.has_any((SHARE, TIER)):
                     continue
-                after = held(values, words)
-                if after != values:
+                after = held(plan, words)
+                if after != plan:
                     self._gateway.annotate(job_id, after)
                     return job_id
             except (SlurmError, FormatError) as problem:
@@ -74,16 +75,11 @@ class HeardLevels:
         return None
 
 
-def held(values: Mapping[str, str], words: Mapping[str, LevelWord]) -> dict[str, str]:
-    """The segment of a job after its nodes have said how they hold it."""
-    pairs = (pair.partition(":") for pair in values.get("held", "").split(",") if ":" in pair)
-    levels = {node: level for node, _, level in pairs}
+def held(plan: JobPlan, words: Mapping[str, LevelWord]) -> JobPlan:
+    """Returns the plan of a job after its nodes have said how they hold it."""
+    levels = dict(plan.get(HELD, ()))
     for word in words.values():
         if word.node in levels or len(levels) < MOST_NODES:
             levels[word.node] = word.level
     *_, last = words.values()
-    return {
-        **values,
-        "held": ",".join(f"{node}:{level}" for node, level in levels.items()),
-        "held_text": last.text,
-    }
+    return plan.having(HELD(tuple(Held(node, level) for node, level in levels.items())), HELD_TEXT(last.text))

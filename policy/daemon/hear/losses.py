@@ -1,15 +1,15 @@
-"""Best losses of jobs and their times, as guards tell: kept in the segment, where `berth report` finds them.
+"""Best losses of jobs and their times, as guards tell: kept in the plan, where `berth report` finds them.
 
 Slurm lets nobody change a job that is over, and guards tell of a job's end after it: then it goes into the accounting.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy.daemon.hear.accounts import Accounts
-from policy.formats import segment
 from policy.formats.errors import FormatError, SlurmError
+from policy.formats.job_plan import JobPlan, of_text
+from policy.formats.plan_fields import BEST_AT, ID
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -84,18 +84,17 @@ class HeardLosses:
             heard.due = at + _LOOK_AGAIN
             self._heard[job_id] = heard
             return
-        values = segment.fields(job.admin_comment)
+        plan = of_text(job.admin_comment)
         # One that waits again has had that run; what is told of the next one comes later.
-        if values is None or "id" not in values or job.state in _WAITING:
+        if plan is None or ID not in plan or job.state in _WAITING:
             return
-        after = with_best(values, heard.best)
+        after = with_best(plan, heard.best)
         if job.state != "RUNNING":
-            self._accounts.add(job_id, job.admin_comment, {"best_at": after["best_at"]}, self._gateway.config(), at)
-        elif after != values:
+            self._accounts.add(job_id, job.admin_comment, after.only((BEST_AT,)), self._gateway.config(), at)
+        elif after != plan:
             self._gateway.annotate(job_id, after)
 
 
-def with_best(values: Mapping[str, str], best: int) -> dict[str, str]:
-    """The segment of a job whose loss was best at a moment; an earlier word of another node may be later."""
-    said = values.get("best_at", "")
-    return {**values, "best_at": str(max(best, int(said) if said.isascii() and said.isdigit() else 0))}
+def with_best(plan: JobPlan, best: int) -> JobPlan:
+    """Returns the plan of a job whose loss was best at a moment; an earlier word of another node may be later."""
+    return plan.having(BEST_AT(max(best, plan.get(BEST_AT, 0))))

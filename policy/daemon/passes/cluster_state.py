@@ -19,6 +19,7 @@ from policy.cluster.shared.fragmentation import stranded
 from policy.cluster.snapshot import Cluster
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
+from policy.formats.plan_fields import BECAUSE
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.plan.wait_reasons import KINDS
 from policy.plan.waiting_jobs import Waiting
@@ -295,7 +296,7 @@ def waiting_by_reason(queue: Iterable[Waiting]) -> dict[str, int]:
     counts = dict.fromkeys((*KINDS, STARTING, NEW), 0)
     for entry in queue:
         if entry.job.wants_gpus:
-            reason = (entry.job.segment or {}).get("because", NEW)
+            reason = entry.job.known.get(BECAUSE, NEW)
             counts[STARTING if entry.start == 0.0 else reason if reason in counts else NEW] += 1
     return counts
 

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Set as AbstractSet
 
-from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import latest
 from policy.formats.messages import tagged
+from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, UNTIL
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.plan import Plan
@@ -39,7 +40,7 @@ class Explainer:
     def explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
         """Update one reason that has changed; whether there was one.
 
-        Jobs that were `changed` since the last reading are left alone: their segments here are the former ones.
+        Jobs that were `changed` since the last reading are left alone: their plans here are the former ones.
         """
         planned, now = plan.book, time.monotonic()
         if planned is None:
@@ -58,15 +59,14 @@ class Explainer:
             reason = why(entry, planned, running, self._policy)
             if reason is None or f"{reason.kind} {reason.text}" == said:
                 continue
-            told = {"because": reason.kind, "because_text": tagged(reason.text, reason.number)}
-            if entry.insists is not None:
-                told["until"] = str(int(entry.until))
+            until = None if entry.insists is None else int(entry.until)
+            told = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number)), UNTIL(until)
             try:
                 # Another program may have given the job back since it was read.
-                present = segment.latest(self._gateway.job(entry.job.id).admin_comment, None)
-                if present != (entry.job.segment or {}):
+                present = latest(self._gateway.job(entry.job.id).admin_comment, None)
+                if present != entry.job.known:
                     continue
-                self._gateway.annotate(entry.job.id, {**present, **told})
+                self._gateway.annotate(entry.job.id, present.having(*told))
             except SlurmError as problem:
                 log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}", 636)
             self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
@@ -75,7 +75,7 @@ class Explainer:
 
     def _begin(self, queue: list[Waiting], at: float) -> None:
         """Walks along a queue once: with tens of thousands of jobs that takes as long as many answers to notices."""
-        # An array's number would mean its running tasks too, and those have segments of their own.
+        # An array's number would mean its running tasks too, and those have plans of their own.
         waiting = [entry for entry in queue if entry.job.wants_gpus and not entry.job.tasks]
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}

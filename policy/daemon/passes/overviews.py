@@ -13,6 +13,21 @@ from typing import Any, NamedTuple
 
 from policy.cluster.fleet import Fleet
 from policy.formats import hostlist
+from policy.formats.plan_fields import (
+    BECAUSE,
+    BECAUSE_TEXT,
+    EVICTED,
+    EVICTED_TEXT,
+    INSISTS,
+    LEVEL,
+    MOVE_TEXT,
+    MOVE_UNTIL,
+    MOVES,
+    PINS,
+    TIER,
+    WHY,
+    K,
+)
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.plan import Plan
 from policy.plan.tracker import HOLDING, gpus_held
@@ -219,16 +234,14 @@ def _cells(count: int, name: str, jobs: Iterable[JobFacts], used: int) -> list[d
     return cells
 
 
-_OF_THE_SEGMENT = (
-    *("tier", "level", "insists", "because", "because_text", "why", "pins"),
-    *("evicted", "evicted_text", "moves", "move_until", "move_text"),
-)
+_WHILE_IT_RUNS = (TIER, LEVEL, INSISTS, WHY, PINS, EVICTED, EVICTED_TEXT, MOVES, MOVE_UNTIL, MOVE_TEXT)
+_WHILE_IT_WAITS = (*_WHILE_IT_RUNS, BECAUSE, BECAUSE_TEXT)
 
 
 def _job(job: JobFacts, planned: PlannedPlace | None, fleet: Fleet) -> dict[str, Any]:
-    segment = job.segment or {}
+    plan = job.known
     waits = job.state in WAITS
-    per_node = int(segment["k"]) if segment.get("k", "").isdigit() else (job.gpus or 0).bit_count()
+    per_node = plan.get(K, (job.gpus or 0).bit_count())
     found: dict[str, Any] = {
         "id": job.id,
         "name": job.name,
@@ -250,7 +263,7 @@ def _job(job: JobFacts, planned: PlannedPlace | None, fleet: Fleet) -> dict[str,
     found |= {key: value for key, value in optional.items() if value}
     if job.task is not None:
         found["task"] = job.task
-    found |= {key: segment[key] for key in _OF_THE_SEGMENT if key in segment and (waits or "because" not in key)}
+    found |= plan.only(_WHILE_IT_WAITS if waits else _WHILE_IT_RUNS).texts
     if waits and planned is not None:
         if planned.until > 0.0:
             found["insists_until"] = int(planned.until)

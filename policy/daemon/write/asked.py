@@ -5,19 +5,48 @@ job_modify may ask no daemon. So each job that the plan may write has a file wit
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from policy.formats import excluded_nodes, segment
 from policy.formats.errors import SlurmError
 from policy.formats.escape import escape
+from policy.formats.job_plan import NOTHING, JobPlan, readable
 from policy.formats.messages import tagged
+from policy.formats.plan_fields import (
+    ASKED,
+    BECAUSE,
+    BECAUSE_TEXT,
+    CPUS,
+    GBPS,
+    GPUS,
+    LATER,
+    LEVEL,
+    MEM,
+    NODES,
+    NOTHING_ELSE,
+    OPEN,
+    OTHERS,
+    PARKED,
+    RELEASED,
+    SEATS,
+    SHARE,
+    SPLITS,
+    START,
+    STATE,
+    SUM,
+    TIER,
+    UPGRADE,
+    WAS,
+    WHY,
+    K,
+    N,
+)
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.plan.waiting_jobs import WAITS, Waiting
+from policy.request.spread import SPREAD
 from policy.site import log
-from policy.slurm import changes
 from policy.slurm.interface import Gateway
 
 MOST_BYTES = 4_000
@@ -29,32 +58,32 @@ _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
 """Seconds: among many jobs a change without a new state is read so late (gateway_read.c)."""
 
 _WHY = "its owner changed what it asks for"
-_SHARES = frozenset({"share", "tier", "upgrade", "parked"})
+_SHARES = (SHARE, TIER, UPGRADE, PARKED)
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
-_BY_TASK = ("tres_per_task", "cpus_per_tres", "ntasks_per_tres")
-_OF_THE_PLACE = frozenset({"nodes", "gpus", "seats", "start", "level", "gbps", "sum", "splits", "spread", "open"})
+_BY_TASK = frozenset({"tres_per_task", "cpus_per_tres", "ntasks_per_tres"})
+_OF_THE_PLACE = (*(NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OPEN), *(BECAUSE, BECAUSE_TEXT))
 
 
 def words(job: JobFacts) -> str:
     """Returns the fields that undo the pin of a job, as `key=value`; empty if its owner may not change the request."""
-    values = job.segment or {}
-    if "was" not in values or not _SHARES.isdisjoint(values) or "berth_" in job.licenses:
+    plan = job.known
+    if WAS not in plan or plan.has_any(_SHARES) or "berth_" in job.licenses:
         return ""
-    asked, was = _listed(values.get("asked", "")), _listed(values["was"])
+    asked, was, n = dict(plan.get(ASKED, ())), dict(plan[WAS]), plan.get(N, 0)
     found = {key: asked.get(key, "") for key in ("tres_per_job", "tres_per_node", "req_nodes")}
     found |= {key: asked[key] for key in ("tres_per_task", "cpus_per_tres") if key in asked}
-    if excluded_nodes.KEY in values and not job.excluded:
+    if OTHERS in plan and not job.excluded:
         found["exc_nodes"] = ""
     # A pin by berthd alone, of a job that came while it was away, changes nothing else.
-    if was != {"kept": ""}:
-        if was.get("min_nodes", "1") != values.get("n"):
+    if plan[WAS] != NOTHING_ELSE:
+        if was.get("min_nodes", "1") != str(n):
             found["min_nodes"] = was.get("min_nodes", "1")
         of_tasks = "num_tasks" in was and "max_nodes" not in was
         found |= {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
         # Slurm counts the job's CPUs anew from these, so only what a pin can have changed is named.
         if "cpus_per_tres" in asked:
             found["cpus_per_task"] = was.get("cpus_per_task", "1")
-        if values.get("n") != "1" and not asked.keys().isdisjoint(_BY_TASK):
+        if n != 1 and not asked.keys().isdisjoint(_BY_TASK):
             found["pn_min_cpus"] = was.get("pn_min_cpus", "1")
         if "mem_per_tres" in was:
             found |= {"mem_per_tres": was["mem_per_tres"], "pn_min_memory": "0"}
@@ -64,30 +93,21 @@ def words(job: JobFacts) -> str:
     return text if len(text) < MOST_BYTES else ""
 
 
-def anew(job: JobFacts, text: JobText) -> dict[str, str]:
-    """Returns the segment of a job by what its record asks for now: to be planned again, or left to Slurm."""
-    values = changes.segment_of(text.admin_comment) or {}
-    old = {key: value for key, value in values.items() if key not in _OF_THE_PLACE and not key.startswith("because")}
+def anew(job: JobFacts, text: JobText) -> JobPlan:
+    """Returns the plan of a job by what its record asks for now: to be planned again, or left to Slurm."""
+    plan = readable(text.admin_comment) or NOTHING
+    old = plan.without(*_OF_THE_PLACE)
     request = {"tres_per_job": text.tres_per_job, "tres_per_node": text.tres_per_node, "req_nodes": text.required}
-    asked = {key: value for key, value in request.items() if value}
-    gpus = [_GPUS.fullmatch(value) for key, value in asked.items() if key != "req_nodes"]
-    by_task = "gpu" in text.tres_per_task or not _listed(values.get("asked", "")).keys().isdisjoint(_BY_TASK)
+    asked = tuple((key, value) for key, value in request.items() if value)
+    gpus = [_GPUS.fullmatch(value) for key, value in asked if key != "req_nodes"]
+    by_task = "gpu" in text.tres_per_task or not _BY_TASK.isdisjoint(dict(plan.get(ASKED, ())))
     n = max(1, job.count)
     count = int(gpus[0][1] or 1) if len(gpus) == 1 and gpus[0] else 0
     by_job = bool(text.tres_per_job)
     if not count or by_task or job.mem is None or (by_job and count % n):
-        return {**old, "state": segment.RELEASED, "why": tagged(f"given back to Slurm: {_WHY}", 106)}
-    return {
-        **old,
-        "state": segment.LATER,
-        "asked": ";".join(f"{key}:{value}" for key, value in asked.items()),
-        "was": "kept",
-        "n": str(n),
-        "k": str(count // n if by_job else count),
-        "cpus": str(-(-job.cpus // n)),
-        "mem": str(job.mem),
-        "why": f"planned anew: {_WHY}",
-    }
+        return old.having(STATE(RELEASED), WHY(tagged(f"given back to Slurm: {_WHY}", 106)))
+    of_job = N(n), K(count // n if by_job else count), CPUS(-(-job.cpus // n)), MEM(job.mem)
+    return old.having(STATE(LATER), ASKED(asked), WAS(NOTHING_ELSE), *of_job, WHY(f"planned anew: {_WHY}"))
 
 
 class Asked:
@@ -124,10 +144,10 @@ class Asked:
         return updates
 
     def _look_at(self, job: JobFacts | None) -> int:
-        if job is None or job.state not in WAITS or not job.segment:
+        if job is None or job.state not in WAITS or not job.plan:
             return 0
         text = self._gateway.job(job.id)
-        if text.state != "PENDING" or (changes.segment_of(text.admin_comment) or {}).get("state") == segment.RELEASED:
+        if text.state != "PENDING" or (readable(text.admin_comment) or NOTHING).get(STATE) == RELEASED:
             return 0
         if "gres/gpu:g" in text.tres_per_node + text.tres_per_job:
             if not text.required:
@@ -136,10 +156,10 @@ class Asked:
             if "[berth/" not in text.extra:
                 self._pin_again(job)
             return 0
-        values = anew(job, text)
-        log.info(f"JobId={job.id} {values['why']}", 606)
-        if values["state"] != segment.RELEASED or not self._gateway.release(job.id, values["why"]):
-            self._gateway.annotate(job.id, values)
+        plan = anew(job, text)
+        log.info(f"JobId={job.id} {plan[WHY]}", 606)
+        if plan[STATE] != RELEASED or not self._gateway.release(job.id, plan[WHY]):
+            self._gateway.annotate(job.id, plan)
         return 1
 
     def _keep(self, jobs: Iterable[JobFacts]) -> None:
@@ -157,7 +177,3 @@ class Asked:
                 new.write_text(f"{text}\n")
                 new.replace(self._files / str(job_id))
         self._written = wanted
-
-
-def _listed(text: str) -> Mapping[str, str]:
-    return dict(item.partition(":")[::2] for item in text.split(";") if item)

@@ -2,17 +2,18 @@
 
 Their task was stopped before the user's code, and the Epilog says so. Such a job is put back into the queue once Slurm
 has it as failed, and only then: one that finished, was cancelled or ran out of time is never run again. What it has to
-keep away from stands in its segment, so that no restart of berthd forgets it; its user's node lists stay as they are.
+keep away from stands in its plan, so that no restart of berthd forgets it; its user's node lists stay as they are.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from policy.formats import segment
-from policy.formats.errors import FormatError, SlurmError
+from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
+from policy.formats.plan_fields import DEGRADED, DEGRADED_TEXT, DISAGREES, HELD, HELD_TEXT, PARKED, SHARE, TIER
 from policy.formats.slurm_facts import JobText
 from policy.plan.changes import BACK_AFTER
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.waiting_jobs import avoiding
 from policy.request.tiers import OPPORTUNISTIC
 from policy.site import log
 from policy.slurm import disagreement
@@ -89,34 +90,34 @@ class Degraded:
         for job_id, where in held:
             try:
                 job = self._gateway.job(job_id)
-                if (values := _values(job)) is not None:
-                    updates += self._tell(job, values, where) or 0
+                if (plan := readable(job.admin_comment)) is not None:
+                    updates += self._tell(job, plan, where) or 0
             except SlurmError:
                 continue  # the next reading shows it again
         return updates
 
-    def _tell(self, job: JobText, values: Mapping[str, str], where: str) -> int | None:
+    def _tell(self, job: JobText, plan: JobPlan, where: str) -> int | None:
         """Write why a job that waits is held, unless that is done; how many updates, None if it may start."""
-        why = disagreement.of_text(job, values) if job.state == "PENDING" else ""
+        why = disagreement.of_text(job, plan) if job.state == "PENDING" else ""
         if not why:
             return None
-        if "disagrees" in values:
+        if DISAGREES in plan:
             return 0
-        self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
+        self._gateway.annotate(job.id, plan.having(DISAGREES(f"{why}; cancel it and submit it again")))
         log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}", 602)
         return 1
 
     def _send(self, job: JobText, nodes: set[str], since: float, at: float) -> int:
         where = ",".join(sorted(nodes))
-        values = _values(job)
-        if values is not None and (told := self._tell(job, values, where)) is not None:
+        plan = readable(job.admin_comment)
+        if plan is not None and (told := self._tell(job, plan, where)) is not None:
             return told  # its node has held it (prolog_epilog/given.py)
-        if job.state not in _FAILED or values is None or not {"share", "tier"} & values.keys():
+        if job.state not in _FAILED or plan is None or not plan.has_any((SHARE, TIER)):
             log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so", 603)
             return 0
-        count = int(values.get("degraded", "0")) if values.get("degraded", "0").isdigit() else MOST
+        count = 0 if DEGRADED not in plan else plan.get(DEGRADED, MOST)
         if count >= MOST:
-            # Its segment says so since the last time: Slurm changes nothing of a job that has ended.
+            # Its plan says so since the last time: Slurm changes nothing of a job that has ended.
             log.error(
                 f"JobId={job.id} could not have its share on {where}; it was sent elsewhere {count} times already", 604
             )
@@ -126,29 +127,19 @@ class Degraded:
                 log.info(f"JobId={job.id} could not have its share on {where}; others than Berth ran it again", 603)
                 return 0
             self._gateway.requeue(job.id)
-        self._gateway.annotate(job.id, sent(values, where, at))
+        self._gateway.annotate(job.id, sent(plan, where, at))
         log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}", 605)
         return 2
 
 
-def _values(job: JobText) -> dict[str, str] | None:
-    try:
-        return segment.fields(job.admin_comment)
-    except FormatError:
-        return None
-
-
-def sent(values: Mapping[str, str], where: str, at: float) -> dict[str, str]:
-    """The segment of a job that is sent away from some nodes."""
-    avoids = {**nodes_avoided(values, at), **dict.fromkeys(where.split(","), at + AVOID_FOR)}
-    count = int(values.get("degraded", "0")) + 1
+def sent(plan: JobPlan, where: str, at: float) -> JobPlan:
+    """Returns the plan of a job that is sent away from some nodes."""
+    count = plan.get(DEGRADED, 0) + 1
     last = "; if that fails, it is left as it ends" if count >= MOST else ""
-    kept = {key: value for key, value in values.items() if key not in {"held", "held_text"}}
-    return {
-        **kept,
-        "degraded": str(count),
-        "degraded_text": f"{where} could not set its share up: sent elsewhere, time {count} of {MOST}{last}",
-        "avoids": ",".join(f"{name}@{int(until)}" for name, until in avoids.items()),
+    return plan.without(HELD, HELD_TEXT).having(
+        DEGRADED(count),
+        DEGRADED_TEXT(f"{where} could not set its share up: sent elsewhere, time {count} of {MOST}{last}"),
+        avoiding(plan, at, dict.fromkeys(where.split(","), at + AVOID_FOR)),
         # Its seat is given up, and it need not wait as long as Slurm lets a requeued job wait.
-        **({"parked": str(int(at + BACK_AFTER))} if values.get("tier") == OPPORTUNISTIC else {}),
-    }
+        PARKED(int(at + BACK_AFTER) if plan.get(TIER) == OPPORTUNISTIC else None),
+    )

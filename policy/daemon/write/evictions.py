@@ -1,6 +1,6 @@
 """Guests on their way out: warned where the site says so, put back into the queue, and seen to have left.
 
-What a guest has to come back to stands in its segment before it goes, so that no restart of berthd forgets it. Only a
+What a guest has to come back to stands in its plan before it goes, so that no restart of berthd forgets it. Only a
 guest that runs is put back: one that finished by itself, even in the same moment, is not run again. The seat is its
 owner's from the first step on, for the plan counts guests as air; the owner waits for the seat in Slurm's own queue.
 
@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan, latest
+from policy.formats.plan_fields import EVICTED, EVICTED_TEXT, HELD, HELD_TEXT, PARKED, SHORT_RUNS, UPGRADE
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.waiting_jobs import avoiding
 from policy.request.settings import Sharing
 from policy.site import log
 from policy.slurm.interface import Gateway
@@ -60,7 +61,7 @@ class _Refused:
     since: float
     again: float
     noted: bool
-    """True if its segment says what it comes back to."""
+    """True if its plan says what it comes back to."""
 
 
 class Evictions:
@@ -103,17 +104,17 @@ class Evictions:
     def _note(
         self, job: JobFacts, reason: str, at: float, wait: float, avoid: Mapping[str, float], *, warned: bool
     ) -> bool:
-        """Write into the segment what the guest comes back to, before anything happens to it."""
+        """Write into the plan what the guest comes back to, before anything happens to it."""
         failed = self._failed.get(job.id)
         if failed is not None and at < failed.again:
             return False
         noted = failed is not None and failed.noted
         try:
             # It may have been pinned and started since it was read.
-            values = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
-            values = values if noted else evicted(values, reason, at + wait + BACK_AFTER, avoid)
-            values = values if noted or avoid else backed_off(values, at - (job.start or at))
-            self._gateway.annotate(job.id, values, requeue=True)
+            plan = latest(self._gateway.job(job.id).admin_comment, job.plan)
+            plan = plan if noted else evicted(plan, reason, at + wait + BACK_AFTER, avoid)
+            plan = plan if noted or avoid else backed_off(plan, at - (job.start or at))
+            self._gateway.annotate(job.id, plan, requeue=True)
         except SlurmError as problem:
             self._refused(job, reason, problem, at, noted=noted)
             return False
@@ -209,9 +210,9 @@ class Evictions:
             record = self._gateway.job(job.id)
             if record.state not in LEAVING:
                 return 0  # the refusal was about a job that has left
-            values = segment.latest(record.admin_comment, job.segment)
+            plan = latest(record.admin_comment, job.plan)
             with suppress(SlurmError):
-                self._gateway.annotate(job.id, {**values, "evicted_text": why})
+                self._gateway.annotate(job.id, plan.having(EVICTED_TEXT(why)))
             self._gateway.cancel(job.id)
         except SlurmError as problem:
             log.error(f"JobId={job.id} could not be ended, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)
@@ -222,30 +223,23 @@ class Evictions:
         return 2
 
 
-def backed_off(values: dict[str, str], ran: float) -> dict[str, str]:
-    """The segment of a guest that is sent away after it `ran` so long: after several short runs its next seat waits.
+def backed_off(plan: JobPlan, ran: float) -> JobPlan:
+    """Returns the plan of a guest that is sent away after it `ran` so long.
 
-    Else a user who submits exclusive jobs and cancels them would restart it again and again, each time for seconds of
-    a GPU. No owner waits for that, so a guest that is to become one keeps its time.
+    After several short runs its next seat waits: else a user who submits exclusive jobs and cancels them would restart
+    the guest again and again, each time for seconds of a GPU. No owner waits for that, so a guest that is to become
+    one keeps its time.
     """
-    row = int(values["short"]) + 1 if values.get("short", "").isdigit() else 1
-    if ran >= SHORT or "upgrade" in values:
-        return {key: value for key, value in values.items() if key != "short"}
+    row = plan.get(SHORT_RUNS, 0) + 1
+    if ran >= SHORT or UPGRADE in plan:
+        return plan.without(SHORT_RUNS)
     delay = 0 if row == 1 else int(min(LONGEST_BACK_OFF, 30 * 2 ** min(row - 2, 10)))
     told = f"; sent away {row} times in a row soon after its start, it gets no seat for {delay} s" if delay else ""
-    parked, text = str(int(values["parked"]) + delay), f"{values['evicted_text']}{told}"
-    return {**values, "parked": parked, "short": str(row), "evicted_text": text}
+    return plan.having(PARKED(plan[PARKED] + delay), SHORT_RUNS(row), EVICTED_TEXT(f"{plan[EVICTED_TEXT]}{told}"))
 
 
-def evicted(values: Mapping[str, str], reason: str, back: float, avoid: Mapping[str, float]) -> dict[str, str]:
-    """The segment of a guest that is sent away: from `back` on it may have another seat."""
-    avoids = {**nodes_avoided(values, back), **avoid}
-    count = values.get("evicted", "0")
-    kept = {key: value for key, value in values.items() if key not in {"held", "held_text"}}
-    return {
-        **kept,
-        "parked": str(int(back)),
-        "evicted": str(int(count) + 1 if count.isdigit() else 1),
-        "evicted_text": reason,
-        **({"avoids": ",".join(f"{name}@{int(until)}" for name, until in avoids.items())} if avoids else {}),
-    }
+def evicted(plan: JobPlan, reason: str, back: float, avoid: Mapping[str, float]) -> JobPlan:
+    """Returns the plan of a guest that is sent away: from `back` on it may have another seat."""
+    return plan.without(HELD, HELD_TEXT).having(
+        PARKED(int(back)), EVICTED(plan.get(EVICTED, 0) + 1), EVICTED_TEXT(reason), avoiding(plan, back, avoid)
+    )

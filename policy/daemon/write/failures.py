@@ -2,7 +2,7 @@
 
 The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
 until the job was looked into: so no end of berthd loses a failure. Slurm lets nobody change a job that is over. So the
-class stands in its segment only once the job is back in the queue, together with its tries and the time of the next
+class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
 one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that somebody
 else puts back into the queue after it failed (an Epilog, a recovery service) is noted, and from then on left to them:
 two that requeue one job would end each other's tries. So is one whose comment names such a system, from the beginning.
@@ -28,9 +28,11 @@ from policy.daemon.hear.endings import (
     put_back,
 )
 from policy.daemon.write.preflights import Preflights
-from policy.formats import preflight_mark, segment
+from policy.formats import preflight_mark
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import NOTHING
 from policy.formats.outcome import Outcome
+from policy.formats.plan_fields import BY_OTHERS, ID, RETRY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.retry import history
 from policy.retry.classes import CLASSES
@@ -49,7 +51,6 @@ WORD_WITHIN = 60.0
 PATIENCE = 600.0
 """Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
 
-BY_OTHERS = "by_others"
 """Segment key of a job that somebody else than Berth put back into the queue after it had failed."""
 
 MOST_ONE_BY_ONE = 64
@@ -143,7 +144,7 @@ class Failures:
         running = {
             job.id: self._running.get(job.id) or as_it_ran(job) if job.state == "COMPLETING" else job
             for job in reading.jobs
-            if job.state in _HOLDING and job.wants_gpus and job.segment
+            if job.state in _HOLDING and job.wants_gpus and job.plan
         }
         for job_id in self._running.keys() - running.keys():
             self._over[job_id] = _Over(job_id, reading.at, reading.at, self._running[job_id])
@@ -206,8 +207,8 @@ class Failures:
                 return True
             over.found = self._ask(over.id)
         found = over.found
-        values = found.values
-        if values is None or "id" not in values or by_berth((over.job and over.job.segment) or values, values):
+        plan = found.plan
+        if plan is None or ID not in plan or by_berth((over.job and over.job.plan) or plan, plan):
             return True
         if found.state == "PENDING":
             if over.job is None:
@@ -230,23 +231,23 @@ class Failures:
 
     def _conclude(self, found: Outcome, word: NodeWord | None, reading: Reading, at: float) -> None:
         """A job failed: try it again where its user wants that and it may help."""
-        values = found.values or {}
+        plan = found.plan or NOTHING
         self._settled[found.id, found.started, next(iter(found.nodes), "")] = at
         failure = class_of(found, word)
-        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
         decision, config = None, self._gateway.config()
-        if preflight_mark.is_one(values):
+        if preflight_mark.is_one(plan):
             # The job that depends on it ends with it: a second try would be for nobody.
             if self._preflights is not None:
                 self._preflights.failed(found.id, found.user, failure, config, at)
-        elif "f.retry" in values:
-            others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in values)
+        elif RETRY in plan:
+            others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
             theirs = RetryDecision(again=False, reason=others)
             decision = theirs if others else decide(runs, limits(found, reading, config))
             log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}", 620)
-        new = failed(values, runs, found.ended, decision, at)
+        new = failed(plan, runs, found.ended, decision, at)
         if decision is not None and decision.again:
             self._gateway.requeue(found.name)
             # Until then Slurm itself keeps it from starting, for two minutes from its requeue on.
@@ -254,16 +255,16 @@ class Failures:
             self._retried += 1
         else:
             text = self._gateway.job(found.id).admin_comment
-            self._accounts.note(found.id, segment.put(text, new), config, at)
+            self._accounts.note(found.id, new.into(text), config, at)
 
     def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
         """A job failed, and somebody else put it back into the queue before its class was known."""
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, and is tried again by others than Berth", 621)
-        values = now.values or {}
-        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        plan = now.plan or NOTHING
+        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         if now.state not in _FAILED and now.state not in changes.ENDED:
-            self._gateway.annotate(found.id, {**failed(values, runs, found.ended, None, at), BY_OTHERS: "1"})
+            self._gateway.annotate(found.id, failed(plan, runs, found.ended, None, at).having(BY_OTHERS.set))
 
     def _put_back(self, over: _Over, before: JobFacts, found: Outcome, reading: Reading, at: float) -> bool:
         """Look at one job that is back in the queue; whether that was all."""
@@ -284,7 +285,7 @@ class Failures:
         _, word = self._words.get(found.id, (0.0, None))
         if word is None or not word.start or not found.restarts or not _failed_by_itself(found):
             return
-        if (found.values or {}).keys().isdisjoint(BY_BERTH | {BY_OTHERS}):
+        if not (found.plan or NOTHING).has_any((*BY_BERTH, BY_OTHERS)):
             run = replace(found, state="FAILED", nodes=(word.node,), started=word.start, ended=int(at))
             self._step_back(run, found, class_of(run, word), at)
 
@@ -301,11 +302,11 @@ class Failures:
             run = replace(found, state="FAILED", nodes=before.nodes, ended=int(at), started=before.start or int(at))
             self._step_back(run, now, class_of(run, word), at)
             return
-        values = now.values or {}
+        plan = now.plan or NOTHING
         trial = put_back(before, at, lost, anew)
         self._classes[trial.failure.failure] += 1
         log.info(f"JobId={found.name} was put back into the queue: {trial.failure.failure}, {trial.failure.sign}", 621)
-        self._gateway.annotate(found.id, failed(values, [*history.trials(values), trial], int(at), None, at))
+        self._gateway.annotate(found.id, failed(plan, [*history.trials(plan), trial], int(at), None, at))
 
     def _began_anew(self, before: JobFacts) -> tuple[str, ...]:
         if not before.nodes:

@@ -15,7 +15,8 @@ from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.excluded_nodes import mark_of
+from policy.formats.plan_fields import GPUS, NODES, OTHERS
 from policy.formats.slurm_facts import JobFacts
 from policy.site import log
 
@@ -46,7 +47,7 @@ class Lists:
         if before is fleet:
             return
         if before is not None and (gone := set(before.names) - set(fleet.names)):
-            _warn(sorted(gone), sum(KEY in (job.segment or {}) for job in jobs))
+            _warn(sorted(gone), sum(OTHERS in job.known for job in jobs))
         if fleet.unnamed - (before.unnamed if before is not None else frozenset()):
             self._due |= {job.id: None for job in jobs if _waits(job)}
 
@@ -75,18 +76,18 @@ class Lists:
 
     def _is_right(self, job: JobFacts, fleet: Fleet) -> bool:
         told = others(fleet, job.partition, job.required)
-        return (job.segment or {}).get(KEY) == (mark_of(told) if told else None)
+        return job.known.get(OTHERS) == (mark_of(told) if told else None)
 
 
 def _waits(job: JobFacts) -> bool:
-    return job.state == "PENDING" and bool(job.required) and KEY in (job.segment or {})
+    return job.state == "PENDING" and bool(job.required) and OTHERS in job.known
 
 
 def _lacks(job: JobFacts) -> bool:
     """Tells whether a job that may start now, on whole GPUs that Berth gave it, excludes nobody."""
-    values = job.segment or {}
+    plan = job.known
     # The first of these tells of nearly every job in a long queue.
-    if KEY in values or "nodes" not in values or "gpus" not in values or job.state != "PENDING":
+    if OTHERS in plan or NODES not in plan or GPUS not in plan or job.state != "PENDING":
         return False
     if not job.required or job.gpus is None or job.excluded or job.share or job.guest:
         return False

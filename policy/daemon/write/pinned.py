@@ -13,6 +13,7 @@ from pathlib import Path
 
 from policy.formats.errors import DaemonError
 from policy.formats.flags import TIERS
+from policy.formats.plan_fields import GPU_TIER, SHARE, TIER
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.waiting_jobs import Waiting
 from policy.request import counted, tiers
@@ -64,9 +65,9 @@ def listed(
                 kinds[job.array or job.id] |= PARKED | GUEST
     for job in jobs:
         waits = job.state in {"PENDING", "ARRAY"}
-        if not waits and job.segment and not job.segment.keys().isdisjoint(("share", "tier")):
+        if not waits and job.known.has_any((SHARE, TIER)):
             kinds[job.id] |= SHARES
-        if job.guest and job.segment:
+        if job.guest and job.plan:
             kinds[job.id] |= GUEST
         if "berth_" in job.licenses and counted.ours(job.licenses):
             kinds[job.id] |= COUNTED
@@ -99,8 +100,7 @@ def _bound_by(allowed: Rules, job: JobFacts) -> int:
     if not job.wants_gpus:
         may = tiers.find(allowed, "", job.partition.partition(",")[0])
         return NO_GPUS if may and tiers.EXCLUSIVE not in may.split("+") else 0
-    values = job.segment or {}
-    said = values.get("tier") or values.get("f.gpu-tier", "").partition(",")[0] or tiers.EXCLUSIVE
+    said = job.known.get(TIER) or job.known.get(GPU_TIER, "").partition(",")[0] or tiers.EXCLUSIVE
     return _forbidden(allowed, {tiers.EXCLUSIVE, tiers.GUARANTEED} if job.share else {said})
 
 

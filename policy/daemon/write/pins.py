@@ -9,11 +9,12 @@ from policy.cluster.partitions import others
 from policy.daemon.write import pinned
 from policy.daemon.write.asked import Asked
 from policy.daemon.write.evictions import Evictions
-from policy.formats import segment
 from policy.formats.errors import DaemonError, SlurmError, TooLong
+from policy.formats.job_plan import JobPlan, latest
 from policy.formats.messages import tagged
+from policy.formats.plan_fields import GPUS, OWNS, RELEASED, SEATS, SHARE, STATE, TIER, WHOLE, WHY
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.answer.segment_values import moved, parked
+from policy.plan.answer.plan_values import moved, parked
 from policy.plan.changes import Change, Evict, Move, Own, Park, Release
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.plan.waiting_jobs import Waiting
@@ -94,17 +95,15 @@ class Pins:
             log.info(f"JobId={name} waits on no node: {change.reason}", 608)
         elif isinstance(change, Own):
             # Its guard may have said something of it since it was read.
-            present = segment.latest(self._gateway.job(change.job.id).admin_comment, change.job.segment)
-            values = {**present, "owns": "1", "why": change.reason}
-            self._gateway.annotate(change.job.id, values)
+            present = latest(self._gateway.job(change.job.id).admin_comment, change.job.plan)
+            self._gateway.annotate(change.job.id, present.having(OWNS.set, WHY(change.reason)))
             self.written += 1
             log.info(f"JobId={name} has its GPU for itself: {change.reason}", 609)
         elif isinstance(change, Evict):
             self.written += self._evictions.begin(change.job, change.reason, at)
 
     def _pin(self, change: Move, at: float, *, hurry: bool) -> None:
-        values = moved(change, at)
-        place = self._place(values, change.berth.names, change.berth.gpus, change.job.partition)
+        place = self._place(moved(change, at), change.berth.names, change.berth.gpus, change.job.partition)
         if place.share and not self._kept_out.isdisjoint(place.nodes):
             raise SlurmError("another packed job could not be taken away from there")
         try:
@@ -115,35 +114,33 @@ class Pins:
         self.written += 1
         had_a_place = bool(change.job.required) and change.job.gpus is not None
         self.first, self.again = self.first + (not had_a_place), self.again + had_a_place
-        log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}", 610)
+        where = f"NodeList={','.join(place.nodes)} GPUs={','.join(map(str, place.gpus))}"
+        log.info(f"JobId={_name(change)} {where} pinned: {change.reason}", 610)
 
     def pin_again(self, job: JobFacts) -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
-        values = dict(job.segment or {})
-        gpus = tuple(map(int, values["gpus"].split(",")))
-        self._gateway.pin(target(job), self._place(values, job.required, gpus, job.partition), hurry=False)
+        plan = job.known
+        self._gateway.pin(target(job), self._place(plan, job.required, plan[GPUS], job.partition), hurry=False)
         self.written += 1
 
-    def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
-        share = 0 if "whole" in values else int(values.get("share", "0"))
+    def _place(self, plan: JobPlan, nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
+        share = 0 if WHOLE in plan else plan.get(SHARE, 0)
         excluded = others(self.fleet, partitions, nodes) if self.fleet is not None else ""
-        return Pin(nodes, gpus, values["seats"] == "1", values, share, excluded, self._licenses(values, nodes, gpus))
+        return Pin(nodes, gpus, plan[SEATS], plan, share, excluded, self._licenses(plan, nodes, gpus))
 
-    def _licenses(
-        self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...]
-    ) -> dict[str, int] | None:
+    def _licenses(self, plan: JobPlan, nodes: tuple[str, ...], gpus: tuple[int, ...]) -> dict[str, int] | None:
         """Return the licences that count a place by model: none for a share or a seat, None where no model counts."""
         if self.counting is None:
             return None
-        whole = "share" not in values and values.get("tier") != OPPORTUNISTIC
+        whole = SHARE not in plan and plan.get(TIER) != OPPORTUNISTIC
         return self.counting.licences(nodes, len(gpus)) if whole else {}
 
     def _give_up(self, job: JobFacts, why: str) -> None:
         """Let Slurm place a job that no place can be written into: every pass would try it again."""
         if not self._gateway.release(job.id, why):
             # It waited for its first place, with a request that is its user's.
-            present = segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
-            self._gateway.annotate(job.id, {**present, "state": segment.RELEASED, "why": tagged(why, 106)})
+            present = latest(self._gateway.job(job.id).admin_comment, job.plan)
+            self._gateway.annotate(job.id, present.having(STATE(RELEASED), WHY(tagged(why, 106))))
         self.written += 1
         log.info(f"JobId={job.id} {why}", 606)
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from policy.daemon.hear.accounts import Accounts
-from policy.formats import preflight_mark, segment
+from policy.formats import preflight_mark
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import NOTHING, Entry, of_text
+from policy.formats.plan_fields import PREFLIGHT, PREFLIGHT_FAIL, PREFLIGHT_SIGN, PREFLIGHT_TEXT
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.retry.classify import Classification
 from policy.site import log
@@ -65,8 +67,8 @@ class Preflights:
 
     def step(self, reading: Reading) -> None:
         """Look at all of them."""
-        marked = [job for job in reading.jobs if preflight_mark.KEY in (job.segment or ()) and job.state in _PRESENT]
-        flying = {job.id: job for job in marked if preflight_mark.is_one(job.segment)}
+        marked = [job for job in reading.jobs if PREFLIGHT in job.known and job.state in _PRESENT]
+        flying = {job.id: job for job in marked if preflight_mark.is_one(job.plan)}
         self._over += len(self._flying.keys() - flying.keys())
         self._flying = flying
         self._remember(marked, reading.at)
@@ -102,7 +104,7 @@ class Preflights:
     def _remember(self, marked: Iterable[JobFacts], at: float) -> None:
         self._jobs = {one: job for one, job in self._jobs.items() if job[1] + REMEMBERED > at}
         for job in marked:
-            if (number := preflight_mark.first(job.segment)) is not None and job.state in _WAITING:
+            if (number := preflight_mark.first(job.plan)) is not None and job.state in _WAITING:
                 self._jobs[number, job.user] = job.id, at
 
     def _look_for_jobs(self, at: float) -> None:
@@ -115,7 +117,7 @@ class Preflights:
         self._alone |= dict.fromkeys(due, math.inf)
         with suppress(SlurmError):
             for job in self._gateway.read(ended=True).jobs:
-                number = preflight_mark.first(job.segment)
+                number = preflight_mark.first(job.plan)
                 if number is not None and (number, job.user) in due:
                     self._jobs[number, job.user] = job.id, at
 
@@ -133,7 +135,7 @@ class Preflights:
         self._jobs.pop(one)
         text = f"did not begin within {self._wait:.0f} s, so that the job goes on without it"
         log.info(f"JobId={job_id} its pre-flight, job {number}, {text}", 624)
-        self._annotate(job_id, {"preflight_text": text})
+        self._annotate(job_id, PREFLIGHT_TEXT(text))
         self._end(number, "it did not begin in time")
 
     def _end(self, number: int, why: str) -> None:
@@ -152,23 +154,23 @@ class Preflights:
         job_id, _ = self._jobs.get((number, user), (0, 0.0))
         if not job_id:
             return
-        new = {"preflight_fail": failure.failure, "preflight_sign": failure.sign}
+        new = PREFLIGHT_FAIL(failure.failure), PREFLIGHT_SIGN(failure.sign)
         log.info(f"JobId={job_id} ends with its pre-flight, job {number}: {failure.failure}, {failure.sign}", 624)
-        if self._annotate(job_id, new):
+        if self._annotate(job_id, *new):
             return
         try:
             text = self._gateway.job(job_id).admin_comment
-            self._accounts.note(job_id, segment.put(text, {**(segment.fields(text) or {}), **new}), config, at)
+            self._accounts.note(job_id, (of_text(text) or NOTHING).having(*new).into(text), config, at)
         except SlurmError as problem:
             log.error(f"JobId={job_id}: what its pre-flight failed of could not be written: {problem}", 623)
 
-    def _annotate(self, job_id: int, new: Mapping[str, str]) -> bool:
-        """Write into a job's segment while that is possible; Slurm lets nobody change a job that is over."""
+    def _annotate(self, job_id: int, *new: Entry) -> bool:
+        """Write into a job's plan while that is possible; Slurm lets nobody change a job that is over."""
         try:
             record = self._gateway.job(job_id)
             if record.state != "PENDING":
                 return False
-            self._gateway.annotate(job_id, {**(segment.fields(record.admin_comment) or {}), **new})
+            self._gateway.annotate(job_id, (of_text(record.admin_comment) or NOTHING).having(*new))
         except SlurmError:
             return False
         return True

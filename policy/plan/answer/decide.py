@@ -9,23 +9,24 @@ import numpy as np
 from policy.cluster import reserved
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
-from policy.formats import pin_text, preflight_mark, segment
+from policy.formats import pin_text, preflight_mark
+from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
-from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.formats.excluded_nodes import mark_of
+from policy.formats.job_plan import JobPlan, flag
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.placement.base import Berth, Policy
 from policy.plan.answer import message
 from policy.plan.answer.guest import on_a_seat, parked
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.answer.segment_values import demanded, insisted_on, place_values
+from policy.plan.answer.plan_values import demanded, insisted_on, place_values
 from policy.plan.book import Book
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import LaterPlace, first_place
 from policy.plan.splitting import first_of_splits, free_now
 from policy.plan.spreading import claims_on, parts_now
-from policy.request import counted, locality, splits, spread
+from policy.request import counted, locality, splits
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.parse import Request
 from policy.request.settings import Settings
@@ -101,8 +102,8 @@ def with_preflight(decision: Decision, submission: Submission) -> Decision:
     plan = decision.reply.plan
     if not (submission.preflight and plan and preflight_mark.is_value(submission.preflight)):
         return decision
-    marked = {**plan, preflight_mark.KEY: submission.preflight}
-    return decision if segment.too_long(marked) else replace(decision, reply=replace(decision.reply, plan=marked))
+    marked = plan.having(fields.PREFLIGHT(submission.preflight))
+    return decision if marked.too_long else replace(decision, reply=replace(decision.reply, plan=marked))
 
 
 def _longest_seat(reply: Reply, book: Book) -> Reply:
@@ -128,7 +129,7 @@ def _decide(submission: Submission, context: Context, understanding: Understandi
                 return guest
             case = replace(case, demand=replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)))
         decision = _place(case)
-        starts = decision.reply.plan.get("state") == "placed"
+        starts = decision.reply.plan.get(fields.STATE) == fields.PLACED
         if context.book.cluster.rooms and not (context.stale or case.request.later):
             left = _by_reservation(case, starts=starts)
             decision = left or decision
@@ -162,12 +163,12 @@ def _case(submission: Submission, request: Request, demand: Demand, context: Con
 def only_watch(decision: Decision) -> Decision:
     """Returns the decision for a site that only watches: the place is noted in the plan, and Slurm chooses."""
     reply = decision.reply
-    if reply.verb == "pass" and reply.plan.get("state") != segment.LATER:
+    if reply.verb == "pass" and reply.plan.get(fields.STATE) != fields.LATER:
         return Decision(replace(reply, message="", urgent=False, licenses=""))
     if reply.verb == "refuse":
         return decision
-    plan = {key: value for key, value in reply.plan.items() if key != OTHERS}
-    return Decision(Reply("pass", reply.nonce, plan={**plan, "state": segment.OBSERVED}))
+    plan = reply.plan.without(fields.OTHERS).having(fields.STATE(fields.OBSERVED))
+    return Decision(Reply("pass", reply.nonce, plan=plan))
 
 
 def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
@@ -179,13 +180,13 @@ def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
     if isinstance(answer, Never):
         return Decision(Reply("refuse", nonce, message.line(reason, message_id)))
     urgent = isinstance(answer, Impossible)
-    plan = {
-        "state": "passed",
-        "id": nonce,
-        "at": str(int(now)),
-        "why": tagged(reason, message_id),
-        **{f"f.{name}": value for name, value in flags.items()},
-    }
+    plan = JobPlan.of(
+        fields.STATE(fields.PASSED),
+        fields.ID(nonce),
+        fields.AT(int(now)),
+        fields.WHY(tagged(reason, message_id)),
+        *(flag(name)(value) for name, value in flags.items()),
+    )
     notes = message.notes(flags)
     for name in ("locality", "gpu-share", "gpu-tier"):
         if name in flags:
@@ -246,11 +247,12 @@ def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | 
     packed = not waits and context.book.takes_part(demand, berth.nodes, berth.mask)
     plan = place_values(submission.nonce, request, demand, berth, start, context.now, case.insists, packed=packed)
     excluded = _excluded(case, berth)
-    plan |= {OTHERS: mark_of(excluded)} if excluded else {}
-    if demand.n > MOST_NODES or (demand.n > _FEW_NODES and segment.too_long(plan)):
+    plan = plan.having(fields.OTHERS(mark_of(excluded) if excluded else None))
+    if demand.n > MOST_NODES or (demand.n > _FEW_NODES and plan.too_long):
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job", TOO_LONG)
     if nothing_in_sight:
-        plan |= {"state": "waiting", "why": tagged(nothing_in_sight, nothing_in_sight.number)}
+        why = tagged(nothing_in_sight, nothing_in_sight.number)
+        plan = plan.having(fields.STATE(fields.WAITING), fields.WHY(why))
         message_id = nothing_in_sight.number
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
@@ -269,7 +271,7 @@ def _pinned(case: _Case, berth: Berth, start: float, nothing_in_sight: NotNow | 
         plan,
         berth.names,
         berth.gpus,
-        seats=plan["seats"] == "1",
+        seats=plan[fields.SEATS],
         excluded=excluded,
         licenses=_counted(context.book.fleet, demand, berth),
     )
@@ -348,24 +350,21 @@ def _is_free(demand: Demand, book: Book, policy: Policy) -> bool:
     return False
 
 
-def _unplaced(case: _Case, why: Answer) -> dict[str, str]:
+def _unplaced(case: _Case, why: Answer) -> JobPlan:
     """Returns the plan of a job to which the planner gives a place later."""
-    return {
-        "state": segment.LATER,
-        "id": case.submission.nonce,
-        **demanded(case.request, case.demand),
-        **insisted_on(case.insists),
-        "at": str(int(case.context.now)),
-        "pins": "0",
-        "why": tagged(why, why.number),
-        **case.request.said,
-    }
+    return (
+        JobPlan.of(fields.STATE(fields.LATER), fields.ID(case.submission.nonce))
+        | demanded(case.request, case.demand)
+        | insisted_on(case.insists)
+        | JobPlan.of(fields.AT(int(case.context.now)), fields.PINS(0), fields.WHY(tagged(why, why.number)))
+        | case.request.said
+    )
 
 
 def _open(case: _Case, why: Answer) -> Decision:
     """Returns the reply for a job that keeps its user's request until the planner gives it a place."""
     told = message.line(str(why), why.number, message.notes_of(case.request, case.context.settings))
-    return Decision(Reply("pass", case.submission.nonce, told, {**_unplaced(case, why), spread.OPEN: "1"}))
+    return Decision(Reply("pass", case.submission.nonce, told, _unplaced(case, why).having(fields.OPEN.set)))
 
 
 def _by_reservation(case: _Case, *, starts: bool) -> Decision | None:
@@ -413,7 +412,7 @@ def _later(case: _Case, why: Answer) -> Decision:
 def _as_guest(case: _Case) -> Decision | None:
     """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
     submission, demand, context = case.submission, case.demand, case.context
-    base = {**demanded(case.request, demand), **case.request.said}
+    base = demanded(case.request, demand) | case.request.said
     if demand.tier.upgrade and not context.stale:
         with suppress(NotNow):
             context.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), context.policy)

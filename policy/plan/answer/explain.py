@@ -1,9 +1,11 @@
 """Explains a job's decision to people: in one sentence, and as rows, for `berth why` and the page of `berth web`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from policy.formats import hostlist, preflight_mark
+from policy.formats import plan_fields as fields
+from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
 from policy.formats.moments import local_time
 from policy.retry.classes import CLASSES
@@ -18,127 +20,129 @@ _STATES = {
     "passed": ("left to Slurm", 201),
     "released": ("its place was given up, Slurm chooses", 106),
 }
-"""By the segment's state: the decision, and the number of its message."""
+"""By the plan's state: the decision, and the number of its message."""
 
 _UNKNOWN = ("unknown", 707)
 
 
-def sentence(job_id: int, slurm_state: str, values: Mapping[str, str], failure: Sequence[tuple[str, str]] = ()) -> str:
+def sentence(job_id: int, slurm_state: str, plan: JobPlan, failure: Sequence[tuple[str, str]] = ()) -> str:
     """Returns the decision in one sentence, with the id of the message that counts most."""
     told = dict(failure)
     if "failed" in told:
         known = told.get("known by", "by what it is known is not told")
         return tagged(f"job {job_id} failed: {told['failed']}; {known}", FAILURE)
-    if slurm_state == "PENDING" and "disagrees" in values:
-        return tagged(f"job {job_id} is held: {values['disagrees']}", DISAGREES)
-    return tagged(f"job {job_id} {_happens(slurm_state, values)}", _STATES.get(values.get("state", ""), _UNKNOWN)[1])
+    if slurm_state == "PENDING" and fields.DISAGREES in plan:
+        return tagged(f"job {job_id} is held: {plan[fields.DISAGREES]}", DISAGREES)
+    return tagged(f"job {job_id} {_happens(slurm_state, plan)}", _STATES.get(plan.get(fields.STATE, ""), _UNKNOWN)[1])
 
 
 FAILURE, DISAGREES = 619, 602
 """Numbers of messages about a job that failed, and about one that its node has held."""
 
 
-def _happens(slurm_state: str, values: Mapping[str, str]) -> str:
+def _happens(slurm_state: str, plan: JobPlan) -> str:
     """Returns what happens to a job, and why."""
-    reason = values.get("why", "no reason was given")
-    if slurm_state == "PENDING" and "because" in values:
-        expected = f", expected at {local_time(start)}" if (start := values.get("start", "")).isdigit() else ""
-        place = f" for {_place(values)}{expected}" if "nodes" in values else ""
-        return f"waits{place}: {values.get('because_text') or values['because']}"
-    if values.get("state") in {"passed", "released"}:
+    reason = plan.get(fields.WHY, "no reason was given")
+    if slurm_state == "PENDING" and fields.BECAUSE in plan:
+        expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
+        place = f" for {_place(plan)}{expected}" if fields.NODES in plan else ""
+        return f"waits{place}: {plan.get(fields.BECAUSE_TEXT) or plan[fields.BECAUSE]}"
+    if plan.get(fields.STATE, "") in {fields.PASSED, fields.RELEASED}:
         return f"is left to Slurm: {reason}"
-    if values.get("state") == "observed":
-        return f"is only watched; Berth would have given it {_place(values)}: {reason}"
-    if values.get("state") == "later":
+    if plan.get(fields.STATE) == fields.OBSERVED:
+        return f"is only watched; Berth would have given it {_place(plan)}: {reason}"
+    if plan.get(fields.STATE) == fields.LATER:
         return f"waits until a place is in sight: {reason}"
     if slurm_state != "PENDING":
         done = "runs" if slurm_state in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"} else "ran"
-        return f"{done} on {_place(values)}: {reason}"
-    if values.get("state") == "waiting":
-        expected = f", expected at {local_time(start)}" if (start := values.get("start", "")).isdigit() else ""
-        return f"waits for {_place(values)}{expected}: {reason}"
-    return f"has {_place(values)} and starts when Slurm starts it: {reason}"
+        return f"{done} on {_place(plan)}: {reason}"
+    if plan.get(fields.STATE) == fields.WAITING:
+        expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
+        return f"waits for {_place(plan)}{expected}: {reason}"
+    return f"has {_place(plan)} and starts when Slurm starts it: {reason}"
 
 
-def _place(values: Mapping[str, str]) -> str:
+def _place(plan: JobPlan) -> str:
     """Returns a job's nodes and GPUs in short."""
-    gpus = tuple(int(gpu) for gpu in values.get("gpus", "").split(",") if gpu)
-    names = hostlist.fold(values.get("nodes", "").split(","))
+    gpus = plan.get(fields.GPUS, ())
+    names = hostlist.fold(plan.get(fields.NODES, ()))
     return f"{names or 'no node'} GPU{'s' if len(gpus) != 1 else ''} {hostlist.fold_numbers(gpus) or '?'}"
 
 
-def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns the decision as rows for people."""
     found = [
         ("job", f"{job_id} ({slurm_state.lower()})"),
-        ("decision", tagged(*_STATES.get(values.get("state", ""), _UNKNOWN))),
+        ("decision", tagged(*_STATES.get(plan.get(fields.STATE, ""), _UNKNOWN))),
     ]
-    if "nodes" in values:
-        count = int(values.get("n", "1"))
-        found.append(("nodes", values["nodes"] + (f" ({count} nodes)" if count > 1 else "")))
-        gpus = tuple(int(gpu) for gpu in values.get("gpus", "").split(",") if gpu)
+    if fields.NODES in plan:
+        count = plan.get(fields.N, 1)
+        found.append(("nodes", ",".join(plan[fields.NODES]) + (f" ({count} nodes)" if count > 1 else "")))
+        gpus = plan.get(fields.GPUS, ())
         found.append(("GPUs", hostlist.fold_numbers(gpus) + (" on each node" if count > 1 else "")))
         if len(gpus) > 1:
-            weakest, together = float(values.get("gbps", "0")), float(values.get("sum", "0"))
+            weakest, together = plan.get(fields.GBPS, 0.0), plan.get(fields.SUM, 0.0)
             text = f"{weakest:g} GB/s in the weakest pair, {together:g} GB/s over all pairs"
             found.append(("NVLink", text if together else "none between these GPUs"))
-        found.append(("sharing", _sharing(values)))
-        if "held" in values:
-            found.append(("enforced", f"{values.get('held_text', '')} ({values['held'].replace(',', ', ')})"))
-    if values.get("state") == "waiting" and values.get("start", "").isdigit():
-        found.append(("expected", local_time(values["start"])))
-    if "because" in values and slurm_state == "PENDING":
-        found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
-    found += _preflight(values, slurm_state)
-    found += _guest(values)
-    found += _moved(values, slurm_state)
-    if "disagrees" in values and slurm_state == "PENDING":
-        found.append(("held", values["disagrees"]))
-    if "degraded_text" in values:
-        found.append(("sent away", values["degraded_text"]))
+        found.append(("sharing", _sharing(plan)))
+        if fields.HELD in plan:
+            levels = ", ".join(f"{one.node}:{one.level}" for one in plan[fields.HELD])
+            found.append(("enforced", f"{plan.get(fields.HELD_TEXT, '')} ({levels})"))
+    if plan.get(fields.STATE) == fields.WAITING and (start := plan.get(fields.START)) is not None:
+        found.append(("expected", local_time(start)))
+    if fields.BECAUSE in plan and slurm_state == "PENDING":
+        found.append(("waits for", f"{plan[fields.BECAUSE]}: {plan.get(fields.BECAUSE_TEXT, '')}"))
+    found += _preflight(plan, slurm_state)
+    found += _guest(plan)
+    found += _moved(plan, slurm_state)
+    if fields.DISAGREES in plan and slurm_state == "PENDING":
+        found.append(("held", plan[fields.DISAGREES]))
+    if fields.DEGRADED_TEXT in plan:
+        found.append(("sent away", plan[fields.DEGRADED_TEXT]))
     if slurm_state in {"PENDING", "RUNNING"}:
-        found += _failure(values)
-    if "insists" in values:
-        found.append(("level", _insists(values)))
-    found.append(("reason", values.get("why", "none given")))
-    if "asked" in values:
-        found.append(("asked", values["asked"].replace(";", ", ")))
-    found += [(f"--{name[2:]}", value or "given") for name, value in values.items() if name.startswith("f.")]
-    if values.get("at", "").isdigit():
-        found.append(("decided", local_time(values["at"])))
-    if values.get("pins", "0") != "0":
-        found.append(("moved", f"{values['pins']} times since"))
+        found += _failure(plan)
+    if fields.INSISTS in plan:
+        found.append(("level", _insists(plan)))
+    found.append(("reason", plan.get(fields.WHY, "none given")))
+    if fields.ASKED in plan:
+        found.append(("asked", ", ".join(f"{key}:{value}" for key, value in plan[fields.ASKED])))
+    found += [(f"--{name}", value or "given") for name, value in plan.flags]
+    if (at := plan.get(fields.AT)) is not None:
+        found.append(("decided", local_time(at)))
+    if pins := plan.get(fields.PINS):
+        found.append(("moved", f"{pins} times since"))
     return found
 
 
-def _moved(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
+def _moved(plan: JobPlan, slurm_state: str) -> list[tuple[str, str]]:
     """Returns rows on a job that is moved while it runs."""
     found = []
-    if "move_until" in values:
-        names, _, gpus = values.get("move_to", "").partition(":")
-        when = "" if slurm_state == "PENDING" else f" by {local_time(values['move_until'])}"
-        found.append(("moves on", f"to {names} (GPUs {gpus}){when}, because {values.get('move_text', '?')}"))
-    times = [one for one in values.get("moves", "").split(",") if one.isdigit()]
+    if (until := plan.get(fields.MOVE_UNTIL)) is not None:
+        to = plan.get(fields.MOVE_TO, fields.Destination((), ()))
+        where = f"{','.join(to.nodes)} (GPUs {','.join(map(str, to.gpus))})"
+        when = "" if slurm_state == "PENDING" else f" by {local_time(until)}"
+        found.append(("moves on", f"to {where}{when}, because {plan.get(fields.MOVE_TEXT, '?')}"))
+    times = plan.get(fields.MOVES, ())
     if times and not found:
         often = "once" if len(times) == 1 else f"{len(times)} times"
         found.append(("moved on", f"{often} while it ran, last at {local_time(times[-1])}"))
     return found
 
 
-def _sharing(values: Mapping[str, str]) -> str:
+def _sharing(plan: JobPlan) -> str:
     """Returns a text on the other jobs that may use the job's GPUs."""
-    if "share" not in values and values.get("tier") in _TIERS:
-        way = "at the same time, in one fault domain" if values.get("way") == "mps" else "in turn"
-        return _TIERS[values["tier"]].format(way=way)
-    if "share" not in values:
-        return "no guest on these GPUs" if values.get("seats") == "1" else "seats left free"
-    gpu_mem = values.get("gpu_mem", values.get("granted"))
+    if (share := plan.get(fields.SHARE)) is None and plan.get(fields.TIER, "") in _TIERS:
+        way = "at the same time, in one fault domain" if plan.get(fields.WAY) == "mps" else "in turn"
+        return _TIERS[plan[fields.TIER]].format(way=way)
+    if share is None:
+        return "no guest on these GPUs" if plan.get(fields.SEATS) else "seats left free"
+    gpu_mem = plan.get(fields.GPU_MEM) or plan.get(fields.GRANTED)
     memory = f" and {gpu_mem} MiB" if gpu_mem else ""
-    counts = f", counted as {values['share']} %," if "asked_share" in values else ""
-    part = f"{values.get('asked_share', values['share'])} %{memory} of each GPU{counts}"
-    if "whole" in values:
+    counts = f", counted as {share} %," if fields.ASKED_SHARE in plan else ""
+    part = f"{plan.get(fields.ASKED_SHARE, share)} %{memory} of each GPU{counts}"
+    if fields.WHOLE in plan:
         return f"asks for these GPUs whole, until {part} are free for it"
-    return f"{part}, {'in turn with' if values.get('way') == 'time' else 'at the same time as'} other packed jobs"
+    return f"{part}, {'in turn with' if plan.get(fields.WAY) == 'time' else 'at the same time as'} other packed jobs"
 
 
 _TIERS = {
@@ -147,58 +151,58 @@ _TIERS = {
 }
 
 
-def _preflight(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
+def _preflight(plan: JobPlan, slurm_state: str) -> list[tuple[str, str]]:
     """Returns a row for a job that is a pre-flight, or has one."""
-    if preflight_mark.is_one(values):
+    if preflight_mark.is_one(plan):
         return [("pre-flight", "this job is one: it tries a script on one GPU, and another job waits for it")]
-    number = preflight_mark.first(values)
+    number = preflight_mark.first(plan)
     if number is None:
         return []
-    if "preflight_text" in values:
-        return [("pre-flight", f"job {number} {values['preflight_text']}")]
+    if fields.PREFLIGHT_TEXT in plan:
+        return [("pre-flight", f"job {number} {plan[fields.PREFLIGHT_TEXT]}")]
     return [("pre-flight", f"job {number}{' runs first, on one GPU' if slurm_state == 'PENDING' else ''}")]
 
 
-def _guest(values: Mapping[str, str]) -> list[tuple[str, str]]:
+def _guest(plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows for guests, and for jobs that may become guests."""
     found = []
-    if "parked" in values:
+    if fields.PARKED in plan:
         found.append(("guest", "waits on no node, until a seat is free for it"))
-    if "owns" in values:
+    if fields.OWNS in plan:
         found.append(("guest", "it has its GPU for itself now, though Slurm's books show a seat"))
-    elif "upgrade" in values:
-        found.append(("upgrade", _upgrade(values)))
-    if "evicted_text" in values:
-        times = values.get("evicted", "?")
-        found.append(("sent away", f"{times} times from a seat, last because {values['evicted_text']}"))
+    elif fields.UPGRADE in plan:
+        found.append(("upgrade", _upgrade(plan)))
+    if fields.EVICTED_TEXT in plan:
+        times = plan.get(fields.EVICTED, "?")
+        found.append(("sent away", f"{times} times from a seat, last because {plan[fields.EVICTED_TEXT]}"))
     return found
 
 
-def _failure(values: Mapping[str, str]) -> list[tuple[str, str]]:
+def _failure(plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows on why the last run failed, and on whether the job is tried again."""
-    kind = CLASSES.get(values.get("fail", ""))
+    kind = CLASSES.get(plan.get(fields.FAIL, ""))
     if kind is None:
         return []
-    found = [("last failed", f"{kind.name}: {kind.what}"), ("known by", values.get("fail_text", ""))]
-    if "retry_text" in values:
-        found.append(("try again", f"{'yes' if 'again' in values else 'no'}: {values['retry_text']}"))
-    if values.get("again", "").isdigit():
-        found.append(("not before", local_time(values["again"])))
+    found = [("last failed", f"{kind.name}: {kind.what}"), ("known by", plan.get(fields.FAIL_TEXT, ""))]
+    if fields.RETRY_TEXT in plan:
+        found.append(("try again", f"{'yes' if fields.AGAIN in plan else 'no'}: {plan[fields.RETRY_TEXT]}"))
+    if (again := plan.get(fields.AGAIN)) is not None:
+        found.append(("not before", local_time(again)))
     return found
 
 
-def _upgrade(values: Mapping[str, str]) -> str:
+def _upgrade(plan: JobPlan) -> str:
     """Returns a text on how a job that waits for GPUs of its own may begin as a guest."""
-    if values.get("tier") == "opportunistic":
+    if plan.get(fields.TIER) == "opportunistic":
         return "a guest until its turn for a GPU of its own comes"
-    after = int(values["upgrade"]) if values["upgrade"].isdigit() else 0
+    after = plan.get(fields.UPGRADE)
     return f"may begin as a guest{f' after {after} s of waiting' if after else ''}, and waits for a GPU of its own"
 
 
-def _insists(values: Mapping[str, str]) -> str:
+def _insists(plan: JobPlan) -> str:
     """Returns the level that a job requires, and the time left of it."""
-    text = f"insists on {values['insists']} for {values.get('wait', '?')} s"
-    if not values.get("until", "").isdigit():
+    text = f"insists on {plan[fields.INSISTS]} for {plan.get(fields.WAIT, '?')} s"
+    if (until := plan.get(fields.UNTIL)) is None:
         return text
-    left = int(values["until"]) - int(time.time())
+    left = until - int(time.time())
     return f"{text}, {left} s left" if left > 0 else f"{text}, which are over"

@@ -1,10 +1,12 @@
 """The message: one line that a user reads after submission."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from policy.formats import hostlist
+from policy.formats.job_plan import JobPlan
 from policy.formats.messages import MOST_BYTES, tag
+from policy.formats.plan_fields import LEVEL, NODES, START
 from policy.placement.base import Berth
 from policy.request.demand import Demand
 from policy.request.locality import Insistence, binding
@@ -35,13 +37,13 @@ def waiting(berth: Berth, demand: Demand, seconds: float, insists: Insistence | 
 _FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod": "nodes of one pod"}
 
 
-def on_nodes(values: Mapping[str, str], now: float) -> str:
-    """Returns the line about a place of which Slurm chooses the GPUs, from its segment."""
-    names = values["nodes"].split(",")
+def on_nodes(plan: JobPlan, now: float) -> str:
+    """Returns the line about a place of which Slurm chooses the GPUs, from the plan."""
+    names = plan[NODES]
     where = ",".join(names) if len(names) <= 4 else f"{','.join(names[:3])} and {len(names) - 3} more"
-    near = _NEAR.get(values.get("level", ""), "") if len(names) > 1 else ""
-    if start := values.get("start"):
-        return line(f"waits for {where}{near}, expected in {duration(max(0, int(start) - int(now)))}", 102)
+    near = _NEAR.get(plan.get(LEVEL, ""), "") if len(names) > 1 else ""
+    if start := plan.get(START):
+        return line(f"waits for {where}{near}, expected in {duration(max(0, start - int(now)))}", 102)
     return line(f"{where}{near}; Slurm chooses its GPUs there", 101)
 
 

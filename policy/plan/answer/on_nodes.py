@@ -10,9 +10,8 @@ import numpy as np
 
 from policy.cluster.fit import may_wait_pinned
 from policy.cluster.fleet import Fleet
-from policy.formats import segment
+from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, LeftToSlurm
-from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.formats.reply import Reply
 from policy.plan.answer import message
 from policy.plan.answer.decide import Context, Decision, decide, say_no
@@ -47,11 +46,10 @@ def decide_nodes(submission: Submission, context: Context, understanding: Unders
         return _left(submission, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), context.now)
     if reply.verb == "pass":
         return _without(decision)
-    starts_now = reply.plan.get("state") == "placed" and not (submission.waits or submission.later)
+    starts_now = reply.plan.get(fields.STATE) == fields.PLACED and not (submission.waits or submission.later)
     if not (starts_now or waits):
         return _left(submission, LeftToSlurm("no node can start it now", LEFT), context.now)
-    plan = {key: value for key, value in reply.plan.items() if key != OTHERS}
-    plan |= {segment.LAYOUT: segment.PLAIN, **({"model": model} if model else {})}
+    plan = reply.plan.without(fields.OTHERS).having(fields.LAYOUT(fields.PLAIN), fields.MODEL(model or None))
     told = message.on_nodes(plan, context.now) if reply.nodes else reply.message
     return Decision(Reply("pass", reply.nonce, told, plan, reply.nodes), decision.claim)
 

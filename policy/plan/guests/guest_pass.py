@@ -11,6 +11,7 @@ from policy.cluster.shared.sharers import Guest, Sharers
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError, NotNow
+from policy.formats.plan_fields import PARKED, UPGRADE
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.book import Book
 from policy.plan.changes import Change, Evict, Move, Own, Park
@@ -51,7 +52,7 @@ def riders(book: Book, jobs: Iterable[JobFacts], reader: Reader) -> list[Rider]:
     guests = {guest.job: (guest, place) for place, one in cluster.sharers.items() for guest in one.guests}
     found = []
     for job in jobs if guests else ():
-        if job.id in guests and job.state == "RUNNING" and "upgrade" in (job.segment or {}):
+        if job.id in guests and job.state == "RUNNING" and UPGRADE in job.known:
             try:
                 found.append(Rider(reader.read(job, cluster.at), *guests[job.id]))
             except FormatError:
@@ -250,7 +251,7 @@ class Riding:
             return
         if entry.parked is None or entry.nodes or (job.begin or 0.0) - at < PARK_AGAIN * PARKED_FOR:
             self._changes.append(Park(job, "no seat is free for it"))
-            entry.parked = float((job.segment or {}).get("parked", "0"))
+            entry.parked = float(job.known.get(PARKED, 0))
             entry.nodes, entry.mask, entry.seated = (), 0, False
             entry.only_guest = entry.demand.tier.name == OPPORTUNISTIC
 

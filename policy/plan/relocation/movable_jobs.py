@@ -1,17 +1,17 @@
 """The movable jobs and the waiting jobs for which they may move, found from the plan and from Slurm's readings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.flags import parse_time
-from policy.formats.segment import PINNED_STATES
+from policy.formats.plan_fields import MOVABLE, MOVE_UNTIL, MOVES, SIGNAL, TIER, holds_place
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
 from policy.plan.plan import Plan
-from policy.plan.relocation.remaining import EndedRuns, moves_of, slowest
+from policy.plan.relocation.remaining import EndedRuns, slowest
 from policy.plan.relocation.worth import WORTH_LOOKING, Mover, WaitingGang
 from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Reader, Waiting
@@ -67,7 +67,7 @@ class Movers:
             if self._reader is not None:
                 self._reader[1].forget({job.id for job in able})
             for job in reading.jobs:
-                for when in moves_of(job.segment or {}):
+                for when in job.known.get(MOVES, ()):
                     self._begun.setdefault((job.id, when), float(when))
         return [
             mover for mover in self._of[1]
@@ -76,22 +76,21 @@ class Movers:
         ]  # fmt: skip
 
     def _may_move(self, job: JobFacts) -> bool:
-        values = job.segment
-        if job.state != "RUNNING" or values is None or "f.movable" not in values or job.id in self._never:
+        plan = job.known
+        if job.state != "RUNNING" or MOVABLE not in plan or job.id in self._never:
             return False
-        if values.get("state") not in PINNED_STATES or not job.gpus or sorted(job.required) != sorted(job.nodes):
+        if not holds_place(plan) or not job.gpus or sorted(job.required) != sorted(job.nodes):
             return False
         # The last task of an array has the array's number, which for Slurm means the whole array.
-        whole = not (job.share or job.guest or job.het or job.array == job.id) and "tier" not in values
-        return whole and "move_until" not in values and job.wants_gpus and not job.reservation
+        whole = not (job.share or job.guest or job.het or job.array == job.id) and TIER not in plan
+        return whole and MOVE_UNTIL not in plan and job.wants_gpus and not job.reservation
 
     def _mover(self, job: JobFacts, fleet: Fleet, at: float) -> Mover | None:
-        values = job.segment or {}
         nodes = tuple(fleet.index[name] for name in job.nodes)
-        said = values.get("f.movable", "")
+        said = job.known.get(MOVABLE, "")
         # A job with a signal saves its work on it. With a COST its user has said what the move loses. Otherwise all
         # work since its start counts as lost.
-        saves = bool(said) or "signal" in values
+        saves = bool(said) or SIGNAL in job.known
         try:
             demand = self.demand(job, fleet, at)
         except FormatError:
@@ -168,6 +167,6 @@ def _soonest(book: Book, demand: Demand, policy: Policy) -> float | None:
         return None
 
 
-def began(values: Mapping[str, str] | None) -> float:
+def began(job: JobFacts) -> float:
     """Returns the time at which a job's present move began."""
-    return float(max(moves_of(values or {}), default=0))
+    return float(max(job.known.get(MOVES, ()), default=0))

@@ -14,14 +14,15 @@ Until then its new place is kept for it. The place that it leaves goes to the wa
 ends by itself is not run again, unless it fails on the signal.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from policy.cluster.fleet import Fleet
-from policy.formats import segment
+from policy.formats import job_plan
+from policy.formats import plan_fields as fields
 from policy.formats.errors import FormatError, NotNow, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome, requeues_left
-from policy.formats.segment import UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy
 from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE, Move
@@ -162,8 +163,8 @@ class Relocations:
     def _record(self, job: JobFacts, move: Moved, found: Proposal, until: float) -> None:
         berth = move.berth
         self.touched.add(job.id)
-        values = under_way(self._values(job), berth, found.gang, found.reason, until, self._rules.grace)
-        self._gateway.annotate(job.id, values)
+        plan = under_way(self._latest(job), berth, found.gang, found.reason, until, self._rules.grace)
+        self._gateway.annotate(job.id, plan)
         self._movers.note(job.id, until - self._rules.grace)
         self._going[job.id] = _Going(job, until, found.gang, berth.names, berth.mask, until - self._rules.grace)
         self._say(
@@ -173,7 +174,7 @@ class Relocations:
 
     def _signal(self, going: _Going) -> None:
         going.signalled = True
-        own = (going.job.segment or {}).get("signal", "")
+        own = going.job.known.get(fields.SIGNAL, "")
         signal = own.removeprefix("B:") or self._rules.signal
         try:
             self._gateway.warn(going.job.id, signal, batch=own.startswith("B:"))
@@ -208,10 +209,9 @@ class Relocations:
             jobs = self._gateway.read(ended=True).jobs
             self._recovered = True
         for job in jobs:
-            values = job.segment or {}
-            if "move_until" not in values or job.id in self._going or job.state == "ARRAY":
+            if fields.MOVE_UNTIL not in job.known or job.id in self._going or job.state == "ARRAY":
                 continue
-            going = taken_over(job, values, reading.at + self._rules.grace)
+            going = taken_over(job, reading.at + self._rules.grace)
             if going is not None and (job.state in LEAVING | BY_THE_SIGNAL or job.state == "PENDING"):
                 self._going[job.id] = going
                 self._say(f"JobId={job.id} was being moved by an earlier berthd")
@@ -280,8 +280,7 @@ class Relocations:
         self._drop(going)
         self.touched.add(going.job.id)
         if berth is None:
-            values = {key: value for key, value in self._values(going.job).items() if key not in UNDER_WAY}
-            self._gateway.delay(going.job.id, values, round(BACK_AFTER))
+            self._gateway.delay(going.job.id, self._latest(going.job).without(*fields.UNDER_WAY), round(BACK_AFTER))
             self._complain(f"JobId={going.job.id} has left for a place that is gone; it is planned as any other")
             return 1
         failed = self._pins.write([Move(going.job, berth, start, "it was moved here")], reading)
@@ -315,17 +314,16 @@ class Relocations:
                 self._complain(f"JobId={going.job.id} runs on, though its record says that it is moved: {problem}")
                 self._drop(going)
 
-    def _values(self, job: JobFacts) -> dict[str, str]:
-        """Returns a job's segment as it is now: its guard may have said something of it since it was read."""
-        return segment.latest(self._gateway.job(job.id).admin_comment, job.segment)
+    def _latest(self, job: JobFacts) -> JobPlan:
+        """Returns a job's plan as it is now: its guard may have said something of it since it was read."""
+        return job_plan.latest(self._gateway.job(job.id).admin_comment, job.plan)
 
     def _call_off(self, going: _Going, why: str) -> int:
         """Calls a move off: leaves the job where it runs."""
         self._drop(going)
         self._called_off += 1
         self.touched.add(going.job.id)
-        values = {key: value for key, value in self._values(going.job).items() if key not in UNDER_WAY}
-        self._gateway.annotate(going.job.id, values)
+        self._gateway.annotate(going.job.id, self._latest(going.job).without(*fields.UNDER_WAY))
         self._say(f"JobId={going.job.id} stays where it is: {why}")
         return 1
 
@@ -356,26 +354,20 @@ class Relocations:
             return None
 
 
-def under_way(
-    values: Mapping[str, str], berth: Berth, gang: int, reason: str, until: float, grace: float
-) -> dict[str, str]:
-    """Returns the segment of a job that is about to be moved."""
-    before = [one for one in values.get("moves", "").split(",") if one][-5:]
-    return {
-        **values,
-        "move_until": str(int(until)),
-        "move_for": str(gang),
-        "move_to": f"{','.join(berth.names)}:{','.join(map(str, berth.gpus))}",
-        "move_text": reason,
-        "moves": ",".join([*before, str(int(until - grace))]),
-    }
+def under_way(plan: JobPlan, berth: Berth, gang: int, reason: str, until: float, grace: float) -> JobPlan:
+    """Returns the plan of a job that is about to be moved."""
+    return plan.having(
+        fields.MOVE_UNTIL(int(until)),
+        fields.MOVE_FOR(gang),
+        fields.MOVE_TO(fields.Destination(berth.names, berth.gpus)),
+        fields.MOVE_TEXT(reason),
+        fields.MOVES((*plan.get(fields.MOVES, ())[-5:], int(until - grace))),
+    )
 
 
-def taken_over(job: JobFacts, values: Mapping[str, str], until: float) -> _Going | None:
-    """Reads a move under way from a job's segment; returns None if it cannot be read."""
-    names, _, gpus = values.get("move_to", "").partition(":")
-    places = [one for one in gpus.split(",") if one.isdigit() and int(one) < 64]
-    gang = values.get("move_for", "")
-    if not (names and places and gang.isdigit()):
+def taken_over(job: JobFacts, until: float) -> _Going | None:
+    """Reads a move under way from a job's plan; returns None if it cannot be read."""
+    to, gang = job.known.get(fields.MOVE_TO), job.known.get(fields.MOVE_FOR)
+    if to is None or gang is None or not (to.nodes and to.gpus):
         return None
-    return _Going(job, until, int(gang), tuple(names.split(",")), sum(1 << int(one) for one in places), began(values))
+    return _Going(job, until, gang, to.nodes, sum(1 << gpu for gpu in to.gpus if gpu < 64), began(job))

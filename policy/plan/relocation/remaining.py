@@ -13,10 +13,11 @@ predicted: of jobs that have run for so long, half run as long again (Harchol-Ba
     17026
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from math import erf, exp, inf, log, sqrt
 from typing import TYPE_CHECKING
 
+from policy.formats.plan_fields import MOVES
 from policy.history.runtime import Prediction, RunTimes
 from policy.plan.queue_ahead import LEARNED_FROM, known_at_submission, number_of_gpus
 from topology.tables import positions
@@ -54,11 +55,6 @@ def left_of(prediction: Prediction, ran: float, stretch: float = 1.0) -> float:
     return max(0.0, longer / chance - ran)
 
 
-def moves_of(values: Mapping[str, str]) -> list[int]:
-    """Returns the times at which a job was moved, as far as its segment keeps them."""
-    return [int(one) for one in values.get("moves", "").split(",") if one.isdigit()]
-
-
 def slowest(fleet: "Fleet", app_class: str, nodes: Iterable[int], mask: int) -> float:
     """Returns the score of the slowest of some GPUs for a class of jobs; 1 where nothing was measured."""
     table = fleet.scores_of(app_class)
@@ -93,7 +89,7 @@ class EndedRuns:
         there = {job.id for job in jobs}
         for job in self._running.values():
             # What a moved job has run since its move is only a part.
-            whole = job.id not in there and not moves_of(job.segment or {})
+            whole = job.id not in there and not job.known.get(MOVES, ())
             if whole and job.start is not None and at - job.start >= LEARNED_FROM:
                 self.times.learn(known_at_submission(job, number_of_gpus(job)), at - job.start)
         self._running = {job.id: job for job in _whole(jobs)}
@@ -102,7 +98,7 @@ class EndedRuns:
         """Returns the seconds for which a running job is expected to run on."""
         known = known_at_submission(job, number_of_gpus(job))
         most = inf if job.end is None or known.limit == inf else max(0.0, job.end - at)
-        ran = max(0.0, at - min(job.start or at, *moves_of(job.segment or {}), at))
+        ran = max(0.0, at - min(job.start or at, *job.known.get(MOVES, ()), at))
         return within(most, self.times.predict(known), ran, stretch)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.changes import Change
 
@@ -22,11 +23,11 @@ class RelocationGateway(Protocol):
         """Returns Slurm's configuration."""
         ...
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
         """Writes a job's segment."""
         ...
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
         """Writes a job's segment, and keeps it from starting for some seconds."""
         ...
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from policy.formats.job_plan import JobPlan
 from policy.report.rows import JobRun
 from policy.retry import history
 from policy.retry.classes import CLASSES
@@ -56,7 +57,7 @@ class Saved:
         elif status == "failed" and failure is not None and not failure.transient:
             retry = run.said["f.retry"]
             tries = int(retry) + 1 if retry.isascii() and retry.isdigit() else Limits().tries
-            left = tries - len(history.trials(run.said))
+            left = tries - len(history.trials(JobPlan(run.said)))
             if left > 0:
                 self._note("tries_not_made", left * run.gpu_s)
 

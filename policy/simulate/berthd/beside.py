@@ -38,9 +38,9 @@ class BesideSlurm:
         if decision.reply.verb == "refuse":
             raise UsageError(f"job {task.job.id}: {decision.reply.message}")
         if decision.reply.verb == "place":
-            names, mask, segment = pinned_by(decision)
+            names, mask, plan = pinned_by(decision)
             task.pin_to(tuple(self._world.fleet.index[name] for name in names), mask)
-            task.segment = segment
+            task.plan = plan
             self._records.note(task)
 
     def changed(self) -> None:

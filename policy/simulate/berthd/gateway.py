@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.changes import Change, Move
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class SimulatedGateway:
         """Returns a configuration that allows any number of requeues."""
         return {"SchedulerParameters": "max_batch_requeue=999999"}
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Replaces a job's segment."""
-        self._slurm.annotate(job_id, values)
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        """Replaces a job's plan."""
+        self._slurm.annotate(job_id, plan)
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:  # noqa: ARG002 - as above
-        """Replaces a job's segment; the job may start when Slurm lets a requeued job start."""
-        self._slurm.annotate(job_id, values)
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:  # noqa: ARG002 - as above
+        """Replaces a job's plan; the job may start when Slurm lets a requeued job start."""
+        self._slurm.annotate(job_id, plan)
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Does nothing: a simulated job saves its work without a signal."""
@@ -61,6 +62,5 @@ class SimulatedGateway:
         """Writes pins one after another."""
         for change in changes:
             if isinstance(change, Move):
-                values = moved(change, reading.at)
-                self._slurm.pin(change.job.id, change.berth.nodes, change.berth.mask, values)
+                self._slurm.pin(change.job.id, change.berth.nodes, change.berth.mask, moved(change, reading.at))
         return []

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
 from policy.plan.answer.decide import Context, Decision, decide
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.claims import Claim
@@ -190,7 +191,7 @@ class SimulatedPlanner:
         self._clock.at(now, lambda: self._answerer.take(book, seen, now))
 
 
-def pinned_by(decision: Decision) -> tuple[tuple[str, ...], int, dict[str, str]]:
-    """Nodes, GPUs and segment of an answer that gives a place."""
+def pinned_by(decision: Decision) -> tuple[tuple[str, ...], int, JobPlan]:
+    """Returns nodes, GPUs and plan of an answer that gives a place."""
     reply = decision.reply
-    return reply.nodes, sum(1 << place for place in reply.gpus), dict(reply.plan)
+    return reply.nodes, sum(1 << place for place in reply.gpus), reply.plan

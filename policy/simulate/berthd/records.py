@@ -1,9 +1,10 @@
 """Slurm's records of simulated jobs and nodes, as a gateway reads them."""
 
-from collections.abc import Mapping
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
+from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.plan_fields import RELEASED, STATE
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.request.demand import A_YEAR
 from policy.simulate.result import EPOCH
@@ -84,7 +85,7 @@ class SlurmRecords:
         """Returns the time at which a job entered the queue."""
         return self._by_nonce[nonce].entered
 
-    def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
+    def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, plan: JobPlan) -> None:
         """Pins a job; a job that has started meanwhile stays where it is."""
         task = self._by_id[job_id]
         if task.state != "PENDING":
@@ -93,7 +94,7 @@ class SlurmRecords:
         task.pin_to(nodes, mask)
         if task.waiting:
             self._world.queue.reshape(task)
-        task.segment = values
+        task.plan = plan
         self._updated(task)
         self._world.release(task)
 
@@ -101,13 +102,13 @@ class SlurmRecords:
         """Removes a job's pin."""
         task = self._by_id[job_id]
         if task.state == "PENDING" and task.pin:
-            task.pin, task.pin_mask, task.segment = (), 0, {**(task.segment or {}), "state": "released"}
+            task.pin, task.pin_mask, task.plan = (), 0, (task.plan or NOTHING).having(STATE(RELEASED))
             self._updated(task)
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Replaces a job's segment."""
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        """Replaces a job's plan."""
         task = self._by_id[job_id]
-        task.segment = dict(values)
+        task.plan = plan
         self._updated(task)
 
     def state(self, job_id: int) -> str:
@@ -136,9 +137,9 @@ class SlurmRecords:
         self._world.changed(asks_for_pass=True)
 
     def note(self, task: "Task") -> None:
-        """Keeps a segment as it was written, if the outcome is to have all of them."""
-        if self._world.settings.history and task.segment is not None:
-            self._world.written.append((self._world.clock.now, task.job.id, task.segment))
+        """Keeps a plan as it was written, if the outcome is to have all of them."""
+        if self._world.settings.history and task.plan is not None:
+            self._world.written.append((self._world.clock.now, task.job.id, task.plan.texts))
 
 
 def record_of(task: "Task", names: tuple[str, ...], partition: str) -> JobFacts:
@@ -160,7 +161,7 @@ def record_of(task: "Task", names: tuple[str, ...], partition: str) -> JobFacts:
             required=tuple(names[node] for node in task.pin),
             reason=task.reason if task.begin is None else "BeginTime",
             gpus=task.pin_mask if task.pin else None,
-            segment=task.segment,
+            plan=task.plan,
             count=demand.n,
             mem=0,
             holds=berth.masks if runs and berth else (),

@@ -13,7 +13,9 @@ from typing import TypeVar
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan, readable
 from policy.formats.moments import local_time
+from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
@@ -112,7 +114,7 @@ class CommandGateway:
             jobs=jobs,
             partitions=self._kept("partition", partitions, known, lambda partition: partition.name),
             reservations=self._kept("reservation", reservations, known, lambda one: one.name),
-            seen=frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment),
+            seen=frozenset(job.known[ID] for job in jobs if ID in job.known),
             refused=fields.refused(jobs),
             in_control=in_control,
             federated=federated,
@@ -139,19 +141,19 @@ class CommandGateway:
             for_now=for_now,
         )
 
-    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
-        """Another segment. Of an array, scontrol gives it to all tasks."""
+    def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
+        """Another plan. Of an array, scontrol gives it to all tasks."""
         job = self._text(job_id)
-        self._update(job_id, job, changes.annotate(job, values, requeue=requeue))
+        self._update(job_id, job, changes.annotate(job, plan, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue."""
         self._run("scontrol", "requeue", job_id if isinstance(job_id, str) else self._name(job_id))
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
-        """Another segment, and a begin time."""
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
+        """Another plan, and a begin time."""
         job = self._text(job_id)
-        self._update(job_id, job, changes.delay(job, values, seconds))
+        self._update(job_id, job, changes.delay(job, plan, seconds))
 
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
@@ -173,10 +175,10 @@ class CommandGateway:
         # By itself scancel tries for a minute and a half to signal a job that waits or ends.
         self._run("scancel", "--ctld", *to, "-s", signal, self._name(job_id))
 
-    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+    def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
         """Take a waiting guest off its node."""
         job = self._text(job_id)
-        self._update(job_id, job, changes.park(job, values, seconds))
+        self._update(job_id, job, changes.park(job, plan, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
@@ -367,7 +369,7 @@ _AS_SCONTROL: Mapping[str, Callable[[str], str]] = {"begin": _begin, "node_count
 
 def _key(one: JobText | text.QueueLine) -> tuple[object, ...]:
     if isinstance(one, JobText):
-        excluded = excluded_nodes.of_the_user(one.excluded, changes.segment_of(one.admin_comment))
+        excluded = excluded_nodes.of_the_user(one.excluded, readable(one.admin_comment))
     else:
         excluded = one.job.excluded
     return one.tres_per_node, one.tres_per_job, one.admin_comment, excluded

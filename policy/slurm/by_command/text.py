@@ -15,9 +15,10 @@ from typing import Any
 from policy.formats import excluded_nodes as others
 from policy.formats import hostlist
 from policy.formats.errors import UnreadableError
+from policy.formats.job_plan import readable
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.request import counted
-from policy.slurm import changes, fields
+from policy.slurm import fields
 from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 
 _NODE = re.compile(
@@ -165,7 +166,7 @@ def _job(values: tuple[str, ...]) -> QueueLine:
     state = fields.job_state(found["State"])
     waits = state == "PENDING" and not found["NodeList"]
     requests = [found[f"tres-per-{part}"] for part in ("node", "job", "socket", "task")]
-    own = changes.segment_of(found["admin_comment"])
+    plan = readable(found["admin_comment"])
     return QueueLine(
         JobFacts(
             id=job_id,
@@ -179,14 +180,14 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             cpus=int(found["NumCPUs"]),
             nodes=hostlist.expand(found["NodeList"]),
             required=hostlist.expand(found["ReqNodes"]),
-            excluded=others.of_the_user(found["ExcNodes"], own),
+            excluded=others.of_the_user(found["ExcNodes"], plan),
             reason=found["Reason"],
             features=found["Feature"],
             # A job with a script is pinned by node, one without by job: srun would trip over the former.
             gpus=fields.pinned(requests[0]) or fields.pinned(requests[1]),
             share=fields.share(requests[0]),
             guest=fields.guest(requests[0]),
-            segment=own,
+            plan=plan,
             user=int(found["UserID"]),
             count=count,
             mem=fields.mem(found["tres-alloc"], count),

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from policy.formats import excluded_nodes, hostlist, segment
 from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.escape import escape, unescape
+from policy.formats.job_plan import JobPlan, readable
+from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
@@ -148,17 +150,17 @@ class LibslurmGateway:
             for_now=for_now,
         )
 
-    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
-        """Another segment."""
-        self._update(job_id, changes.annotate(self._text(job_id), values, requeue=requeue))
+    def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
+        """Another plan."""
+        self._update(job_id, changes.annotate(self._text(job_id), plan, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue."""
         self._program.ask(f"requeue {self._name(job_id)}")
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
-        """Another segment, and a begin time."""
-        self._update(job_id, changes.delay(self._text(job_id), values, seconds))
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
+        """Another plan, and a begin time."""
+        self._update(job_id, changes.delay(self._text(job_id), plan, seconds))
 
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
@@ -179,10 +181,10 @@ class LibslurmGateway:
         number = int(signal) if signal.isdigit() else int(Signals["SIG" + signal])
         self._program.ask(f"signal {self._name(job_id)} {number}{' batch' if batch else ''}")
 
-    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+    def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
         """Take a waiting guest off its node."""
         job = self._text(job_id)
-        self._place(job_id, job, changes.park(job, values, seconds))
+        self._place(job_id, job, changes.park(job, plan, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
@@ -313,8 +315,8 @@ class LibslurmGateway:
             self._records[record.id] = record
             if record.tasks:
                 self._arrays[record.array] = record.id
-        if facts.segment and "id" in facts.segment:
-            self._nonces[record.id] = facts.segment["id"]
+        if ID in facts.known:
+            self._nonces[record.id] = facts.known[ID]
         else:
             self._nonces.pop(record.id, None)
         self._keep("job", record.id, facts, known)
@@ -368,7 +370,7 @@ def job_facts(record: JobRecord) -> JobFacts:
     tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
     state = fields.job_state(record.state)
     waits = not record.nodes and state == "PENDING"
-    values = changes.segment_of(unescape(record.admin_comment))
+    plan = readable(unescape(record.admin_comment))
     return JobFacts(
         id=record.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
@@ -382,14 +384,14 @@ def job_facts(record: JobRecord) -> JobFacts:
         cpus=record.cpus,
         nodes=hostlist.expand(record.nodes),
         required=hostlist.expand(record.required),
-        excluded=excluded_nodes.of_the_user(record.excluded, values),
+        excluded=excluded_nodes.of_the_user(record.excluded, plan),
         features=unescape(record.features),
         reason=unescape(record.reason),
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(record.tres_per_node) or fields.pinned(record.tres_per_job),
         share=fields.share(record.tres_per_node),
         guest=fields.guest(record.tres_per_node),
-        segment=values,
+        plan=plan,
         user=record.user,
         count=record.count,
         mem=fields.mem(record.tres, record.count),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from policy.formats import excluded_nodes as others
 from policy.formats import hostlist, segment
+from policy.formats.job_plan import readable
 from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, UsedGres
@@ -133,7 +134,7 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
     state = fields.job_state(row.state)
     waits = state == "PENDING" and not nodes
     wants_gpus = fields.wants_gpus(requests)
-    values = changes.segment_of(row.admin_comment or "")
+    plan = readable(row.admin_comment or "")
     return JobFacts(
         id=row.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
@@ -147,14 +148,14 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         cpus=row.cpus,
         nodes=nodes,
         required=hostlist.expand(row.required_nodes or ""),
-        excluded=others.of_the_user(row.excluded_nodes or "", values),
+        excluded=others.of_the_user(row.excluded_nodes or "", plan),
         features=",".join(row.constraints),
         reason=row.state_reason or "None",
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(requests.per_node) or fields.pinned(requests.per_job),
         share=fields.share(requests.per_node),
         guest=fields.guest(requests.per_node),
-        segment=values,
+        plan=plan,
         user=row.user_id,
         count=count,
         mem=_mem(job, count),

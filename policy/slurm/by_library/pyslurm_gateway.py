@@ -20,6 +20,8 @@ from importlib import metadata
 from typing import Any, TypeVar
 
 from policy.formats.errors import SlurmError, UnreadableError
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
@@ -149,14 +151,13 @@ class PyslurmGateway:
         at = time.time()
         with self._speaking("Slurm cannot be read"):
             self._take_all()
-        segments = [job.facts.segment for job in self._jobs.values() if job.facts.segment]
         return Reading(
             at=at,
             nodes=tuple(self._nodes.values()),
             jobs=tuple(job.facts for job in self._jobs.values() if ended or not job.row.over),
             partitions=tuple(self._partitions.values()),
             reservations=tuple(self._reservations.values()),
-            seen=frozenset(segment["id"] for segment in segments if "id" in segment),
+            seen=frozenset(job.facts.known[ID] for job in self._jobs.values() if ID in job.facts.known),
             refused=fields.refused(job.facts for job in self._jobs.values()),
             in_control=seldom.in_control,
             # Jobs of a federation have a cluster of origin.
@@ -197,17 +198,17 @@ class PyslurmGateway:
         """Give a waiting job back to Slurm: it clears fields, which pyslurm cannot."""
         return self._command.release(job_id, reason, for_now=for_now)
 
-    def annotate(self, job_id: int, values: Mapping[str, str], *, requeue: bool = False) -> None:
-        """Another segment. pyslurm cannot let Slurm requeue a job."""
+    def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
+        """Another plan. pyslurm cannot let Slurm requeue a job."""
         if requeue:
-            self._command.annotate(job_id, values, requeue=True)
+            self._command.annotate(job_id, plan, requeue=True)
             return
-        changed = changes.annotate(self.job(job_id), values)
+        changed = changes.annotate(self.job(job_id), plan)
         self._modify(job_id, admin_comment=_bytes(changed["admin_comment"]))
 
-    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
-        """Another segment, and a begin time, which pyslurm cannot set."""
-        self._command.delay(job_id, values, seconds)
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
+        """Another plan, and a begin time, which pyslurm cannot set."""
+        self._command.delay(job_id, plan, seconds)
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue."""
@@ -230,9 +231,9 @@ class PyslurmGateway:
         """Send a signal to the steps of a running job, or to its script's shell alone."""
         self._command.warn(job_id, signal, batch=batch)
 
-    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+    def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
         """Take a waiting guest off its node: it clears fields, which pyslurm cannot."""
-        self._command.park(job_id, values, seconds)
+        self._command.park(job_id, plan, seconds)
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""

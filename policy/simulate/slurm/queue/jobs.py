@@ -1,11 +1,11 @@
 """Converts a job of a trace to the state that the simulator of Slurm's scheduling keeps while it waits and runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
+from policy.formats.job_plan import JobPlan
 from policy.history.runtime import KnownAtSubmission
 from policy.request.demand import A_YEAR, Demand
 from policy.request.splits import at, joined, more_nodes
@@ -78,7 +78,7 @@ class Task:
     pin: tuple[int, ...] = ()
     """The nodes that it is pinned to; empty where Slurm is free to choose."""
     pin_mask: int = 0
-    segment: Mapping[str, str] | None = None
+    plan: JobPlan | None = None
     cpus: int = 0
     """Cores that it takes on each of its nodes."""
     movable: float | None = None

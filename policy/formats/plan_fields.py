@@ -1,0 +1,162 @@
+"""The fields of a job plan, by the part of Berth that they belong to (docs/formats.md, section 2)."""
+
+from typing import NamedTuple
+
+from policy.formats import split_text
+from policy.formats.job_plan import Field, JobPlan, decimal, flag, mark, names, numbers, whole, word, yes_or_no
+
+# The decision
+
+STATE, ID, WHY = word("state"), word("id"), word("why")
+AT, START, PINS = whole("at"), whole("start"), whole("pins")
+
+PLACED, WAITING = "placed", "waiting"
+"""States of a job that holds a place: one that was free, and one that comes free."""
+
+PINNED_STATES = frozenset({PLACED, WAITING})
+
+LATER = "later"
+"""State of a job without a place in sight; the planner gives it one later."""
+
+PASSED = "passed"
+"""State of a job that is left to Slurm."""
+
+RELEASED = "released"
+"""State of a job that was given back to Slurm for good."""
+
+OBSERVED = "observed"
+"""State of a job that Berth only watches: the plan says what Berth would have done."""
+
+# The request
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names of Slurm's fields with the user's own words."""
+
+
+def _pairs(text: str) -> Pairs:
+    parts = (item.partition(":") for item in text.split(";") if item)
+    return tuple((key, value) for key, _, value in parts)
+
+
+def _joined(pairs: Pairs) -> str:
+    return ";".join([f"{key}:{value}" if value else key for key, value in pairs])
+
+
+ASKED, WAS = Field("asked", _pairs, _joined), Field("was", _pairs, _joined)
+
+NOTHING_ELSE: Pairs = (("kept", ""),)
+"""Value of `WAS` of a job in which a pin replaces nothing else."""
+
+N, K, CPUS, MEM = whole("n"), whole("k"), whole("cpus"), whole("mem")
+SHUT = names("shut")
+
+# The place
+
+NODES, GPUS, SEATS = names("nodes"), numbers("gpus"), yes_or_no("seats")
+LEVEL, GBPS, SUM = word("level"), decimal("gbps", "g"), decimal("sum", "g")
+OTHERS = word("others")
+"""The mark of the list of excluded nodes, for a job whose list Berth wrote."""
+
+LAYOUT, MODEL = word("layout"), word("model")
+
+PLAIN = "plain"
+"""Layout of a pin that names nodes alone: Slurm chooses the job's GPUs there."""
+
+
+class Avoided(NamedTuple):
+    """A node that a job keeps away from, and until when."""
+
+    node: str
+    until: float
+
+
+def _avoided(text: str) -> tuple[Avoided, ...]:
+    parts = (item.rpartition("@") for item in text.split(",") if item)
+    return tuple(Avoided(node, float(until)) for node, _, until in parts)
+
+
+AVOIDS = Field("avoids", _avoided, lambda value: ",".join(f"{one.node}@{int(one.until)}" for one in value))
+DISAGREES = word("disagrees")
+
+# Waiting for a level, and reasons
+
+INSISTS, WAIT, UNTIL = word("insists"), whole("wait"), whole("until")
+BECAUSE, BECAUSE_TEXT = word("because"), word("because_text")
+
+# Splits and spreading (the needs of a job that is spread: policy/request/spread.py)
+
+SPLITS = Field("splits", split_text.parse, split_text.write)
+OPEN = mark("open")
+"""A job that has its user's request, so that Slurm may start it on several nodes now."""
+
+# Shares, hosts and guests
+
+SHARE, ASKED_SHARE, GPU_MEM, WAY = whole("share"), whole("asked_share"), whole("gpu_mem"), word("way")
+WHOLE, GRANTED = mark("whole"), whole("granted")
+TIER, MPS, UPGRADE, PARKED, OWNS = word("tier"), mark("mps"), whole("upgrade"), whole("parked"), mark("owns")
+SLOPE, SMS = decimal("slope", ".2f"), whole("sms")
+EVICTED, EVICTED_TEXT, SHORT_RUNS = whole("evicted"), word("evicted_text"), whole("short")
+DEGRADED, DEGRADED_TEXT = whole("degraded"), word("degraded_text")
+
+
+class Held(NamedTuple):
+    """A node, and the level by which it holds a job to its share."""
+
+    node: str
+    level: str
+
+
+def _held(text: str) -> tuple[Held, ...]:
+    parts = (item.partition(":") for item in text.split(",") if ":" in item)
+    return tuple(Held(node, level) for node, _, level in parts)
+
+
+HELD, HELD_TEXT = Field("held", _held, lambda value: ",".join(map(":".join, value))), word("held_text")
+
+# Failures and retries (the runs that failed: policy/retry/history.py)
+
+FAIL, FAIL_TEXT, FAIL_AT = word("fail"), word("fail_text"), whole("fail_at")
+TRIED, TRIED_BEFORE = word("tried"), whole("tried_before")
+AGAIN, RETRY_TEXT, BY_OTHERS = whole("again"), word("retry_text"), mark("by_others")
+BEST_AT = whole("best_at")
+
+# Moving
+
+
+class Destination(NamedTuple):
+    """Nodes, and the GPUs on each of them, to which a job is moved."""
+
+    nodes: tuple[str, ...]
+    gpus: tuple[int, ...]
+
+
+def _destination(text: str) -> Destination:
+    nodes, _, gpus = text.partition(":")
+    return Destination(tuple(filter(None, nodes.split(","))), tuple(int(gpu) for gpu in gpus.split(",") if gpu))
+
+
+MOVE_UNTIL, MOVE_FOR, MOVE_TEXT = whole("move_until"), whole("move_for"), word("move_text")
+MOVE_TO = Field("move_to", _destination, lambda to: f"{','.join(to.nodes)}:{','.join(map(str, to.gpus))}")
+MOVES, SIGNAL = numbers("moves"), word("signal")
+
+UNDER_WAY = (MOVE_UNTIL, MOVE_FOR, MOVE_TO, MOVE_TEXT)
+"""Fields of a job that is being moved, until it has its new place."""
+
+# The pre-flight
+
+PREFLIGHT = word("preflight")
+PREFLIGHT_FAIL, PREFLIGHT_SIGN, PREFLIGHT_TEXT = word("preflight_fail"), word("preflight_sign"), word("preflight_text")
+
+# Flags that are read again
+
+RETRY, MOVABLE, APP_CLASS, GPU_TIER = flag("retry"), flag("movable"), flag("app-class"), flag("gpu-tier")
+
+
+def pins_nodes_alone(plan: JobPlan | None) -> bool:
+    """Tells whether the pin of a job names nodes and no GPUs."""
+    return plan is not None and plan.get(LAYOUT) == PLAIN
+
+
+def holds_place(plan: JobPlan | None) -> bool:
+    """Tells whether a job has a place by its plan."""
+    return plan is not None and plan.get(STATE, "") in PINNED_STATES
