@@ -81,7 +81,7 @@ def berthd(gpus: int, jobs: int) -> dict[str, float]:
             picture.end(job.id, name)
         plan.freed(picture, {fleet.index[name] for name in job.nodes}, reading.jobs)
         notices.append(1_000 * (time.process_time() - began))
-    seen = frozenset(job.segment["id"] for job in reading.jobs if job.segment)
+    seen = frozenset(job.known.texts["id"] for job in reading.jobs if job.plan)
     handed, answers = _answering(picture, seen, reading.at)
     found = [statistics.median(one) for one in (looks[WARM:], passes[WARM:], notices)]
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from policy.cluster.fleet import Fleet, build_fleet
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Move
@@ -121,9 +122,9 @@ class World:
         for move in changes:
             job = self.jobs[move.job.id]
             names = move.berth.names
-            self.jobs[job.id] = replace(job, required=names, gpus=move.berth.mask, segment={
-                **(job.segment or {}), "nodes": ",".join(names),
-            })  # fmt: skip
+            self.jobs[job.id] = replace(job, required=names, gpus=move.berth.mask, plan=JobPlan({
+                **job.known.texts, "nodes": ",".join(names),
+            }))  # fmt: skip
             if move.start == 0.0:
                 ends = int(self.at) + (job.limit or 0)
                 self.jobs[job.id] = replace(
@@ -205,7 +206,7 @@ def looks(world: World, fleet: Fleet) -> list[float]:
         if job.state == "RUNNING" and world.random.random() < 0.5 and job.gpus:
             k = job.gpus.bit_count()
             values = {"state": "placed", "n": "1", "k": str(k), "cpus": str(4 * k), "mem": "30000", "f.movable": "5"}
-            world.jobs[job.id] = replace(job, segment=values)
+            world.jobs[job.id] = replace(job, plan=JobPlan(values))
     policy, rules = BerthPolicy(), RelocationRules(enabled=True, after=0)
     picture, plan, movers = Picture(fleet), Plan(policy, Settings()), Movers(rules)
     reading = world.reading()

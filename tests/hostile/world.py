@@ -13,6 +13,7 @@ from typing import Any
 
 from policy.formats import segment
 from policy.formats.hostlist import expand
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.slurm import disagreement
 from prolog_epilog import given
@@ -158,7 +159,7 @@ def _wrong_with(job: dict[str, Any]) -> Iterator[str]:
     # A job that ended keeps its last request, and does no harm.
     if states & {"PENDING", "RUNNING", "SUSPENDED"} and job["partition"] != "plain":
         text = JobText(job["job_id"], "", 0, job["admin_comment"], job["extra"], "", asked[0], asked[1])
-        if why := disagreement.of_text(text, values):
+        if why := disagreement.of_text(text, JobPlan(values)):
             yield f"{name}: {why}"
     if "[berth/" in job["extra"]:
         place = segment.fields(job["extra"]) or {}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from policy.formats.errors import BerthError, ConfigError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Reading
 from policy.slurm.changes import target
 from policy.slurm.gateways import open_gateway
@@ -84,7 +85,7 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     """One change of each kind; the values are what the test expects to find in Slurm."""
     gateway.read(ended=False)
     values = {"state": "placed", "id": "00", "n": "1", "k": "2", "asked": "req_nodes:n[3-4]", "why": "50 % [x]"}
-    place = Pin(("n4",), (0, 5), seats=True, values=values)
+    place = Pin(("n4",), (0, 5), seats=True, plan=JobPlan(values))
     gateway.pin(jobs["pin"], place)
     gateway.pin(f"{jobs['array']}_3", place)
     gateway.pin(jobs["release"], place)
@@ -97,14 +98,14 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     task = next(job for job in reading.jobs if (job.array, job.task) == (jobs["array"], 3))
     again = [gateway.release(jobs["release"], "because") for _ in range(2) if gateway.read(ended=False)]
     another_writes(jobs["running"], "billed to 8%")
-    gateway.annotate(jobs["running"], {"state": "noted"})
+    gateway.annotate(jobs["running"], JobPlan({"state": "noted"}))
     before, _ = node_of(gateway, jobs["requeue"])
     gateway.requeue(jobs["requeue"])
     after, state = node_of(gateway, jobs["requeue"])
     return {
         "freed": before - after,
         "requeued": state in {"PENDING", "COMPLETING", "REQUEUED"},
-        "seen": [[job.gpus, job.required, job.segment, job.state] for job in (waits, task)],
+        "seen": [[job.gpus, job.required, job.plan, job.state] for job in (waits, task)],
         "task": task.id,
         "released": again,
         "text": dataclasses.asdict(gateway.job(jobs["pin"])) | {"id": 0},
@@ -121,7 +122,7 @@ def rest(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     for name in ("waits", "runs"):
         reading = gateway.read(ended=False)
         job = next(job for job in reading.jobs if job.array == jobs[name] and job.tasks)
-        gateway.pin(target(job), Pin(("n4",), (0, 5), seats=True, values=values))
+        gateway.pin(target(job), Pin(("n4",), (0, 5), seats=True, plan=JobPlan(values)))
         said[name] = target(job)
     return said
 
@@ -139,7 +140,7 @@ def behind(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     else:
         raise SystemExit(f"task {jobs['array']}_1 did not start")
     values = {"state": "placed", "id": "00", "n": "1", "k": "2", "asked": "", "why": "late"}
-    place = Pin(("n3",), (0, 5), seats=True, values=values)
+    place = Pin(("n3",), (0, 5), seats=True, plan=JobPlan(values))
     return {"target": target(job), "refused": refused(lambda: gateway.pin(target(job), place, hurry=True))}
 
 
@@ -148,16 +149,16 @@ def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     gateway.read(ended=False)
     values = {"state": "later", "id": "00", "n": "1", "k": "2", "asked": "req_nodes:n[3-4]", "parked": "0"}
     gateway.warn(jobs["warned"], "USR1")
-    gateway.park(jobs["parked"], {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
-    gateway.park(f"{jobs['array']}_3", {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
-    gateway.annotate(jobs["kept"], {"state": "noted"}, requeue=True)
+    gateway.park(jobs["parked"], JobPlan({**values, "nodes": "n4", "gpus": "0,5"}), 3_600)
+    gateway.park(f"{jobs['array']}_3", JobPlan({**values, "nodes": "n4", "gpus": "0,5"}), 3_600)
+    gateway.annotate(jobs["kept"], JobPlan({"state": "noted"}), requeue=True)
     gateway.cancel(jobs["cancelled"])
     return {
         "kept": gateway.evict(jobs["kept"]),
         "running": gateway.evict(jobs["running"]),
         "ended": gateway.evict(jobs["ended"]),
-        "not parked": refused(lambda: gateway.park(jobs["warned"], values, 60)),
-        "no guest": refused(lambda: gateway.park(4_000_000, values, 60)),
+        "not parked": refused(lambda: gateway.park(jobs["warned"], JobPlan(values), 60)),
+        "no guest": refused(lambda: gateway.park(4_000_000, JobPlan(values), 60)),
         "nobody": refused(lambda: gateway.warn(4_000_000, "USR1")),
     }
 

@@ -39,7 +39,7 @@ def parked(job_id: int, **changes: object) -> JobFacts:
 def seated(job_id: int, name: str, gpu: int, **changes: object) -> JobFacts:
     """A guest that Slurm has yet to start on its seat."""
     one = guest(job_id, name, gpu, **changes)
-    return waiting(job_id, name, 1 << gpu, guest=True, segment=dict(one.segment or {}))
+    return waiting(job_id, name, 1 << gpu, guest=True, segment=one.known.texts)
 
 
 def _segment(job_id: int, changes: dict[str, object], **values: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from policy.cluster.fleet import Fleet, build_fleet
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.plan.book import Book
 from policy.plan.tracker import open_book
@@ -71,6 +72,9 @@ def running(job_id: int, name: str, gpus: int, ends_in: float, **changes: object
         "required": (name,),
         "gpus": gpus or None,
     }
+    if "segment" in changes:
+        texts = changes.pop("segment")
+        changes["plan"] = None if texts is None else JobPlan(dict(texts))  # type: ignore[call-overload]
     return JobFacts(**{**facts, **changes})  # type: ignore[arg-type]
 
 

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
-from policy.formats import hostlist, segment, wire
-from policy.formats.excluded_nodes import KEY as OTHERS
+from policy.formats import hostlist, plan_fields, segment, wire
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted
 from tests.world import reservations
@@ -75,7 +74,7 @@ def places(portion: Portion) -> list[int]:
 def _started_right(cluster: ModelCluster, job: ModelJob) -> None:
     """A run began on the GPUs that its pin says, and its node is told of the same."""
     values = _values(job)
-    if job.touched or values.get("state") not in segment.PINNED_STATES:
+    if job.touched or values.get("state") not in plan_fields.PINNED_STATES:
         return
     if not job.nodes:
         return  # its node went down within the step, and it waits again
@@ -143,7 +142,7 @@ def _owned_once(name: str, held: list[Portion]) -> None:
 def _pin_is_whole(cluster: ModelCluster, job: ModelJob) -> None:
     """A waiting job's request, segment and Extra say the same."""
     values = _values(job)
-    if job.touched or values.get("state") not in segment.PINNED_STATES or job.kind == "cpu":
+    if job.touched or values.get("state") not in plan_fields.PINNED_STATES or job.kind == "cpu":
         return
     portion = job.portion()
     where = f"job {job.id}: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} beside [{job.admin_comment}]"
@@ -315,7 +314,7 @@ def nothing_of_ours(cluster: ModelCluster) -> None:
             *(["the excluded nodes"] if job.exc_nodes else []),
             *(["the Extra"] if "[berth/1" in job.extra else []),
             *(["the begin time"] if "parked" in _values(job) and job.begin > cluster.now + REQUEUE_DELAY else []),
-            *(["the mark of excluded nodes"] if OTHERS in _values(job) else []),
+            *(["the mark of excluded nodes"] if "others" in _values(job) else []),
         ]
         if left:
             raise ViolationError(

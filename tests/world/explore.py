@@ -85,9 +85,7 @@ def _of_planner(planner: Planner | None) -> tuple[object, ...]:
         return ()
     reading, evictions = planner._reading, planner._evictions
     read = (
-        [(job.id, job.state, job.nodes, job.gpus, job.required, job.segment) for job in reading.jobs]
-        if reading
-        else None
+        [(job.id, job.state, job.nodes, job.gpus, job.required, job.plan) for job in reading.jobs] if reading else None
     )
     nodes = reading.nodes if reading else None
     return (

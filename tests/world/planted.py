@@ -86,7 +86,7 @@ def _an_eviction_forgets_the_request(put: Replaced) -> None:
     evicted = evictions.evicted
 
     def broken(*arguments: Any) -> dict[str, str]:
-        return {key: value for key, value in evicted(*arguments).items() if key not in {"n", "k", "asked"}}
+        return {key: value for key, value in evicted(*arguments).texts.items() if key not in {"n", "k", "asked"}}
 
     put.set(evictions, "evicted", broken)
 

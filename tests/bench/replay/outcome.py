@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from policy.formats import hostlist, segment
+from policy.formats import hostlist, plan_fields, segment
 
 from .workload import Job
 
@@ -220,7 +220,7 @@ def _outcome(
 def is_planned(comment: str, nodes: tuple[str, ...], gpus: tuple[int, ...]) -> bool:
     """Whether a job on these GPUs is where its admin_comment says."""
     values = segment.fields(comment) or {}
-    if values.get("state") not in segment.PINNED_STATES:
+    if values.get("state") not in plan_fields.PINNED_STATES:
         return False
     planned_nodes = sorted(filter(None, values.get("nodes", "").split(",")))
     planned_gpus = sorted(int(gpu) for gpu in values.get("gpus", "").split(",") if gpu)

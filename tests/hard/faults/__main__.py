@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from containers import cluster as clusters
-from policy.formats import segment
+from policy.formats import plan_fields
 from tests.bench.table import machine
 from tests.hard.faults.failed import FailedJob
 from tests.hard.faults.invariants import Watch, records
@@ -196,7 +196,7 @@ class Campaign:
         until = time.monotonic() + PLACED_WITHIN
         while time.monotonic() < until:
             record = self.site.ask("scontrol", "show", "job", told).out
-            if any(f"state={state}" in record for state in segment.PINNED_STATES):
+            if any(f"state={state}" in record for state in plan_fields.PINNED_STATES):
                 return []
             time.sleep(0.5)
         return [

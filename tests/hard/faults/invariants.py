@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from policy.formats import hostlist, segment
+from policy.formats import hostlist, plan_fields, segment
+from policy.formats.job_plan import JobPlan
 from policy.slurm import fields
 from tests.hard.faults.failed import FailedJob, keep
 from tests.hard.faults.jobs import FAILS, FOLDER, SentJob
@@ -265,10 +266,10 @@ def _run_as_planned(jobs: Sequence[JobSeen]) -> Iterator[str]:
 def _pins_are_whole(jobs: Sequence[JobSeen]) -> Iterator[str]:
     for job in jobs:
         values = job.segment
-        if job.state != "PENDING" or values.get("state") not in segment.PINNED_STATES:
+        if job.state != "PENDING" or values.get("state") not in plan_fields.PINNED_STATES:
             continue
         if sorted(hostlist.expand(job.required)) != sorted(values.get("nodes", "").split(",")):
             yield f"job {job.id} requires {job.required} and its segment says {values.get('nodes')}"
         extra = segment.fields(job.extra) or {}
-        if not segment.pins_nodes_alone(values) and extra.get("gpus") != values.get("gpus"):
+        if not plan_fields.pins_nodes_alone(JobPlan(values)) and extra.get("gpus") != values.get("gpus"):
             yield f"job {job.id}: its node would be told of GPUs {extra.get('gpus')}, not {values.get('gpus')}"

@@ -10,6 +10,7 @@ from policy.daemon.answer.answerer import Answerer
 from policy.daemon.answer.shorten import within
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
+from policy.formats.job_plan import JobPlan
 from policy.formats.reply import Reply
 from policy.plan.answer.decide import Decision
 from policy.request.submission import read
@@ -105,14 +106,14 @@ def test_a_list_of_more_nodes_than_any_cluster_has_is_not_opened(text: str) -> N
 def test_of_a_reply_that_is_too_long_first_the_reason_goes_then_the_place() -> None:
     submission = read({"nonce": NONCE})
     values = {"state": "later", "asked": "x", "why": "because of " + "100 % " * 1_000}
-    cut = wire.decode(within(Decision(Reply("later", NONCE, plan=values)), submission, NOW)[1])
+    cut = wire.decode(within(Decision(Reply("later", NONCE, plan=JobPlan(values))), submission, NOW)[1])
     found = segment.fields(f"[berth/1 {cut.fields['segment']}]")
     assert cut.verb == "later"
     assert found is not None
     assert found["why"].startswith("because of 100 % ")
     assert found["why"].endswith("...")
     values["asked"] = "x" * 5_000
-    passed = wire.decode(within(Decision(Reply("later", NONCE, plan=values)), submission, NOW)[1])
+    passed = wire.decode(within(Decision(Reply("later", NONCE, plan=JobPlan(values))), submission, NOW)[1])
     assert passed.verb == "pass"
     assert "longer than can be kept" in passed.fields["message"]
 

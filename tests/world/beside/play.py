@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from policy.formats import segment
 from policy.formats.errors import BerthError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.slurm.by_command.command import CommandGateway
 from policy.slurm.changes import target
 from policy.slurm.interface import Pin
@@ -302,23 +303,23 @@ _LATER = {"state": "later", "id": "00", "n": "1", "k": "1", "asked": "tres_per_n
 
 _CALLS: dict[str, Callable[[CommandGateway, int | str, int], object]] = {
     "pin": lambda gateway, name, _: gateway.pin(
-        name, Pin(("n3",), (1,), seats=True, values=_PLACED, licenses={"berth_h100": 1})
+        name, Pin(("n3",), (1,), seats=True, plan=JobPlan(_PLACED), licenses={"berth_h100": 1})
     ),
     "pin-unknown-licence": lambda gateway, name, _: gateway.pin(
-        name, Pin(("n2",), (1,), seats=True, values=_PLACED, licenses={"berth_none": 1})
+        name, Pin(("n2",), (1,), seats=True, plan=JobPlan(_PLACED), licenses={"berth_none": 1})
     ),
     "pin-share": lambda gateway, name, _: gateway.pin(
-        name, Pin(("n2",), (5,), seats=False, values={**_PLACED, "share": "40"}, share=40, others="n[1,3-4]")
+        name, Pin(("n2",), (5,), seats=False, plan=JobPlan({**_PLACED, "share": "40"}), share=40, others="n[1,3-4]")
     ),
     "pin-guest": lambda gateway, name, _: gateway.pin(
-        name, Pin(("n1",), (2,), seats=True, values={**_PLACED, "tier": "opportunistic"})
+        name, Pin(("n1",), (2,), seats=True, plan=JobPlan({**_PLACED, "tier": "opportunistic"}))
     ),
     "release": lambda gateway, name, _: gateway.release(name, "because"),
-    "annotate": lambda gateway, _, number: gateway.annotate(number, {"state": "noted"}),
-    "delay": lambda gateway, _, number: gateway.delay(number, _LATER, 600),
-    "park": lambda gateway, name, _: gateway.park(name, _LATER, 600),
+    "annotate": lambda gateway, _, number: gateway.annotate(number, JobPlan({"state": "noted"})),
+    "delay": lambda gateway, _, number: gateway.delay(number, JobPlan(_LATER), 600),
+    "park": lambda gateway, name, _: gateway.park(name, JobPlan(_LATER), 600),
     "cancel": lambda gateway, _, number: gateway.cancel(number),
-    "annotate-requeue": lambda gateway, _, number: gateway.annotate(number, {"state": "noted"}, requeue=True),
+    "annotate-requeue": lambda gateway, _, number: gateway.annotate(number, JobPlan({"state": "noted"}), requeue=True),
     "evict": lambda gateway, _, number: gateway.evict(number),
     "requeue": lambda gateway, name, _: gateway.requeue(name),
     "warn": lambda gateway, _, number: gateway.warn(number, "USR1"),

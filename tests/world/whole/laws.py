@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy.daemon.hear.guards import AVOID_FOR, GuardWord
-from policy.formats import segment
+from policy.formats import plan_fields, segment
 from tests.world import checks
 from tests.world.checks import ViolationError
 from tests.world.cluster import ModelJob
@@ -50,7 +50,7 @@ class WholeLaws:
             world.met["guests that came back"] += 1
         node, until = self._sent_away.get(job.id, ("", 0.0))
         # Slurm itself chooses for a job that was given back to it, and its user for one that was changed.
-        ours = values.get("state") in segment.PINNED_STATES and not (job.touched or job.user_nodes)
+        ours = values.get("state") in plan_fields.PINNED_STATES and not (job.touched or job.user_nodes)
         chosen = ours and job.id in self._planned
         if node in job.nodes and until > world.clock.time() and chosen:
             world.nodes.slurm.problems.append(f"job {job.id} was sent away from {node} and starts there again")

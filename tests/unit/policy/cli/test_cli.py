@@ -14,6 +14,7 @@ from policy.cli.main import main
 from policy.daemon.answer import main as berthd
 from policy.formats import segment
 from policy.formats.errors import ConfigError
+from policy.formats.job_plan import JobPlan
 from policy.plan.answer.explain import rows, sentence
 from policy.site.config import load
 from tests.programs import python_program
@@ -82,7 +83,7 @@ def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missin
 def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
     values = {"state": "passed", "why": "the tasks of an array are not placed yet", "f.movable": "", "f.retry": "3"}
 
-    shown = dict(rows(7, "PENDING", values))
+    shown = dict(rows(7, "PENDING", JobPlan(values)))
 
     assert shown["decision"] == "left to Slurm [BERTH-201]"
     assert shown["reason"] == "the tasks of an array are not placed yet"
@@ -127,7 +128,7 @@ PLACE = {"nodes": "n1,n2", "gpus": "0,1,2", "why": "best of 3"}
     ],
 )
 def test_why_tells_one_sentence(state: str, values: dict[str, str], failure: list[tuple[str, str]], told: str) -> None:
-    assert sentence(7, state, values, failure) == f"job 7 {told}"
+    assert sentence(7, state, JobPlan(values), failure) == f"job 7 {told}"
 
 
 def test_why_prints_one_line(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,8 +410,8 @@ def test_why_shows_what_a_waiting_job_waits_for_and_the_time_left() -> None:
         "until": "1", "why": "best", "at": "1",
     }  # fmt: skip
 
-    found = dict(rows(5, "PENDING", values))
+    found = dict(rows(5, "PENDING", JobPlan(values)))
 
     assert found["waits for"] == "locality: it waits"
     assert found["level"] == "insists on leaf for 600 s, which are over"
-    assert "waits for" not in dict(rows(5, "RUNNING", values))
+    assert "waits for" not in dict(rows(5, "RUNNING", JobPlan(values)))

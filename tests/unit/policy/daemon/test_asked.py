@@ -11,6 +11,7 @@ import pytest
 
 from policy.daemon.write import asked
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes
 
@@ -38,7 +39,7 @@ PINNED = JobFacts(
     (),
     ("n1",),
     gpus=15,
-    segment=PLACED,
+    plan=JobPlan(PLACED),
     count=2,
     mem=500,
     own_extra="mine",
@@ -46,7 +47,7 @@ PINNED = JobFacts(
 
 
 def text(job: JobFacts, **fields: str) -> JobText:
-    comment = segment.put("site ", job.segment or {})
+    comment = segment.put("site ", job.known.texts)
     own = {"required": "", "tres_per_node": "", "tres_per_job": "", "extra": "", **fields}
     return JobText(job.id, "PENDING", 1, comment, **own)
 
@@ -65,19 +66,19 @@ def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
 
 
 def test_a_job_of_several_nodes_has_its_users_least_cpus_of_a_node_again() -> None:
-    assert "pn_min_cpus=1" in asked.words(replace(PINNED, segment={**PLACED, "n": "2"})).split()
+    assert "pn_min_cpus=1" in asked.words(replace(PINNED, plan=JobPlan({**PLACED, "n": "2"}))).split()
     assert "extra=" not in asked.words(replace(PINNED, own_extra=None)), "a gateway cannot tell it"
 
 
 @pytest.mark.parametrize("more", [{"share": "30"}, {"tier": "opportunistic"}, {"upgrade": "0"}, {"parked": "0"}])
 def test_who_shares_a_gpu_keeps_its_request(more: dict[str, str]) -> None:
-    assert asked.words(replace(PINNED, segment={**PLACED, **more})) == ""
+    assert asked.words(replace(PINNED, plan=JobPlan({**PLACED, **more}))) == ""
 
 
 def test_neither_is_a_job_of_an_older_berth_nor_one_that_licences_count_changed() -> None:
-    assert asked.words(replace(PINNED, segment={key: PLACED[key] for key in PLACED if key != "was"})) == ""
+    assert asked.words(replace(PINNED, plan=JobPlan({key: PLACED[key] for key in PLACED if key != "was"}))) == ""
     assert asked.words(replace(PINNED, licenses="berth_h100:4")) == ""
-    assert asked.words(replace(PINNED, segment={**PLACED, "asked": "req_nodes:" + "n" * 5_000})) == ""
+    assert asked.words(replace(PINNED, plan=JobPlan({**PLACED, "asked": "req_nodes:" + "n" * 5_000}))) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,10 +95,10 @@ def test_neither_is_a_job_of_an_older_berth_nor_one_that_licences_count_changed(
 def test_a_changed_job_is_planned_by_its_record_or_left_to_slurm(
     fields: dict[str, str], wanted: dict[str, str]
 ) -> None:
-    job = replace(PINNED, gpus=None, required=(), segment={**PLACED, "asked": "tres_per_job:gres/gpu:4"})
+    job = replace(PINNED, gpus=None, required=(), plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
     values = asked.anew(job, text(job, **fields))
-    assert wanted.items() <= values.items()
-    assert not {"nodes", "gpus"} & values.keys()
+    assert wanted.items() <= values.texts.items()
+    assert not {"nodes", "gpus"} & values.texts.keys()
 
 
 class Slurm:
@@ -137,7 +138,7 @@ def step(kept: asked.Asked, job: JobFacts, at: float = 4e9) -> int:
     ],
 )
 def test_a_mark_is_followed_once_and_goes(tmp_path: Path, fields: dict[str, str], did: list[tuple[str, Any]]) -> None:
-    job = replace(PINNED, segment={**PLACED, "asked": "tres_per_job:gres/gpu:4"})
+    job = replace(PINNED, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
     slurm: Any = Slurm(text(job, **fields))
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
     step(kept, job)
@@ -163,5 +164,5 @@ def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:
 def test_a_job_that_is_planned_anew_tells_its_node_of_no_place() -> None:
     text = JobText(7, "PENDING", 0, "[berth/1 state=placed]", "mine[berth/1 nodes=n2 gpus=0,1]", "", "", "")
 
-    assert changes.annotate(text, {"state": "later"})["extra"] == "mine"
-    assert "extra" not in changes.annotate(text, {"state": "placed"})
+    assert changes.annotate(text, JobPlan({"state": "later"}))["extra"] == "mine"
+    assert "extra" not in changes.annotate(text, JobPlan({"state": "placed"}))

@@ -10,6 +10,7 @@ from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.culprits import APART_FOR, Culprits
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
@@ -127,7 +128,7 @@ def test_a_job_that_waits_keeps_no_place_beside_its_foe() -> None:
     hers, his = packed(1, "n1", 0, 30, user=ALICE), packed(2, "n1", 0, 30, user=MALLORY)
     waits = replace(
         his, name="bad", state="PENDING", nodes=(), start=None, end=None, holds=(), reason="Resources",
-        segment={**(his.segment or {}), "share": "30", "n": "1", "k": "1", "cpus": "1", "mem": "100"},
+        plan=JobPlan({**his.known.texts, "share": "30", "n": "1", "k": "1", "cpus": "1", "mem": "100"}),
     )  # fmt: skip
     foes = frozenset({((MALLORY, "bad"), (ALICE, hers.name))})
     sharing = Sharing(multi_user=True, foes=foes)

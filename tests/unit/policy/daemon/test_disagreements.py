@@ -8,6 +8,7 @@ import pytest
 
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.write.degraded import Degraded
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText
 from policy.plan.answer.explain import rows
 from policy.slurm import disagreement, fields
@@ -65,7 +66,7 @@ def test_what_berth_writes_agrees(asked: str, values: dict[str, str] | None) -> 
 def test_kinds_and_numbers_have_to_be_the_same(asked: str, values: dict[str, str] | None, says: str) -> None:
     assert says in disagreement.of_running(running(asked, values), SKIPPED, {0})
     text = JobText(7, "PENDING", 1_000, "", "", "n1", asked, "")
-    assert says in disagreement.of_text(text, values or {})
+    assert says in disagreement.of_text(text, JobPlan(values or {}))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_the_user_of_a_held_job_reads_why(capsys: pytest.CaptureFixture[str]) ->
 
     assert slurm.done == ["annotate 5"]
     assert "degraded" not in slurm.values
-    [told] = [text for name, text in rows(5, "PENDING", slurm.values) if name == "held"]
+    [told] = [text for name, text in rows(5, "PENDING", JobPlan(slurm.values)) if name == "held"]
     assert told == "Slurm gives it 1 % of GPU 0, and its place is 30 % of GPU 0; cancel it and submit it again"
     assert "was held on n1: Slurm gives it 1 %" in capsys.readouterr().err
 

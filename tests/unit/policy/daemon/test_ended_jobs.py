@@ -6,6 +6,7 @@ import pytest
 
 from policy.daemon.write import failures as module
 from policy.daemon.write.failures import MOST_ONE_BY_ONE, MOST_OVER, Failures
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from tests.unit.policy_world import NOW, node, reading, running
@@ -29,7 +30,9 @@ class Slurm:
 
     def outcome(self, job_id: int) -> Outcome:
         state = self.jobs[job_id].state
-        return Outcome(job_id, job_id, state, dict(PLACED), "gpu", ("n1",), int(NOW) - 9, int(NOW), 1, 0, 0, True)
+        return Outcome(
+            job_id, job_id, state, JobPlan(dict(PLACED)), "gpu", ("n1",), int(NOW) - 9, int(NOW), 1, 0, 0, True
+        )
 
     def config(self) -> dict[str, str]:
         return {"AccountingStorageType": "(null)", "ClusterName": "c1"}

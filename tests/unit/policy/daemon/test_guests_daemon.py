@@ -14,9 +14,10 @@ from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
-from policy.plan.answer.segment_values import moved
-from policy.plan.answer.segment_values import parked as parked_values
+from policy.plan.answer.plan_values import moved
+from policy.plan.answer.plan_values import parked as parked_values
 from policy.plan.changes import Move, Own, Park
 from policy.plan.waiting_jobs import nodes_avoided
 from policy.request import tiers
@@ -109,12 +110,12 @@ def test_one_that_is_sent_away_again_and_again_backs_off_and_its_user_is_told(*,
     slurm, at = Slurm(), NOW
     one = guest(5, "n1", 0)
     if upgrade:
-        one = replace(one, segment={**(one.segment or {}), "upgrade": "0"})
+        one = replace(one, plan=JobPlan({**one.known.texts, "upgrade": "0"}))
     waits, texts = [], []
     for _ in range(9):
         leaving = evictions(slurm)  # nothing of it is lost with berthd
         leaving.begin(replace(one, start=int(at) - 20), "its GPU is needed", at)
-        one = replace(one, segment=slurm.values[5])
+        one = replace(one, plan=JobPlan(slurm.values[5]))
         waits.append(int(slurm.values[5]["parked"]) - int(at))
         texts.append(slurm.values[5]["evicted_text"])
         at += 1_000
@@ -279,7 +280,7 @@ def test_one_that_slurm_does_not_even_end_is_tried_for_ever() -> None:
 
 
 def text(job: JobFacts, tres: str = "gres/gpu:1", extra: str = "") -> JobText:
-    return JobText(job.id, "PENDING", 0, segment.put("site", job.segment or {}), f"mine{extra}", "", tres, "")
+    return JobText(job.id, "PENDING", 0, segment.put("site", job.known.texts), f"mine{extra}", "", tres, "")
 
 
 def test_a_seat_is_pinned_without_a_gpu_and_begins_now() -> None:
@@ -287,11 +288,11 @@ def test_a_seat_is_pinned_without_a_gpu_and_begins_now() -> None:
     [move] = plan([node("n1", used=FULL)], [host(1, "n1", 0b1), running(2, "n1", 0xFE, 9_000), job])
     assert isinstance(move, Move)
     values = moved(move, NOW)
-    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=False, values=values))
+    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=False, plan=values))
     assert (made["tres_per_node"], made["req_nodes"]) == ("gres/seat:g0:1", "n1")
     assert (made["begin"], made["requeue"]) == (changes.NOW, "1")
     assert made["extra"] == "mine[berth/1 nodes=n1 gpus=0 tier=opportunistic way=time]"
-    assert (values["state"], values["seats"], "parked" in values) == ("placed", "0", False)
+    assert (values.texts["state"], values.texts["seats"], "parked" in values.texts) == ("placed", "0", False)
 
 
 def test_an_upgrade_gets_its_own_gpu_alone() -> None:
@@ -299,8 +300,8 @@ def test_an_upgrade_gets_its_own_gpu_alone() -> None:
     [move] = plan([node("n1")], [job])
     assert isinstance(move, Move)
     values = moved(move, NOW)
-    assert (values["seats"], "tier" in values, "way" in values, move.way) == ("1", False, False, "")
-    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=True, values=values))
+    assert (values.texts["seats"], "tier" in values.texts, "way" in values.texts, move.way) == ("1", False, False, "")
+    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=True, plan=values))
     assert made["tres_per_node"].startswith("gres/gpu:g")
     assert "requeue" not in made
     assert "tier" not in made["extra"]
@@ -311,8 +312,8 @@ def test_a_host_keeps_its_tier_when_it_is_moved() -> None:
     changed = plan([node("n1", used=FULL), node("n2")], [running(1, "n1", FULL, 9_000), job])
     [move] = [one for one in changed if isinstance(one, Move)]
     values = moved(move, NOW)
-    assert (values["tier"], values["seats"]) == ("guaranteed", "0")
-    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=False, values=values))
+    assert (values.texts["tier"], values.texts["seats"]) == ("guaranteed", "0")
+    made = changes.pin(text(job), Pin(move.berth.names, move.berth.gpus, seats=False, plan=values))
     assert made["extra"].endswith("tier=guaranteed way=mps]")
     assert "seat" not in made["tres_per_node"]
 
@@ -411,7 +412,7 @@ def test_the_guards_word_is_obeyed_before_it_is_answered(tmp_path: Path) -> None
 
     assert slurm.done == ["annotate 5", "evict 5", "answered"]
     assert said == [b"berth/1 done\n"]
-    assert list(nodes_avoided(slurm.values[5], NOW)) == ["n1"]
+    assert list(nodes_avoided(JobPlan(slurm.values[5]), NOW)) == ["n1"]
 
 
 def test_of_one_that_has_to_leave_berthd_takes_note_and_no_more(tmp_path: Path) -> None:
@@ -424,7 +425,7 @@ def test_of_one_that_has_to_leave_berthd_takes_note_and_no_more(tmp_path: Path) 
 
     assert slurm.done == ["annotate 5"]
     assert said == [b"berth/1 done\n"]
-    assert list(nodes_avoided(slurm.values[5], NOW)) == ["n1"]
+    assert list(nodes_avoided(JobPlan(slurm.values[5]), NOW)) == ["n1"]
 
 
 def test_a_guest_that_was_sent_away_gets_no_pin_by_a_record_from_before(tmp_path: Path) -> None:
@@ -494,7 +495,7 @@ def test_jobs_that_run_beside_others_are_listed_so_that_nobody_takes_their_extra
 
 def test_jobs_that_wait_where_berth_does_not_look_are_listed_as_such() -> None:
     jobs = [
-        replace(waiting(3, "n1", 1), partition="plain", segment=None),
+        replace(waiting(3, "n1", 1), partition="plain", plan=None),
         replace(waiting(4, "n1", 1), partition="plain,cpu", wants_gpus=False),
         replace(waiting(5, "n1", 1), partition="gpu,plain"),
         running(6, "n1", 1, 9_000, partition="plain"),
@@ -513,8 +514,8 @@ def test_what_may_not_leave_its_partition_or_qos_is_listed_as_such() -> None:
         replace(waiting(2, "n1", 1, segment={"tier": "opportunistic"}), guest=True, partition="low"),
         running(3, "n1", 1, 9_000),
         waiting(4, "n1", 1, segment={"f.gpu-tier": "guaranteed,mps"}),
-        replace(waiting(5, "n1", 1), wants_gpus=False, segment=None, partition="low"),
-        replace(waiting(6, "n1", 1), wants_gpus=False, segment=None),
+        replace(waiting(5, "n1", 1), wants_gpus=False, plan=None, partition="low"),
+        replace(waiting(6, "n1", 1), wants_gpus=False, plan=None),
         replace(waiting(7, "n1", 1), partition="plain"),
         running(8, "n1", 1, 9_000, partition="plain"),
     ]

@@ -9,7 +9,7 @@ from policy.cluster.fleet import Fleet
 from policy.daemon.known.fleets import AWAY_FOR, LOOK_EVERY, Absences
 from policy.daemon.write.lists import MOST_A_PASS, Lists
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
 from policy.slurm import fields
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
@@ -67,7 +67,7 @@ def world(*unnamed: str) -> Fleet:
 
 def told(known: Fleet, job_id: int, **changes: object) -> JobFacts:
     """A job that waits for n1 and excludes what it should on this fleet."""
-    return waiting(job_id, "n1", 0b1, segment={KEY: mark_of(known.others.but(["n1"]))}, **changes)
+    return waiting(job_id, "n1", 0b1, segment={"others": mark_of(known.others.but(["n1"]))}, **changes)
 
 
 def write_all(lists: Lists, jobs: Sequence[JobFacts]) -> int:

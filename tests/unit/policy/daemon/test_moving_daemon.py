@@ -9,6 +9,7 @@ import pytest
 from policy.daemon.passes.planner import Planner
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.formats.wire import Message, check_submit
@@ -51,11 +52,11 @@ class Slurm:
 
     def __post_init__(self) -> None:
         said = {} if self.movable is None else {"f.movable": self.movable}
-        first = waiting(1, "n1", 0b1).segment
+        first = waiting(1, "n1", 0b1).known.texts
         self.segments = {
-            1: {**(first or {}), "state": "placed", **said},
+            1: {**first, "state": "placed", **said},
             2: {},
-            9: dict(waiting(9, "n1", 0xFF).segment or {}),
+            9: dict(waiting(9, "n1", 0xFF).known.texts),
         }
         self.pins = {1: (("n1",), 0b1), 2: (("n2",), 0x7F), 9: (("n1",), 0xFF)}
 
@@ -74,7 +75,7 @@ class Slurm:
             if state == "PENDING":
                 fact = waiting(job_id, nodes[0], mask, required=nodes, submitted=int(NOW) - 900)
                 begin = int(self.at) + 100 if job_id == 1 and "move_until" in values else None
-                fact = replace(fact, segment=dict(values), begin=begin, priority=2 if job_id == 1 else 1)
+                fact = replace(fact, plan=JobPlan(dict(values)), begin=begin, priority=2 if job_id == 1 else 1)
             else:
                 fact = running(job_id, nodes[0], mask, 9_000, segment=dict(values) or None, state=state, nodes=nodes)
                 # Of one that was put back Slurm names the next start while it still ends.
@@ -117,7 +118,7 @@ class Slurm:
     def pin(self, job_id: int, pin: Pin, *, hurry: bool) -> None:  # noqa: ARG002 - as a gateway has it
         self.done.append(f"pin {job_id} {','.join(pin.nodes)} {len(pin.gpus)}")
         self.pins[job_id] = pin.nodes, sum(1 << gpu for gpu in pin.gpus)
-        self.segments[job_id] = dict(pin.values)
+        self.segments[job_id] = dict(pin.plan.texts)
 
     def ask(self, job_id: int) -> Outcome:
         return Outcome(job_id, job_id, "RUNNING", None, may_requeue=self.may_requeue, restarts=self.restarts)
@@ -357,7 +358,9 @@ def test_a_place_that_is_gone_is_replaced_by_another(folder: Path) -> None:
 def test_a_pin_of_a_moved_job_lets_it_begin_now() -> None:
     values = {"state": "placed", "nodes": "n2", "gpus": "7"}
     before = segment.put("", {**values, "move_until": "5"})
-    made = changes.pin(JobText(1, "PENDING", 0, before, "", "", "gres/gpu:g0:1", ""), Pin(("n2",), (7,), True, values))
+    made = changes.pin(
+        JobText(1, "PENDING", 0, before, "", "", "gres/gpu:g0:1", ""), Pin(("n2",), (7,), True, JobPlan(values))
+    )
     assert made["begin"] == changes.NOW
     assert "move_until" not in made["admin_comment"]
 

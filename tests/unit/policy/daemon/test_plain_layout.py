@@ -12,6 +12,7 @@ from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.planner import Planner
 from policy.formats import segment, wire
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.site.config import Config
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
@@ -41,7 +42,7 @@ def test_a_pass_counts_and_compares_and_changes_no_job(tmp_path: Path, channel: 
     held = replace(running(1, "n1", 0, 600), holds=(0b101,), gpus=None, required=(), cpus=1)
     # It came while berthd was away: on the exact layout it would be given a place now.
     came = waiting(2, "n1", 0)
-    came = replace(came, gpus=None, required=(), segment={"state": "passed", "asked": "tres_per_node:gres/gpu:2"})
+    came = replace(came, gpus=None, required=(), plan=JobPlan({"state": "passed", "asked": "tres_per_node:gres/gpu:2"}))
     slurm = OnlyRead([plain("n1", used=0b101)], [held, came])
     config = Config(topology_dir=tmp_path, fabric="none", pinned_file=tmp_path / "pinned", plain=True)
     planner = Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]

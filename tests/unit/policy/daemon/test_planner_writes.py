@@ -16,7 +16,8 @@ from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import TooLong
-from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.excluded_nodes import mark_of
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.request.settings import Settings
 from policy.site.config import Config
@@ -145,7 +146,7 @@ class Refusing(Slurm):
 
 def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path: Path, channel: socket.socket) -> None:
     first = young(6, "n1", 0b10, 8)
-    first = replace(first, gpus=None, required=(), segment={**(first.segment or {}), "state": "later"})
+    first = replace(first, gpus=None, required=(), plan=JobPlan({**first.known.texts, "state": "later"}))
     slurm = Refusing([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 3_000), young(5, "n1", 1, 9), first])
     planner = planner_of(slurm, tmp_path, channel)
     planner.one_pass(ended=False)
@@ -290,7 +291,7 @@ def test_a_waiting_job_excludes_nobody_who_takes_no_jobs_for_long(
     nodes = [node("n1", used=0xFF), *(node(name, used=0xFF) for name in ("n2", "n3", "n4"))]
     holders = [running(number, one.name, 0xFF, 3_000 - number) for number, one in enumerate(nodes)]
     waits = young(5, "n4", 0b01, 9)
-    waits = replace(waits, segment={**(waits.segment or {}), KEY: mark_of("n[1-3]")})
+    waits = replace(waits, plan=JobPlan({**waits.known.texts, "others": mark_of("n[1-3]")}))
     slurm = Slurm(nodes, [*holders, waits])
     planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=4, repin=False))
 

@@ -13,6 +13,7 @@ from policy.daemon.write.preflights import REMEMBERED, Preflights, without
 from policy.formats import preflight_mark, segment, wire
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.flags import check
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
@@ -90,7 +91,7 @@ def test_one_that_does_not_begin_keeps_its_job_for_a_bounded_time() -> None:
         known.step(look(first(), real(), at=NOW + WAIT))
 
     assert slurm.done == [f"scontrol update JobId={REAL} Dependency=afterany:7", f"scancel {FIRST}"]
-    shown = dict(rows(REAL, "PENDING", slurm.values))
+    shown = dict(rows(REAL, "PENDING", JobPlan(slurm.values)))
     assert shown["pre-flight"] == f"job {FIRST} did not begin within 60 s, so that the job goes on without it"
 
 
@@ -308,7 +309,7 @@ def test_why_tells_of_a_cancelled_job_what_its_preflight_failed_of(state: str, w
     def ask(number: int) -> Outcome:
         return Outcome(number, number, state, None, exit_code=1, logs=("/home/a/41.out.preflight",))
 
-    found = " ".join(text for _, text in preflight_rows(FIRST, {}, ask, shipped_rules))
+    found = " ".join(text for _, text in preflight_rows(FIRST, JobPlan({}), ask, shipped_rules))
     assert [word for word in words if word not in found] == []
     assert bool(words) == bool(found)
 
@@ -318,7 +319,7 @@ def test_why_knows_what_berthd_wrote_when_slurm_has_forgotten() -> None:
         raise SlurmError(f"job {number} is not known to Slurm (any more)")
 
     values = {"preflight_fail": "import_error", "preflight_sign": IMPORT.sign}
-    shown = dict(preflight_rows(FIRST, values, ask, shipped_rules))
+    shown = dict(preflight_rows(FIRST, JobPlan(values), ask, shipped_rules))
     assert shown["failed"].startswith("in its pre-flight: import_error")
     assert shown["known by"] == IMPORT.sign
-    assert preflight_rows(FIRST, {}, ask, shipped_rules) == []
+    assert preflight_rows(FIRST, JobPlan({}), ask, shipped_rules) == []

@@ -13,6 +13,7 @@ from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.profiles import KNOWN_EVERY, USED_AFTER, WRITE_EVERY, Profiles
 from policy.daemon.passes.planner import Planner
 from policy.formats.errors import ConfigError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import Settings, Sharing
@@ -97,7 +98,7 @@ def test_users_who_name_each_job_anew_fill_no_memory(tmp_path: Path, monkeypatch
     path = tmp_path / "profiles"
     made = opened(path)
     for number in range(9):
-        there = {1: replace(jobs()[1], segment={}, name=f"run{number}"), 5: jobs()[5]}
+        there = {1: replace(jobs()[1], plan=JobPlan({}), name=f"run{number}"), 5: jobs()[5]}
         said = word(alone=Alone(1, 60.0, busy=0.5), together=Together(1, 60.0, 0.97, 0.5))
         made.hear(said, there, NOW + number)
     made.store.fault(TRAIN, SWEEP, NOW - 9)
@@ -115,7 +116,7 @@ def test_many_names_of_one_user_push_no_other_out_of_what_packed_jobs_are_placed
 ) -> None:
     monkeypatch.setattr("policy.daemon.known.profiles.MOST_NEIGHBOURS", 3)
     made = Profiles(tmp_path / "profiles", name_of=lambda user: f"user{user}")
-    one = replace(jobs()[1], segment={}, user=1)
+    one = replace(jobs()[1], plan=JobPlan({}), user=1)
     made.hear(word(alone=Alone(1, 60.0, busy=0.5)), {1: replace(one, user=2)}, NOW)
     for number in range(9):
         made.hear(word(alone=Alone(1, 60.0, busy=0.5)), {1: replace(one, name=f"run{number}")}, NOW + 1 + number)
@@ -225,7 +226,7 @@ def test_the_planner_puts_a_guest_back_that_harms_its_host_and_gives_it_no_such_
     parked = {**slurm.values[5], "state": "later", "parked": "0"}
     waits = replace(
         there[5], state="PENDING", nodes=(), required=(), gpus=None, guest=False, start=None, end=None, holds=(),
-        reason="BeginTime", begin=int(NOW) + 86_000, segment=parked,
+        reason="BeginTime", begin=int(NOW) + 86_000, plan=JobPlan(parked),
     )  # fmt: skip
     slurm.nodes, slurm.jobs = [node("n1", used=FULL, seats_used=0xFE)], [there[1], waits]
     for _ in range(3):

@@ -15,6 +15,7 @@ from policy.daemon.hear.endings import AVOID_FOR, NodeWord, shipped_rules
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.plan.answer.explain import rows
@@ -68,7 +69,7 @@ class Slurm:
 
     def outcome(self, job_id: int) -> Outcome:
         return Outcome(
-            job_id, self.name, self.state, self.values, "gpu", self.nodes, self.ended - 900, self.ended,
+            job_id, self.name, self.state, JobPlan(self.values), "gpu", self.nodes, self.ended - 900, self.ended,
             self.exit_code, self.signal, self.restarts, self.may_requeue, comment=self.comment,
         )  # fmt: skip
 
@@ -213,9 +214,9 @@ def test_retry_requeues_what_passes_by_itself_away_from_where_it_failed() -> Non
     assert slurm.values["fail"] == "mpi_runtime_failure"
     assert slurm.waits == 60
     assert slurm.values["again"] == str(int(NOW) + 60)
-    assert nodes_avoided(slurm.values, NOW) == {"n1": NOW + AVOID_FOR}
+    assert nodes_avoided(JobPlan(slurm.values), NOW) == {"n1": NOW + AVOID_FOR}
     assert failures.told["retried"] == "1"
-    shown = dict(rows(5, "PENDING", slurm.values))
+    shown = dict(rows(5, "PENDING", JobPlan(slurm.values)))
     assert shown["last failed"].startswith("mpi_runtime_failure: a peer")
     assert shown["known by"] == NCCL.sign
     assert shown["try again"].startswith("yes: ")
@@ -324,7 +325,7 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
     assert slurm.done == ["annotate 5"]
     assert slurm.values["fail"] == failure
     # Who was pushed out loses no try.
-    assert len(history.trials(slurm.values)) == 1
+    assert len(history.trials(JobPlan(slurm.values))) == 1
 
 
 def test_where_many_nodes_are_looked_at_seldom_a_lost_one_is_waited_for() -> None:
@@ -518,7 +519,9 @@ def test_berth_why_shows_the_line_to_those_who_may_read_the_log(
     log, link = tmp_path / "5.out", tmp_path / "link"
     log.write_text("starts\nModuleNotFoundError: No module named 'apex'\n")
     link.symlink_to(log)
-    found = Outcome(5, 5, "FAILED", {**PLACED, "f.retry": "auto"}, "gpu", ("n1",), 100, 160, 1, logs=(str(log),))
+    found = Outcome(
+        5, 5, "FAILED", JobPlan({**PLACED, "f.retry": "auto"}), "gpu", ("n1",), 100, 160, 1, logs=(str(log),)
+    )
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
 
     shown = dict(failure_rows(found, shipped_rules()))
@@ -530,7 +533,7 @@ def test_berth_why_shows_the_line_to_those_who_may_read_the_log(
         assert dict(failure_rows(replace(found, logs=logs), shipped_rules()))["failed"].startswith("no_signature")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert dict(failure_rows(found, shipped_rules()))["failed"].startswith("no_signature")
-    assert "try again" not in dict(failure_rows(replace(found, values=PLACED), shipped_rules()))
+    assert "try again" not in dict(failure_rows(replace(found, plan=JobPlan(PLACED)), shipped_rules()))
 
 
 def test_history_keeps_the_last_runs_and_counts_the_others() -> None:
@@ -539,7 +542,7 @@ def test_history_keeps_the_last_runs_and_counts_the_others() -> None:
 
     assert len(history.trials(text)) == 30
     assert [len(run.nodes) for run in history.trials(text)][-7:] == [0, 8, 8, 8, 8, 8, 8]
-    assert history.trials({"tried": "no_such_class:3:n1;cuda_failure:x:n1;;cuda_failure:4:"})[0].ran_s == 4.0
+    assert history.trials(JobPlan({"tried": "no_such_class:3:n1;cuda_failure:x:n1;;cuda_failure:4:"}))[0].ran_s == 4.0
 
 
 def record(**changes: object) -> bytes:
@@ -565,13 +568,13 @@ def record(**changes: object) -> bytes:
 def test_an_outcome_is_read_from_slurms_json() -> None:
     found = outcome(5, lambda *_: record())
 
-    assert found == Outcome(5, 5, "FAILED", PLACED, "gpu", ("n1", "n2"), 100, 160, 0, 11, 2, may_requeue=True)
+    assert found == Outcome(5, 5, "FAILED", JobPlan(PLACED), "gpu", ("n1", "n2"), 100, 160, 0, 11, 2, may_requeue=True)
     task = outcome(
         5, lambda *_: record(array_job_id={"set": True, "number": 5}, array_task_id={"set": True, "number": 0})
     )
     assert task == replace(found, name="5_0")
     assert not outcome(5, lambda *_: record(batch_flag=False)).may_requeue
-    assert outcome(5, lambda *_: record().replace(b"site", b"si\xffte")).values == PLACED
+    assert outcome(5, lambda *_: record().replace(b"site", b"si\xffte")).plan == JobPlan(PLACED)
     with pytest.raises(SlurmError, match="not known to Slurm"):
         outcome(6, lambda *_: record())
 
@@ -588,7 +591,7 @@ def test_a_pin_keeps_what_was_noted_of_a_failure_after_its_plan_was_made() -> No
         tres_per_job="",
     )
 
-    made = changes.pin(text, Pin(("n2",), (0,), seats=True, values={"state": "placed", "nodes": "n2"}))
+    made = changes.pin(text, Pin(("n2",), (0,), seats=True, plan=JobPlan({"state": "placed", "nodes": "n2"})))
 
     assert segment.fields(made["admin_comment"]) == {
         "state": "placed",

@@ -12,6 +12,7 @@ from policy.cli.why_failed import failure_rows
 from policy.daemon.hear.endings import NodeWord, shipped_rules
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.retry.other_systems import named_in, others_of
 from policy.site.config import Config, load
@@ -237,8 +238,8 @@ def test_foreign_text_stays_as_it_is() -> None:
     text = JobText(5, "PENDING", 1_000, segment.put(foreign, PLACED), "theirs", "", "gres/gpu:g0:1", "")
 
     for written in (
-        changes.annotate(text, {**PLACED, "fail": "x"}),
-        changes.pin(text, Pin(("n2",), (0,), seats=False, values=PLACED)),
+        changes.annotate(text, JobPlan({**PLACED, "fail": "x"})),
+        changes.pin(text, Pin(("n2",), (0,), seats=False, plan=JobPlan(PLACED))),
         changes.release(text, "why") or {},
     ):
         assert "comment" not in written, "some systems are told by it what to do with a job"

@@ -12,6 +12,7 @@ from policy.daemon.passes.planner import Planner
 from policy.daemon.write.degraded import AVOID_FOR, MOST, PATIENCE, Degraded
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.answer.explain import rows
@@ -57,7 +58,7 @@ class Slurm:
     def outcome(self, job_id: int) -> Outcome:
         if not self.started:
             raise SlurmError("slurmctld does not answer")
-        return Outcome(job_id, job_id, self.state, self.values, started=self.started)
+        return Outcome(job_id, job_id, self.state, JobPlan(self.values), started=self.started)
 
     def requeue(self, job_id: int) -> None:
         self.done.append(f"requeue {job_id}")
@@ -82,7 +83,7 @@ def test_it_is_requeued_and_keeps_away_from_the_node_for_a_time() -> None:
 
     assert met(slurm).send_elsewhere(NOW) == 2
     assert slurm.done == ["requeue 5", "annotate 5"]
-    assert nodes_avoided(slurm.values, NOW) == {"n1": NOW + AVOID_FOR}
+    assert nodes_avoided(JobPlan(slurm.values), NOW) == {"n1": NOW + AVOID_FOR}
     assert slurm.values["degraded_text"] == f"n1 could not set its share up: sent elsewhere, time 1 of {MOST}"
     assert {key: slurm.values[key] for key in PACKED} == PACKED
 
@@ -93,7 +94,7 @@ def test_guests_and_hosts_are_sent_elsewhere_too(values: dict[str, str], parked:
 
     assert met(slurm).send_elsewhere(NOW) == 2
     assert slurm.done == ["requeue 5", "annotate 5"]
-    assert nodes_avoided(slurm.values, NOW) == {"n1": NOW + AVOID_FOR}
+    assert nodes_avoided(JobPlan(slurm.values), NOW) == {"n1": NOW + AVOID_FOR}
     # A guest's begin time is Berth's: it has another seat as soon as there is one.
     assert slurm.values.get("parked") == parked
 
@@ -118,7 +119,7 @@ def test_nodes_that_failed_it_before_are_kept_as_long_as_they_count() -> None:
     degraded.note(5, "n2", NOW)
     degraded.send_elsewhere(NOW)
 
-    assert set(nodes_avoided(slurm.values, NOW)) == {"n8", "n1", "n2"}
+    assert set(nodes_avoided(JobPlan(slurm.values), NOW)) == {"n8", "n1", "n2"}
 
 
 def late(slurm: Slurm, start: int, before: Degraded | None = None) -> Degraded:
@@ -135,7 +136,7 @@ def test_where_its_epilogs_notice_was_lost_the_word_that_is_told_again_sends_it_
     late(slurm, slurm.started)
 
     assert slurm.done == ["requeue 5", "annotate 5"]
-    assert set(nodes_avoided(slurm.values, NOW)) == {"n1"}
+    assert set(nodes_avoided(JobPlan(slurm.values), NOW)) == {"n1"}
 
 
 def test_a_word_told_again_counts_no_run_twice() -> None:
@@ -253,7 +254,7 @@ def test_one_that_is_back_in_the_queue_but_could_not_be_told_keeps_away_all_the_
     degraded.send_elsewhere(NOW + 1)
 
     assert slurm.done == ["requeue 5", "annotate 5"]
-    assert set(nodes_avoided(slurm.values, NOW + 1)) == {"n1"}
+    assert set(nodes_avoided(JobPlan(slurm.values), NOW + 1)) == {"n1"}
 
 
 class Channel:
@@ -304,4 +305,4 @@ def test_the_sites_rules_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_berth_why_tells_the_share(more: dict[str, str], says: str) -> None:
-    assert dict(rows(5, "PENDING", {**PACKED, **more}))["sharing"] == says
+    assert dict(rows(5, "PENDING", JobPlan({**PACKED, **more})))["sharing"] == says

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.cli import listing
+from policy.formats.job_plan import JobPlan
 from policy.formats.moments import bounded, local_time
 from policy.plan.answer.explain import rows, sentence
 from policy.report import text
@@ -62,8 +63,8 @@ def test_why_explains_a_job_whatever_moments_its_segment_holds(
     told |= {"moves": ",".join(map(str, moves))} if moves else {}
     told |= {"tried": "cuda_failure:1:n1", "retry_text": "x"} if "again" in values else {}
 
-    assert sentence(7, state, told)
-    found = dict(rows(7, state, told))
+    assert sentence(7, state, JobPlan(told))
+    found = dict(rows(7, state, JobPlan(told)))
     for name in ("expected", "decided", "not before"):
         if name in found:
             assert DATE.fullmatch(found[name]), f"{name}: {found[name]}"

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from policy.formats import hostlist, segment
-from policy.formats.excluded_nodes import KEY, MOST_BYTES, Others, is_ours, mark_of, of_the_user
+from policy.formats.excluded_nodes import MOST_BYTES, Others, is_ours, mark_of, of_the_user
+from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import Settings
@@ -61,18 +62,18 @@ def test_a_node_that_is_not_known_takes_nothing_away() -> None:
 
 def test_what_berth_wrote_is_told_from_what_a_user_wrote() -> None:
     text = Others(["b1", "b2", "a1", "a2", "a3"]).but(["a2"])
-    values = {KEY: mark_of(text)}
+    values = {"others": mark_of(text)}
 
     assert text == "a[1,3],b[1-2]"
-    assert is_ours(text, values)
-    assert is_ours("b[1-2],a[1,3]", values), "Slurm may fold it otherwise"
-    assert is_ours("a1,a3,b1,b2", values)
-    assert of_the_user(text, values) == ()
-    assert of_the_user("a1", values) == ("a1",)
-    assert of_the_user(text, {}) == ("a1", "a3", "b1", "b2")
+    assert is_ours(text, JobPlan(values))
+    assert is_ours("b[1-2],a[1,3]", JobPlan(values)), "Slurm may fold it otherwise"
+    assert is_ours("a1,a3,b1,b2", JobPlan(values))
+    assert of_the_user(text, JobPlan(values)) == ()
+    assert of_the_user("a1", JobPlan(values)) == ("a1",)
+    assert of_the_user(text, JobPlan({})) == ("a1", "a3", "b1", "b2")
     assert of_the_user(text, None) == ("a1", "a3", "b1", "b2")
-    assert of_the_user("", values) == ()
-    assert not is_ours("a[1-", values)
+    assert of_the_user("", JobPlan(values)) == ()
+    assert not is_ours("a[1-", JobPlan(values))
 
 
 @pytest.mark.slow
@@ -80,7 +81,7 @@ def test_the_names_of_a_list_that_stands_as_it_was_written_are_not_looked_at(mon
     texts = [Others(CLUSTERS["one prefix"]).but([f"g{number}"]) for number in range(1, 1_025)]
     monkeypatch.setattr(hostlist, "expand", lambda _: pytest.fail("a thousand names for each of a thousand jobs"))
 
-    assert all(of_the_user(text, {KEY: mark_of(text)}) == () for text in texts)
+    assert all(of_the_user(text, JobPlan({"others": mark_of(text)})) == () for text in texts)
 
 
 def waiting(comment: str = "", excluded: str = "") -> JobText:
@@ -88,7 +89,7 @@ def waiting(comment: str = "", excluded: str = "") -> JobText:
 
 
 def place(node: str, others: str) -> Pin:
-    return Pin((node,), (0,), seats=True, values={"state": "placed", "n": "1", "k": "1"}, others=others)
+    return Pin((node,), (0,), seats=True, plan=JobPlan({"state": "placed", "n": "1", "k": "1"}), others=others)
 
 
 def test_a_pin_excludes_the_other_nodes_and_the_next_one_others() -> None:
@@ -96,11 +97,11 @@ def test_a_pin_excludes_the_other_nodes_and_the_next_one_others() -> None:
     second = changes.pin(waiting(first["admin_comment"], first["exc_nodes"]), place("n2", "n[1,3-4]"))
 
     assert [one["exc_nodes"] for one in (first, second)] == ["n[2-4]", "n[1,3-4]"]
-    assert is_ours("n[1,3-4]", segment.fields(second["admin_comment"]))
+    assert is_ours("n[1,3-4]", of_text(second["admin_comment"]))
     # Too long a list this time: the old one would keep the job from its new place.
     third = changes.pin(waiting(second["admin_comment"], "n[1,3-4]"), place("n3", ""))
     assert third["exc_nodes"] == ""
-    assert KEY not in (segment.fields(third["admin_comment"]) or {})
+    assert "others" not in (segment.fields(third["admin_comment"]) or {})
 
 
 def test_a_users_own_list_is_never_written() -> None:
@@ -111,7 +112,7 @@ def test_a_users_own_list_is_never_written() -> None:
     again = changes.pin(by_the_user, place("n3", "n[1-2,4]"))
 
     assert "exc_nodes" not in again
-    assert KEY not in (segment.fields(again["admin_comment"]) or {})
+    assert "others" not in (segment.fields(again["admin_comment"]) or {})
     assert "exc_nodes" not in (changes.release(by_the_user, "stop") or {})
 
 
@@ -123,10 +124,10 @@ def test_who_is_given_back_may_run_anywhere_again(for_now: bool) -> None:
     released = changes.release(job, "stop", for_now=for_now)
     assert released is not None
     assert released["exc_nodes"] == ""
-    assert KEY not in (segment.fields(released["admin_comment"]) or {})
-    parked = changes.park(job, segment.fields(job.admin_comment) or {}, 60)
+    assert "others" not in (segment.fields(released["admin_comment"]) or {})
+    parked = changes.park(job, JobPlan(segment.fields(job.admin_comment) or {}), 60)
     assert parked["exc_nodes"] == ""
-    assert KEY not in (segment.fields(parked["admin_comment"]) or {})
+    assert "others" not in (segment.fields(parked["admin_comment"]) or {})
 
 
 def test_a_job_without_others_is_released_as_before() -> None:
@@ -148,7 +149,7 @@ def test_a_submission_is_answered_with_the_other_nodes() -> None:
     values = segment.fields(f"[berth/1 {answer['segment']}]") or {}
 
     assert set(hostlist.expand(answer["exc_nodes"])) == {"n1", "n2", "n3", "n4"} - {answer["nodes"]}
-    assert is_ours(answer["exc_nodes"], values)
+    assert is_ours(answer["exc_nodes"], JobPlan(values))
 
 
 def test_not_where_the_user_excludes_nodes_or_the_job_is_held_or_the_site_wants_none() -> None:
@@ -159,4 +160,4 @@ def test_not_where_the_user_excludes_nodes_or_the_job_is_held_or_the_site_wants_
         reply(Settings(exclude_others=5)),
     ):
         assert "exc_nodes" not in answer
-        assert KEY not in (segment.fields(f"[berth/1 {answer['segment']}]") or {})
+        assert "others" not in (segment.fields(f"[berth/1 {answer['segment']}]") or {})

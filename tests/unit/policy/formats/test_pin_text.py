@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from policy.formats import hostlist, pin_text, segment
 from policy.formats.errors import SlurmError, TooLong
+from policy.formats.job_plan import JobPlan
 from policy.formats.reply import Reply as TypedReply
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
@@ -119,12 +120,12 @@ def job(**changed: str) -> JobText:
 
 
 def test_a_later_pin_obeys_the_same_bounds() -> None:
-    place = Pin(tuple(LONG), (0, 1), seats=True, values={"state": "placed"})
+    place = Pin(tuple(LONG), (0, 1), seats=True, plan=JobPlan({"state": "placed"}))
     assert changes.pin(job(), place)["extra"] == "[berth/1 nodes=gpu-a100-node%5B001-064%5D gpus=0,1]"
     with pytest.raises(TooLong, match="a shorter --extra would do"):
         changes.pin(job(extra="x" * 1_000), place)
     with pytest.raises(SlurmError, match="1024"):
-        changes.pin(job(), Pin(("n1",), tuple(range(64)), seats=True, values={"state": "placed"}))
+        changes.pin(job(), Pin(("n1",), tuple(range(64)), seats=True, plan=JobPlan({"state": "placed"})))
 
 
 def answer(**fields: str) -> Decision:

@@ -11,7 +11,7 @@ from policy.daemon.hear.guards import Alone, GuardWord
 from policy.daemon.known.company import ProfileKeeper
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.changes import Change, Move
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
@@ -101,23 +101,23 @@ def test_the_node_holds_a_guest_to_what_its_host_leaves() -> None:
     [move] = planned({SERVE: 40})
     assert isinstance(move, Move)
     values = moved(move, NOW)
-    assert "held to 40 % of the multiprocessors, which its host leaves" in values["why"]
+    assert "held to 40 % of the multiprocessors, which its host leaves" in values.texts["why"]
 
     text = JobText(10, "PENDING", 0, "", "", "", "gres/gpu:1", "")
-    made = changes.pin(text, Pin(move.berth.names, move.berth.gpus, seats=False, values=values))
+    made = changes.pin(text, Pin(move.berth.names, move.berth.gpus, seats=False, plan=values))
     berth = extra.read(made["extra"], "n1")
     assert berth is not None
     assert (berth.share, berth.tier, berth.way) == (40, "opportunistic", "mps")
     assert made["tres_per_node"] == "gres/seat:g0:1"
-    owner = Move(guest(10, "n1", 0, segment=values), move.berth, 0.0, "GPUs of its own")
-    assert "sms" not in moved(owner, NOW)
+    owner = Move(guest(10, "n1", 0, segment=values.texts), move.berth, 0.0, "GPUs of its own")
+    assert "sms" not in moved(owner, NOW).texts
 
 
 def test_in_turn_or_beside_a_host_that_nobody_knows_its_guard_alone_holds_it() -> None:
     for found in (planned({SERVE: 40}, "time"), planned({(7, "other"): 40})):
         [move] = found
         assert isinstance(move, Move)
-        assert "sms" not in moved(move, NOW)
+        assert "sms" not in moved(move, NOW).texts
 
 
 def test_nobody_comes_where_the_host_leaves_too_little() -> None:

@@ -8,7 +8,7 @@ import pytest
 from policy.daemon.known.matcher import ProcessMatcher
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.changes import Move
 from policy.plan.guests import choosing
 from policy.plan.tracker import Picture
@@ -178,13 +178,13 @@ def test_the_node_is_told_what_the_host_is_predicted_to_lose() -> None:
     nodes, jobs = hosts("light")
     [move] = World(nodes, [*jobs, guest(10, "heavy")]).seats().values()
     values = moved(move, NOW)
-    assert 0.0 < float(values["slope"]) < 0.2
+    assert 0.0 < float(values.texts["slope"]) < 0.2
 
     text = JobText(10, "PENDING", 0, "", "", "", "gres/gpu:1", "")
-    made = changes.pin(text, Pin(move.berth.names, move.berth.gpus, seats=False, values=values))
-    assert made["extra"].endswith(f"tier=opportunistic way=time slope={values['slope']}]")
-    owner = Move(guest(10, "heavy", segment=values), move.berth, 0.0, "GPUs of its own")
-    assert "slope" not in moved(owner, NOW)
+    made = changes.pin(text, Pin(move.berth.names, move.berth.gpus, seats=False, plan=values))
+    assert made["extra"].endswith(f"tier=opportunistic way=time slope={values.texts['slope']}]")
+    owner = Move(guest(10, "heavy", segment=values.texts), move.berth, 0.0, "GPUs of its own")
+    assert "slope" not in moved(owner, NOW).texts
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policy.formats import segment
 from policy.formats.errors import ConfigError, FormatError, Never
 from policy.formats.flags import TIERS, Tier, parse_tier
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.explain import rows
@@ -106,7 +107,7 @@ def test_a_host_leaves_its_seats_free_and_its_node_is_told() -> None:
     assert (decision.fields["seats"], decision.fields["way"], decision.fields["mem"]) == ("0", "mps", "8192")
     assert (values["tier"], values["way"], values["gpu_mem"]) == ("guaranteed", "mps", "8192")
     assert "its fatal error ends both" in decision.fields["message"]
-    assert "in one fault domain" in dict(rows(5, "RUNNING", values))["sharing"]
+    assert "in one fault domain" in dict(rows(5, "RUNNING", JobPlan(values)))["sharing"]
 
 
 def test_who_says_nothing_owns_its_gpus_alone() -> None:
@@ -124,7 +125,7 @@ def test_an_upgrade_takes_its_own_gpu_first_then_a_seat_then_it_waits() -> None:
     assert (decision.fields["guest"], values["tier"], values["upgrade"]) == ("1", "opportunistic", "0")
     decision, values = answer([node("n1", used=FULL)], [running(1, "n1", FULL, 900)], upgrade)
     assert (decision.verb, decision.fields["seats"], values["state"]) == ("place", "1", "waiting")
-    assert "waits for a GPU of its own" in dict(rows(5, "PENDING", values))["upgrade"]
+    assert "waits for a GPU of its own" in dict(rows(5, "PENDING", JobPlan(values)))["upgrade"]
 
 
 def test_a_site_may_let_long_waiters_begin_as_guests() -> None:

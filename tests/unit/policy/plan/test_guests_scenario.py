@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from policy.daemon.known.profiles import load_fit
 from policy.daemon.write.evictions import evicted
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved, parked
+from policy.plan.answer.plan_values import moved, parked
 from policy.plan.changes import Evict, Move, Own, Park, Release
 from policy.plan.guests.choosing import Chooser
 from policy.plan.plan import Plan
@@ -49,7 +50,7 @@ class Slurm:
         else:
             tier = {"guaranteed": {"tier": "guaranteed", "way": "time"}, "upgrade": {"upgrade": "0"}}.get(kind, {})
             base = waiting(number, "", 0, required=(), **common)
-            job = replace(base, segment={**(base.segment or {}), **segment, **tier})
+            job = replace(base, plan=JobPlan({**base.known.texts, **segment, **tier}))
         self.jobs[number] = replace(job, account="lab", name=("light", "heavy", "new")[number % 3])
 
     def nodes(self) -> list[NodeFacts]:
@@ -89,24 +90,24 @@ class Slurm:
         if isinstance(change, Move):
             values = moved(change, self.at)
             self.jobs[job.id] = replace(
-                job, required=change.berth.names, gpus=change.berth.mask, guest=bool(change.way), segment=values,
+                job, required=change.berth.names, gpus=change.berth.mask, guest=bool(change.way), plan=values,
                 reason="Resources", begin=None,
             )  # fmt: skip
         elif isinstance(change, Park):
             self.jobs[job.id] = replace(
-                job, required=(), gpus=None, guest=False, segment=parked(change, self.at), reason="BeginTime",
+                job, required=(), gpus=None, guest=False, plan=parked(change, self.at), reason="BeginTime",
                 begin=LATER,
             )  # fmt: skip
         elif isinstance(change, Own):
-            self.jobs[job.id] = replace(job, segment={**(job.segment or {}), "owns": "1"})
+            self.jobs[job.id] = replace(job, plan=JobPlan({**job.known.texts, "owns": "1"}))
         else:
             assert job.state == "RUNNING"
             assert job.guest, "only guests are sent away"
-            assert "owns" not in (job.segment or {}), "what was given for good is not taken back"
+            assert "owns" not in job.known.texts, "what was given for good is not taken back"
             self.restarts[job.id] = self.restarts.get(job.id, 0) + 1
             self.jobs[job.id] = replace(
                 job, state="PENDING", nodes=(), start=None, end=None, holds=(), reason="BeginTime",
-                begin=int(self.at) + 120, segment=evicted(job.segment or {}, change.reason, self.at + 3, {}),
+                begin=int(self.at) + 120, plan=evicted(job.known, change.reason, self.at + 3, {}),
             )  # fmt: skip
 
     def end(self, which: int) -> None:
@@ -117,7 +118,7 @@ class Slurm:
 
 
 def takes_seat(job: JobFacts) -> bool:
-    return job.guest or (job.segment or {}).get("seats") == "1"
+    return job.guest or job.known.texts.get("seats") == "1"
 
 
 def check(slurm: Slurm) -> None:
@@ -126,14 +127,14 @@ def check(slurm: Slurm) -> None:
         here = [job for job in slurm.jobs.values() if job.state == "RUNNING" and name in job.nodes]
         for gpu in range(GPUS):
             there = [job for job in here if (job.gpus or 0) >> gpu & 1]
-            owners = [job for job in there if not job.guest or "owns" in (job.segment or {})]
+            owners = [job for job in there if not job.guest or "owns" in (job.known.texts)]
             guests = [job for job in there if job.guest]
             assert len(guests) <= 1
             assert len(owners) <= 1
             for guest in guests:
-                assert all(one is guest or (one.segment or {}).get("tier") == "guaranteed" for one in owners)
+                assert all(one is guest or one.known.texts.get("tier") == "guaranteed" for one in owners)
     for job in slurm.jobs.values():
-        assert job.state != "PENDING" or "parked" not in (job.segment or {}) or job.guest or not job.required
+        assert job.state != "PENDING" or "parked" not in (job.known.texts) or job.guest or not job.required
 
 
 EVENTS = st.one_of(

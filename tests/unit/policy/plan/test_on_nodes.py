@@ -9,6 +9,7 @@ import pytest
 
 from policy.cluster.untyped import NodePins, numbered
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.placement.registry import create
 from policy.plan.answer.known_requests import Understanding
@@ -246,7 +247,7 @@ def test_a_gang_keeps_its_nodes_until_they_are_free() -> None:
 
 def test_a_pin_of_another_layout_is_taken_back_and_nobody_elses_job_is_touched() -> None:
     came = pinned(3, 0b11, "n1")
-    came = replace(came, required=(), segment={"state": "passed", "asked": "tres_per_node:gres/gpu:2"})
+    came = replace(came, required=(), plan=JobPlan({"state": "passed", "asked": "tres_per_node:gres/gpu:2"}))
     look = reading([node("n1"), node("n2")], [pinned(2, 0b11, "n1")])
     exact = Plan(create("berth"), Settings()).replan(open_book(fleet(look), look), look.jobs)
 
@@ -260,8 +261,8 @@ def text_of(values: dict[str, str], **more: str) -> JobText:
 
 
 def test_a_pin_and_its_end_change_nodes_and_the_segment_alone() -> None:
-    values = dict(pinned(7, 0b11, "n1").segment or {})
-    written = changes.pin(text_of(values), Pin(("n2",), (0, 1), seats=False, values={**values, "nodes": "n2"}))
+    values = dict(pinned(7, 0b11, "n1").known.texts)
+    written = changes.pin(text_of(values), Pin(("n2",), (0, 1), seats=False, plan=JobPlan({**values, "nodes": "n2"})))
     back = changes.release(text_of(values), "why")
 
     assert set(written) == {"req_nodes", "admin_comment"}

@@ -61,7 +61,7 @@ def test_a_pin_moves_to_the_soonest_place_when_its_own_is_gone(changes: dict[str
 
 @pytest.mark.parametrize("policy", sorted(OURS))
 def test_on_a_cluster_without_nodes_all_jobs_wait(policy: str) -> None:
-    without = replace(waiting(7, "n1", 0b1), gpus=None, required=(), segment=None, wants_gpus=False)
+    without = replace(waiting(7, "n1", 0b1), gpus=None, required=(), plan=None, wants_gpus=False)
     look = reading([], [waiting(5, "n1", 0b11), waiting(6, "n1", 0b1, segment={"n": "2"}), without])
     plan = Plan(create(policy), Settings())
 

@@ -73,7 +73,7 @@ def test_a_place_that_looks_free_is_given_up_after_two_minutes(seconds: int, giv
 def test_room_is_left_for_the_first_forty_jobs_without_gpus() -> None:
     """Each of them needs all cores of a node."""
     nodes = [node(f"n{number}") for number in range(41)]
-    alone = replace(waiting(1, "n0", 0), required=(), segment=None, wants_gpus=False, cpus=32, mem=100)
+    alone = replace(waiting(1, "n0", 0), required=(), plan=None, wants_gpus=False, cpus=32, mem=100)
     jobs = [replace(alone, id=number) for number in range(1, 42)]
     look = reading(nodes, jobs)
     plan = Plan(BerthPolicy(), Settings())

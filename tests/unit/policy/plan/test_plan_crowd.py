@@ -102,7 +102,7 @@ def test_a_gang_waits_somewhat_longer_for_a_near_place_when_many_wait_for_its_gp
 
 def test_only_jobs_that_wait_for_gpus_and_nothing_else_are_a_crowd() -> None:
     held = [waiting(200 + number, "n2", FULL, submitted=int(NOW), reason="Dependency") for number in range(3)]
-    cpus = replace(waiting(210, "n2", 0, submitted=int(NOW)), required=(), segment=None, wants_gpus=False)
+    cpus = replace(waiting(210, "n2", 0, submitted=int(NOW)), required=(), plan=None, wants_gpus=False)
     [move] = gang_that_may_move(60, near_in=700, others=[*held, cpus])
 
     assert move.reason == "nearer nodes come free soon enough, and 61 jobs wait for room"

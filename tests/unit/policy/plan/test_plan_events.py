@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.flags import parse_locality
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.changes import Change, Move
@@ -95,7 +96,10 @@ def test_a_new_pin_that_slurm_shows_is_not_planned_again() -> None:
     world.full()
     [move] = moves(world.end(1))
     world.jobs[5] = replace(
-        world.jobs[5], required=("n1",), gpus=move.berth.mask, segment={**(world.jobs[5].segment or {}), "nodes": "n1"}
+        world.jobs[5],
+        required=("n1",),
+        gpus=move.berth.mask,
+        plan=JobPlan({**world.jobs[5].known.texts, "nodes": "n1"}),
     )
     look = world.read()
 
@@ -126,8 +130,8 @@ def test_no_gpu_is_promised_twice_whatever_ends(pins: list[tuple[int, int, int]]
     for place in ends:
         for move in moves(world.end(place + 1)):
             names = move.berth.names
-            segment = {**(move.job.segment or {}), "nodes": ",".join(names)}
-            world.jobs[move.job.id] = replace(move.job, required=names, gpus=move.berth.mask, segment=segment)
+            segment = {**move.job.known.texts, "nodes": ",".join(names)}
+            world.jobs[move.job.id] = replace(move.job, required=names, gpus=move.berth.mask, plan=JobPlan(segment))
         promised: dict[str, int] = {}
         for entry in world.plan.queue:
             if entry.start == 0.0:
@@ -392,12 +396,12 @@ def test_a_job_that_came_while_berthd_was_away_is_adopted_where_its_request_is_p
 ) -> None:
     found = moves(World([node("n1"), node("n2")], [unanswered(asked, count=count)]).full())
 
-    assert [move.adopted for move in found] == ([] if pinned is None else [pinned])
+    assert [move.adopted.texts for move in found] == ([] if pinned is None else [pinned])
 
 
 def test_a_job_that_berthd_left_to_slurm_is_not_adopted() -> None:
     job = unanswered("tres_per_job:gres/gpu:2")
-    job = replace(job, segment={**(job.segment or {}), "id": "0123456789abcdef"})
+    job = replace(job, plan=JobPlan({**job.known.texts, "id": "0123456789abcdef"}))
 
     assert World([node("n1")], [job]).full() == []
 

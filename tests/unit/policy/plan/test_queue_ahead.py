@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan import queue_ahead
@@ -117,8 +118,8 @@ def test_a_job_that_was_let_go_is_not_called_back() -> None:
     world = World(limit=60)
     [move] = moves_of(world.replan())
     small = world.jobs[1]
-    segment = {**(small.segment or {}), "nodes": "n1", "gpus": "0"}
-    world.jobs[1] = replace(small, required=("n1",), gpus=move.berth.mask, limit=20 * HOUR, segment=segment)
+    segment = {**small.known.texts, "nodes": "n1", "gpus": "0"}
+    world.jobs[1] = replace(small, required=("n1",), gpus=move.berth.mask, limit=20 * HOUR, plan=JobPlan(segment))
     assert moves_of(world.replan(NOW + 1)) == []
     assert world.start_of_small() == 0.0
 

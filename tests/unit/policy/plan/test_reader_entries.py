@@ -8,6 +8,7 @@ import pytest
 
 from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.waiting_jobs import Reader, Waiting, ours
 from policy.request.demand import A_YEAR
@@ -30,7 +31,7 @@ def read(job: JobFacts, at: float = NOW) -> Waiting:
 def without_answer(asked: str, **changes: object) -> JobFacts:
     """A job that came while berthd did not answer: the plugin wrote what it asked, and no more."""
     facts: dict[str, Any] = {"required": (), "gpus": None, "mem": 100, **changes}
-    return replace(waiting(9, "n1", 1), **facts, segment={"state": "passed", "asked": asked})
+    return replace(waiting(9, "n1", 1), **facts, plan=JobPlan({"state": "passed", "asked": asked}))
 
 
 # What is kept between two looks.
@@ -95,7 +96,7 @@ def test_a_job_that_got_no_answer_is_planned_by_what_it_asked(
 
     assert ours(job)
     assert (entry.demand.n, entry.demand.k, entry.demand.cpus, entry.demand.mem) == needs
-    assert [entry.adopted[key] for key in ("n", "k", "cpus", "mem")] == [str(number) for number in needs]
+    assert [entry.adopted.texts[key] for key in ("n", "k", "cpus", "mem")] == [str(number) for number in needs]
 
 
 @pytest.mark.parametrize(
@@ -117,14 +118,14 @@ def test_what_is_not_clear_stays_slurms(asked: str, changes: dict[str, object]) 
 
 def test_only_a_pin_that_nobody_has_changed_is_planned_on() -> None:
     job = waiting(9, "n1", 0b11)
-    later = replace(job, gpus=None, required=(), segment={"state": "later", "asked": "req_nodes:n[2-3]"})
+    later = replace(job, gpus=None, required=(), plan=JobPlan({"state": "later", "asked": "req_nodes:n[2-3]"}))
 
     assert ours(job)
     assert not ours(replace(job, required=("n2",)))
     assert not ours(replace(job, gpus=None))
     assert not ours(replace(job, state="RUNNING"))
-    assert not ours(replace(job, segment=None))
-    assert not ours(replace(job, segment={**(job.segment or {}), "state": "released"}))
+    assert not ours(replace(job, plan=None))
+    assert not ours(replace(job, plan=JobPlan({**job.known.texts, "state": "released"})))
     assert ours(replace(later, required=("n2", "n3")))
     assert not ours(later)
     assert not ours(replace(later, required=("n2", "n3"), gpus=1))
@@ -161,8 +162,8 @@ def test_its_wait_counts_from_when_it_waits_only_for_room() -> None:
 
     assert read(replace(held, reason="Resources")).until == SUBMITTED + 300
     assert read(replace(held, reason="Resources", begin=int(NOW) - 20)).until == NOW + 280
-    told = {**(held.segment or {}), "until": str(int(NOW) + 400)}
-    assert read(replace(held, reason="Resources", segment=told)).until == NOW + 400
+    told = {**held.known.texts, "until": str(int(NOW) + 400)}
+    assert read(replace(held, reason="Resources", plan=JobPlan(told))).until == NOW + 400
 
 
 def test_at_the_end_of_its_wait_it_needs_no_level_any_more() -> None:

@@ -162,7 +162,7 @@ class Notes:
 
     def __init__(self, jobs: Iterable[JobFacts], changed: Mapping[int, str] = MappingProxyType({})) -> None:
         self.said: dict[int, dict[str, str]] = {}
-        self.texts = {job.id: segment.put("", job.segment or {}) for job in jobs} | dict(changed)
+        self.texts = {job.id: segment.put("", job.known.texts) for job in jobs} | dict(changed)
 
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, "PENDING", 0, self.texts[job_id], "", "", "", "")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.history.runtime import Prediction
 from policy.plan.relocation.remaining import EndedRuns, left_of
@@ -79,5 +80,5 @@ def test_neither_a_job_that_waits_again_nor_the_rest_of_a_moved_one_tells_how_lo
 def test_what_a_moved_job_ran_before_its_move_counts() -> None:
     known = learned(10_000)
     fresh = job(99, 60)
-    moved = replace(fresh, segment={"moves": str(int(NOW - 9_000))})
+    moved = replace(fresh, plan=JobPlan({"moves": str(int(NOW - 9_000))}))
     assert known.left(moved, NOW, 1.0) < known.left(fresh, NOW, 1.0) - 5_000

@@ -15,7 +15,7 @@ from policy.formats import segment
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobText, Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.book import Book
 from policy.plan.changes import Move
 from policy.plan.share_packing import ALIKE, place
@@ -122,10 +122,15 @@ def test_on_gpus_of_another_model_its_memory_counts_anew() -> None:
     berth, _ = small.soonest(read.demand, BerthPolicy())
 
     after = moved(Move(job, berth, 0.0, "it can start there"), NOW)
-    assert (berth.percent, after["share"], after["asked_share"], after["granted"]) == (25, "25", "1", "12288")
+    assert (berth.percent, after.texts["share"], after.texts["asked_share"], after.texts["granted"]) == (
+        25,
+        "25",
+        "1",
+        "12288",
+    )
     pinned = changes.pin(
-        JobText(7, "PENDING", 0, segment.put("", dict(job.segment or {})), "", "", "", ""),
-        Pin(berth.names, berth.gpus, seats=False, values=after, share=25),
+        JobText(7, "PENDING", 0, segment.put("", job.known.texts), "", "", "", ""),
+        Pin(berth.names, berth.gpus, seats=False, plan=after, share=25),
     )
     assert pinned["tres_per_node"] == "gres/shard:g0:25"
     assert "share=25 asked_share=1 mem=12288 way=mps" in pinned["extra"]
@@ -137,7 +142,7 @@ def test_a_job_of_the_release_before_is_counted_anew_when_it_gets_a_place() -> N
     demand = Reader(opened.fleet).read(old, NOW).demand
     berth, _ = opened.soonest(demand, BerthPolicy())
     after = moved(Move(old, berth, 0.0, "it can start there"), NOW)
-    assert (after["share"], after["asked_share"]) == ("100", "1")
+    assert (after.texts["share"], after.texts["asked_share"]) == ("100", "1")
 
 
 def test_without_a_word_about_memory_the_node_is_told_what_the_plan_counts() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.changes import Change, Evict, Move
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
@@ -18,7 +19,7 @@ OTHERS = running(9, "n1", 0xFE, 9_000)
 WHOLE: dict[str, object] = {"share": 0, "segment": {"whole": "1"}}
 
 
-def planned(waits: JobFacts, guests: list[JobFacts]) -> tuple[list[dict[str, str]], list[int]]:
+def planned(waits: JobFacts, guests: list[JobFacts]) -> tuple[list[JobPlan], list[int]]:
     """The pins that a job gets, and who has to go for it."""
     changes: list[Change] = plan([node("n1", used=0xFE, seats_used=len(guests))], [OTHERS, *guests, waits])
     pins = [moved(one, NOW) for one in changes if isinstance(one, Move) and one.job.id == waits.id]
@@ -68,5 +69,5 @@ def test_one_that_moves_to_such_a_gpu_asks_for_it_whole() -> None:
     nodes = [node("n1", used=0xFE, seats_used=1), node("n2", used=0xFF, shared=(60,) * 8)]
     changes = plan(nodes, [OTHERS, *GUESTS, *full, away])
     [values] = [moved(one, NOW) for one in changes if isinstance(one, Move)]
-    assert (values["nodes"], values["gpus"], values["whole"]) == ("n1", "0", "1")
+    assert (values.texts["nodes"], values.texts["gpus"], values.texts["whole"]) == ("n1", "0", "1")
     assert [one.job.id for one in changes if isinstance(one, Evict)] == [1]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from policy.daemon.write.pins import Pins
 from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.changes import Change, Move, Release, parts_given_up
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
@@ -68,7 +69,7 @@ def test_it_moves_to_where_its_part_is_free_now() -> None:
 
     assert (move.berth.names, move.berth.gpus, move.start) == (("n2",), (3,), 0.0)
     values = moved(move, NOW)
-    assert (values["share"], values["seats"], "whole" in values) == ("60", "0", False)
+    assert (values.texts["share"], values.texts["seats"], "whole" in values.texts) == ("60", "0", False)
 
 
 def test_until_its_part_is_free_it_asks_for_the_gpu_whole() -> None:
@@ -79,7 +80,7 @@ def test_until_its_part_is_free_it_asks_for_the_gpu_whole() -> None:
     [move] = moves(replan(nodes, jobs))
 
     assert (move.berth.gpus, move.start) == ((0,), NOW + 500)
-    assert (moved(move, NOW)["whole"], moved(move, NOW)["seats"]) == ("1", "1")
+    assert (moved(move, NOW).texts["whole"], moved(move, NOW).texts["seats"]) == ("1", "1")
 
 
 def test_when_its_part_comes_free_it_asks_for_just_that() -> None:
@@ -88,7 +89,7 @@ def test_when_its_part_comes_free_it_asks_for_just_that() -> None:
 
     [move] = moves(replan(nodes, jobs))
 
-    assert (move.berth.gpus, move.start, moved(move, NOW)["seats"]) == ((0,), 0.0, "0")
+    assert (move.berth.gpus, move.start, moved(move, NOW).texts["seats"]) == ((0,), 0.0, "0")
 
 
 @pytest.mark.parametrize("reason", ["Dependency", "JobHeldUser", "QOSMaxJobsPerUserLimit"])
@@ -106,7 +107,9 @@ def test_one_that_begins_at_a_time_asks_for_its_part_before_slurm_starts_it(seco
 
     found = moves(replan([node("n1")], [job]))
 
-    assert [(move.berth.gpus, move.start, moved(move, NOW)["seats"]) for move in found] == [((0,), 0.0, "0")] * asks
+    assert [(move.berth.gpus, move.start, moved(move, NOW).texts["seats"]) for move in found] == [
+        ((0,), 0.0, "0")
+    ] * asks
 
 
 def test_what_was_planned_is_not_written_again_before_slurm_shows_it() -> None:
@@ -250,7 +253,7 @@ def test_a_node_that_failed_a_job_is_avoided_for_a_time() -> None:
     assert moves(replan(nodes, [job, running(9, "n2", 0xFF, 9_000)], plan, NOW))[0].berth.names == ("n2",)
     [move] = moves(replan([node("n1"), node("n2")], [job]))
     assert (move.berth.names, move.start) == (("n2",), 0.0)
-    assert nodes_avoided(job.segment or {}, NOW + 61) == {}
+    assert nodes_avoided(job.known, NOW + 61) == {}
     assert replan([node("n1"), node("n2")], [job], plan, NOW + 61) == []
 
 
@@ -364,7 +367,7 @@ class World:
             user=user, share=int(decision.fields.get("share", "0")), limit=minutes * 60, priority=priority,
             reason="Resources" if may_start else "Dependency", submitted=int(self.at),
         )  # fmt: skip
-        self.jobs[number] = replace(self.jobs[number], segment={**values, "id": NONCE})
+        self.jobs[number] = replace(self.jobs[number], plan=JobPlan({**values, "id": NONCE}))
 
     def replan(self) -> None:
         look = self.read()
@@ -381,13 +384,13 @@ class World:
     def obey(self, move: Move) -> None:
         job = self.jobs[move.job.id]
         values = moved(move, self.at)
-        share = 0 if "whole" in values else int(values.get("share", "0"))
+        share = 0 if "whole" in values.texts else int(values.texts.get("share", "0"))
         if job.state != "PENDING" or (share and not self.kept_out.isdisjoint(move.berth.names)):
             if move.job.share:
                 self.kept_out.update(move.job.required)
             self.plan.reread(job.id)
             return
-        self.jobs[job.id] = replace(job, required=move.berth.names, gpus=move.berth.mask, share=share, segment=values)
+        self.jobs[job.id] = replace(job, required=move.berth.names, gpus=move.berth.mask, share=share, plan=values)
         self.start()
 
     def start(self) -> None:
@@ -446,7 +449,7 @@ class World:
                 packed_here = [job for job in here if job.share]
                 assert len(here) <= 1 or len(packed_here) == len(here), "a whole-GPU job beside another"
                 assert sum(job.share for job in packed_here) <= 100
-                granted = [(job.segment or {}).get("gpu_mem") for job in packed_here]
+                granted = [job.known.texts.get("gpu_mem") for job in packed_here]
                 room = GPU_MIB - self.sharing.gpu_mem_reserve
                 total = sum(
                     int(asked) if asked else room * job.share // 100

@@ -14,7 +14,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.plan.answer.segment_values import moved
+from policy.plan.answer.plan_values import moved
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.plan import Plan
@@ -129,7 +129,12 @@ def test_a_waiting_job_takes_gpus_that_come_free_on_two_nodes() -> None:
     assert (move.berth.names, move.berth.gpus, move.start) == (("n1", "n2"), (7,), 0.0)
     assert move.reason == "it can start now on 2 nodes"
     written = moved(move, NOW)
-    assert (written["n"], written["k"], written["mem"], written["nodes"]) == ("2", "1", "100", "n1,n2")
+    assert (written.texts["n"], written.texts["k"], written.texts["mem"], written.texts["nodes"]) == (
+        "2",
+        "1",
+        "100",
+        "n1,n2",
+    )
 
 
 def test_it_waits_for_one_node_that_comes_soon_and_says_so() -> None:
@@ -164,7 +169,7 @@ def test_a_job_on_two_nodes_may_come_back_to_one() -> None:
 
     assert isinstance(move, Move)
     assert move.berth.names == ("n3",)
-    assert moved(move, NOW)["n"] == "1"
+    assert moved(move, NOW).texts["n"] == "1"
 
 
 def test_a_job_whose_pin_was_just_written_counts_on_its_new_nodes() -> None:

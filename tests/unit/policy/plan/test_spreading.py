@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policy.cluster.fleet import Fleet
 from policy.formats import segment
 from policy.formats.errors import FormatError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.registry import create
 from policy.plan.changes import Change, Move, Release
@@ -56,7 +57,7 @@ def test_a_job_that_fits_on_no_node_now_keeps_its_request_and_may_start_on_two(m
 
     assert on_several(decision)
     found = values(decision)
-    assert (found["state"], found[spread.OPEN], found[spread.KEY]) == ("later", "1", "1:100:0")
+    assert (found["state"], found["open"], found["spread"]) == ("later", "1", "1:100:0")
     assert (found["n"], found["k"]) == ("1", "4")
 
 
@@ -131,14 +132,14 @@ def test_cpus_and_memory_are_needed_on_each_node() -> None:
 def test_where_slurm_may_preempt_it_keeps_its_request() -> None:
     decision = answer(FULL, FULL, settings=Settings(pin_ahead=False))
 
-    assert (decision.verb, values(decision)[spread.OPEN]) == ("pass", "1")
+    assert (decision.verb, values(decision)["open"]) == ("pass", "1")
 
 
 def test_a_site_that_only_watches_notes_it_alone() -> None:
     assert values(only_watch(answer(FIVE, SEVEN)))["state"] == "observed"
 
 
-WAITS = {"k": "4", "gpus": "0,1,2,3", "asked": "tres_per_job:gres/gpu:4", spread.KEY: "1:100:0"}
+WAITS = {"k": "4", "gpus": "0,1,2,3", "asked": "tres_per_job:gres/gpu:4", "spread": "1:100:0"}
 
 
 def replan(plan: Plan, masks: tuple[int, ...], job: JobFacts, at: float = NOW) -> list[Change]:
@@ -156,7 +157,7 @@ def pinned(job_id: int = 9, **changes: str) -> JobFacts:
 
 
 def opened(**changed: str) -> JobFacts:
-    told = {"state": "later", "nodes": "", "gpus": "", spread.OPEN: "1"}
+    told = {"state": "later", "nodes": "", "gpus": "", "open": "1"}
     return waiting(9, "", 0, required=(), segment={**WAITS, **told, **changed})
 
 
@@ -247,7 +248,7 @@ def test_given_back_it_asks_as_its_user_did(n: int) -> None:
         "req_nodes": "",
     }
     told = segment.fields(found["admin_comment"]) or {}
-    assert (told["state"], told[spread.OPEN]) == ("later", "1")
+    assert (told["state"], told["open"]) == ("later", "1")
 
 
 @settings(max_examples=examples(200))
@@ -287,14 +288,14 @@ def test_the_request_that_may_be_spread() -> None:
 
 
 def test_pinned_again_it_has_the_nodes_of_its_place_alone() -> None:
-    body = {**WAITS, "state": "later", spread.OPEN: "1"}
+    body = {**WAITS, "state": "later", "open": "1"}
     job = JobText(9, "PENDING", 1000, f"[berth/1 {segment.body(body)}]", "", "", "", "gres/gpu:4")
     values = {**WAITS, "state": "waiting", "nodes": "n1", "cpus": "1"}
 
-    found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, values=values))
+    found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, plan=JobPlan(values)))
 
     assert (found["node_count"], found["min_cpus"], found["tres_per_job"], found["req_nodes"]) == ("1", "1", "", "n1")
-    assert spread.OPEN not in (segment.fields(found["admin_comment"]) or {})
+    assert "open" not in (segment.fields(found["admin_comment"]) or {})
 
 
 @pytest.mark.parametrize("text", ["1", "1:2", "1:2:x", "1:2:3:4"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from policy.cluster.fleet import Fleet
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.plan.changes import Change, Move, Release
 from policy.plan.plan import Plan
@@ -53,7 +54,7 @@ def test_a_job_of_tasks_keeps_its_request_and_may_start_on_two_nodes(fields: dic
     decision = answer(FIVE, SEVEN, **fields)
 
     assert on_several(decision)
-    assert (values(decision)[spread.OPEN], values(decision)[spread.KEY]) == ("1", needs)
+    assert (values(decision)["open"], values(decision)["spread"]) == ("1", needs)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_to_which_no_later_pin_would_fit_is_left_to_slurm(fields: dict[str, str]
 
     if fields.get("min_nodes"):
         assert on_several(decision)
-        assert spread.KEY not in values(decision)
+        assert "spread" not in values(decision)
     else:
         assert (on_several(decision), values(decision)["state"]) == (True, "passed")
 
@@ -160,8 +161,8 @@ def test_what_a_read_value_says_is_what_was_written() -> None:
         assert spread.write(spread.read(value)) == value
 
 
-WAITS = {"k": "4", "gpus": "0,1,2,3", "asked": "tres_per_job:gres/gpu:4", spread.KEY: "1:100:0:4:1:100:0:0:0"}
-EACH = {**WAITS, "asked": "tres_per_task:cpu=2,gres/gpu=1", spread.KEY: "2:200:0:4:2:200:1:0:0"}
+WAITS = {"k": "4", "gpus": "0,1,2,3", "asked": "tres_per_job:gres/gpu:4", "spread": "1:100:0:4:1:100:0:0:0"}
+EACH = {**WAITS, "asked": "tres_per_task:cpu=2,gres/gpu=1", "spread": "2:200:0:4:2:200:1:0:0"}
 
 
 def pinned(job_id: int = 9, told: dict[str, str] | None = None, **facts: object) -> JobFacts:
@@ -217,11 +218,11 @@ def test_given_back_a_job_of_gpus_for_each_task_asks_as_its_user_did() -> None:
         "tres_per_task": "cpu=2,gres/gpu=1",
         "node_count": "1-4",
     }
-    assert (segment.fields(found["admin_comment"]) or {})[spread.OPEN] == "1"
+    assert (segment.fields(found["admin_comment"]) or {})["open"] == "1"
 
 
 def test_given_back_a_job_on_some_nodes_has_as_many() -> None:
-    told = {**WAITS, spread.KEY: "2:100:0:0:0:0:0:0:2", "n": "2", "k": "2"}
+    told = {**WAITS, "spread": "2:100:0:0:0:0:0:0:2", "n": "2", "k": "2"}
     found = changes.release(text_of(told), "it can start now", for_now=True)
 
     assert found is not None
@@ -230,11 +231,11 @@ def test_given_back_a_job_on_some_nodes_has_as_many() -> None:
 
 @pytest.mark.parametrize(("needs", "each"), [(WAITS, None), (EACH, "")])
 def test_pinned_again_a_job_of_tasks_keeps_their_cpus(needs: dict[str, str], each: str | None) -> None:
-    body = {**needs, "state": "later", spread.OPEN: "1"}
+    body = {**needs, "state": "later", "open": "1"}
     job = JobText(9, "PENDING", 1000, f"[berth/1 {segment.body(body)}]", "", "", "", "gres/gpu:4")
     told = {**needs, "state": "waiting", "nodes": "n1", "cpus": "4"}
 
-    found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, values=told))
+    found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, plan=JobPlan(told)))
 
     assert (found["node_count"], found["tres_per_job"], "min_cpus" in found) == ("1", "", False)
     assert found.get("tres_per_task") == each
@@ -244,12 +245,12 @@ def array(told: dict[str, str], tasks: str = "1-3", at_once: int | None = None) 
     return pinned(told=told, state="ARRAY", array=9, tasks=tasks, at_once=at_once)
 
 
-ALONE = {**WAITS, spread.KEY: "1:100:0"}
+ALONE = {**WAITS, "spread": "1:100:0"}
 
 
 def test_an_array_waits_with_one_place_when_it_comes() -> None:
     assert not on_several(answer(FIVE, SEVEN, array="1-3", min_cpus="1"))
-    assert values(answer(FIVE, SEVEN, array="1-3", min_cpus="1"))[spread.KEY] == "1:100:0"
+    assert values(answer(FIVE, SEVEN, array="1-3", min_cpus="1"))["spread"] == "1:100:0"
 
 
 @pytest.mark.parametrize("told", [ALONE, WAITS])
@@ -269,7 +270,7 @@ def test_a_task_is_let_go_once_and_keeps_its_gpus_until_slurm_shows_it() -> None
 
 
 def test_the_last_task_is_left_so_while_there_is_room() -> None:
-    told = {**ALONE, "state": "later", "nodes": "", "gpus": "", spread.OPEN: "1"}
+    told = {**ALONE, "state": "later", "nodes": "", "gpus": "", "open": "1"}
     last = waiting(9, "", 0, required=(), segment=told, state="ARRAY", array=9, tasks="3")
     plan = Plan(POLICY, Settings())
 
@@ -286,7 +287,7 @@ def test_tasks_that_may_not_run_at_the_same_time_wait() -> None:
 
 def test_what_keeps_one_task_keeps_the_others() -> None:
     plan, rest = Plan(POLICY, Settings()), array(ALONE, "2-3")
-    told = {**ALONE, "state": "later", "nodes": "", "gpus": "", spread.OPEN: "1"}
+    told = {**ALONE, "state": "later", "nodes": "", "gpus": "", "open": "1"}
     task = waiting(11, "", 0, required=(), segment=told, array=9, task=1)
     assert replan(plan, world((FIVE, SEVEN), task, rest)) == []
 

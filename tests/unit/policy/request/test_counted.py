@@ -13,6 +13,7 @@ import pytest
 from policy.cli.doctor_models import by_model, nothing
 from policy.daemon.write.pinned import COUNTED, PINNED, listed
 from policy.formats import segment, wire
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.plan.tracker import open_book
@@ -62,7 +63,7 @@ def test_a_place_is_counted_on_each_of_its_nodes() -> None:
 def test_a_new_place_leaves_the_users_own_licences(present: str, wanted: dict[str, int], changed: str | None) -> None:
     assert counted.change(present, wanted) == changed
     job = JobText(7, "PENDING", USER, "", "", "", "gres/gpu:1", "", licenses=present)
-    pin = Pin(("n2",), (0,), seats=False, values={"state": "placed"}, licenses=wanted)
+    pin = Pin(("n2",), (0,), seats=False, plan=JobPlan({"state": "placed"}), licenses=wanted)
     assert changes.pin(job, pin).get("licenses") == changed
     assert "licenses" not in changes.pin(job, replace(pin, licenses=None))
 

@@ -7,6 +7,8 @@ import pytest
 from policy.cluster.fit import on_fleet
 from policy.formats import split_text
 from policy.formats.errors import FormatError
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import SPLITS
 from policy.formats.split_text import Split
 from policy.request import splits
 from policy.request.demand import Demand
@@ -122,12 +124,13 @@ def test_a_demand_changes_to_another_split_and_back() -> None:
 
 def test_the_segment_keeps_the_splits() -> None:
     demand = demand_of(tres_per_job="gres/gpu:4", min_cpus="1", mem_per_tres="gres/gpu:1000", **LEAF)
-    written = splits.text(demand)
+    written = splits.kept(demand)
 
-    assert written == {"splits": "1:4000,2:2000,4:1000"}
-    assert split_text.parse(written["splits"]) == (Split(1, 4_000), Split(2, 2_000), Split(4, 1_000))
-    assert split_text.on({"n": "1", "k": "4", "mem": "4000", **written}, 2) == {"n": "2", "k": "2", "mem": "2000"}
-    assert split_text.on({"n": "1", "k": "4"}, 2) == {}
+    assert written.texts == {"splits": "1:4000,2:2000,4:1000"}
+    assert written[SPLITS] == (Split(1, 4_000), Split(2, 2_000), Split(4, 1_000))
+    plan = JobPlan({"n": "1", "k": "4", "mem": "4000", **written.texts})
+    assert splits.laid_on(plan, 2).texts == {"n": "2", "k": "2", "mem": "2000"}
+    assert not splits.laid_on(JobPlan({"n": "1", "k": "4"}), 2)
 
 
 @pytest.mark.parametrize("value", ["0:5", "x", "1:y", "-1:5"])

@@ -8,6 +8,7 @@ import pytest
 
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Memory, Reservation
 from policy.plan.waiting_jobs import ours
 from policy.slurm import changes, fields
@@ -109,8 +110,8 @@ def test_jobs_are_read_with_the_gpus_of_their_pins(gateway: CommandGateway) -> N
     found = {(job.state, job.nodes, job.required): job for job in jobs}
     waits = found["PENDING", (), ("n2",)]
     assert (waits.gpus, waits.reason, waits.limit) == (0xFF, "Resources", 300)
-    assert waits.segment is not None
-    assert waits.segment["state"] == "waiting"
+    assert waits.plan is not None
+    assert waits.known.texts["state"] == "waiting"
     # salloc's job is pinned by job, not by node.
     assert found["RUNNING", ("n3",), ("n3",)].gpus == 0b11
     array = next(job for job in jobs if job.state == "ARRAY")
@@ -180,8 +181,8 @@ def test_what_is_pinned_is_found_whatever_a_job_is_called(folder: Path, name: st
 def test_nonces_are_seen_once_slurm_shows_the_job(gateway: CommandGateway) -> None:
     reading = gateway.read(ended=False)
 
-    segments = [job.segment for job in reading.jobs if job.segment]
-    assert reading.seen == {segment["id"] for segment in segments}
+    plans = [job.plan for job in reading.jobs if job.plan]
+    assert reading.seen == {plan.texts["id"] for plan in plans}
     assert len(reading.seen) == 4
 
 
@@ -236,7 +237,7 @@ def test_an_admin_comment_that_poses_as_a_job_is_only_a_comment(folder: Path) ->
     jobs = recorded_gateway(folder).read(ended=False).jobs
 
     assert len(jobs) == len({line.partition("|~")[0] for line in lines})
-    assert all(job.segment is None or job.segment["id"] for job in jobs)
+    assert all(job.plan is None or job.known.texts["id"] for job in jobs)
 
 
 def test_texts_with_bytes_that_are_no_text_come_back_as_they_were(folder: Path, gateway: CommandGateway) -> None:
@@ -245,7 +246,7 @@ def test_texts_with_bytes_that_are_no_text_come_back_as_they_were(folder: Path, 
     change(folder, job_id, admin_comment="a OOPS", extra="b OOPS", name="c OOPS")
     file.write_bytes(file.read_bytes().replace(b"OOPS", b"\xff\xfe"))
 
-    gateway.annotate(job_id, {"state": "noted"})
+    gateway.annotate(job_id, JobPlan({"state": "noted"}))
 
     assert updates(folder)[0]["AdminComment"] == "a \udcff\udcfe[berth/1 state=noted]"
 
@@ -307,7 +308,7 @@ def test_a_pin_of_a_job_that_may_be_split_says_its_nodes_and_cpus(folder: Path, 
     job_id = pinned(folder)
     values = {"state": "placed", "n": "2", "k": "1", "cpus": "3", "mem": "500", "splits": "1:1000,2:500"}
 
-    gateway.pin(job_id, Pin(("n1", "n2"), (0,), seats=False, values=values))
+    gateway.pin(job_id, Pin(("n1", "n2"), (0,), seats=False, plan=JobPlan(values)))
     assert updates(folder)[-1]["NumNodes"] == "2-2"
     assert updates(folder)[-1]["NumCPUs"] == "6"
 
@@ -340,15 +341,15 @@ def test_what_another_writes_after_the_reading_stays(folder: Path, gateway: Comm
         if state == "placed":
             gateway.pin(job_id, place(state))
         elif state == "noted":
-            gateway.annotate(job_id, {"state": state})
+            gateway.annotate(job_id, JobPlan({"state": state}))
         else:
-            gateway.park(job_id, {"state": state}, 60)
+            gateway.park(job_id, JobPlan({"state": state}), 60)
         assert updates(folder)[-1]["AdminComment"] == f"not {state} [berth/1 state={state}]"
     assert updates(folder)[0]["Extra"] == "theirs[berth/1 nodes=n3 gpus=0]"
 
 
 def place(state: str) -> Pin:
-    return Pin(("n3",), (0,), seats=False, values={"state": state})
+    return Pin(("n3",), (0,), seats=False, plan=JobPlan({"state": state}))
 
 
 def test_a_task_is_written_to_by_its_name_because_its_number_may_be_the_arrays(folder: Path) -> None:
@@ -360,10 +361,10 @@ def test_a_task_is_written_to_by_its_name_because_its_number_may_be_the_arrays(f
     file.write_text(json.dumps(answer))
     gateway = recorded_gateway(folder)
 
-    gateway.annotate(job_id, {"state": "noted"})
+    gateway.annotate(job_id, JobPlan({"state": "noted"}))
     gateway.requeue(job_id)
     gateway.requeue("50_7")
-    gateway.delay(job_id, {"state": "noted"}, 60)
+    gateway.delay(job_id, JobPlan({"state": "noted"}), 60)
 
     lines = [json.loads(line) for line in (folder / "updates").read_text().splitlines()]
     assert [line[0] for line in lines] == ["JobId=50_4", "50_4", "50_7", "JobId=50_4"]
@@ -374,7 +375,7 @@ def test_a_pin_keeps_foreign_text_and_the_form_of_the_request(folder: Path, gate
     job_id = pinned(folder)
     change(folder, job_id, admin_comment="site [x] [berth/1 k=8 n=1] tail ", extra="mine")
 
-    gateway.pin(job_id, Pin(("n3",), (0, 5), seats=True, values={"state": "placed", "why": "best of 2"}))
+    gateway.pin(job_id, Pin(("n3",), (0, 5), seats=True, plan=JobPlan({"state": "placed", "why": "best of 2"})))
 
     assert updates(folder) == [
         {
@@ -391,8 +392,8 @@ def test_a_later_pin_in_a_hurry_knows_what_the_first_one_excluded(folder: Path, 
     job_id = pinned(folder)
     change(folder, job_id, admin_comment="", extra="")
 
-    gateway.pin(job_id, Pin(("n3",), (0,), seats=False, values={"state": "placed"}, others="n[1-2,4]"))
-    gateway.pin(job_id, Pin(("n4",), (0,), seats=False, values={"state": "placed"}, others="n[1-3]"))
+    gateway.pin(job_id, Pin(("n3",), (0,), seats=False, plan=JobPlan({"state": "placed"}), others="n[1-2,4]"))
+    gateway.pin(job_id, Pin(("n4",), (0,), seats=False, plan=JobPlan({"state": "placed"}), others="n[1-3]"))
     assert [update["ExcNodeList"] for update in updates(folder)] == ["n[1-2,4]", "n[1-3]"]
 
 
@@ -400,7 +401,7 @@ def test_a_job_without_a_script_is_pinned_by_job(folder: Path, gateway: CommandG
     job_id = pinned(folder)
     change(folder, job_id, tres_per_job="gres/gpu:g0:2", tres_per_node="")
 
-    gateway.pin(job_id, Pin(("n3", "n4"), (0, 5), seats=False, values={}))
+    gateway.pin(job_id, Pin(("n3", "n4"), (0, 5), seats=False, plan=JobPlan({})))
     [update] = updates(folder)
 
     assert update["TresPerJob"] == "gres/gpu:g0:2,gres/gpu:g5:2"
@@ -411,7 +412,7 @@ def test_a_job_that_no_plugin_saw_is_pinned_by_node(folder: Path, gateway: Comma
     job_id = pinned(folder)
     change(folder, job_id, tres_per_job="gres/gpu:2", tres_per_node="")
 
-    gateway.pin(job_id, Pin(("n3",), (0, 5), seats=False, values={}))
+    gateway.pin(job_id, Pin(("n3",), (0, 5), seats=False, plan=JobPlan({})))
     [update] = updates(folder)
 
     assert (update["TresPerNode"], update["TresPerJob"]) == ("gres/gpu:g0:1,gres/gpu:g5:1", "")
@@ -421,7 +422,7 @@ def test_a_job_that_started_is_not_pinned(folder: Path, gateway: CommandGateway)
     job_id = pinned(folder, "RUNNING")
 
     with pytest.raises(SlurmError, match="running"):
-        gateway.pin(job_id, Pin(("n3",), (0,), seats=True, values={}))
+        gateway.pin(job_id, Pin(("n3",), (0,), seats=True, plan=JobPlan({})))
 
     assert not (folder / "updates").exists()
 
@@ -563,7 +564,7 @@ def test_whom_slurm_refused_at_the_submission_is_told_by_its_record() -> None:
         waiting(1, "n1", 1, state="FAILED", reason="BadConstraints"),
         waiting(2, "n1", 1, state="FAILED", reason="NonZeroExitCode"),
         waiting(3, "n1", 1, reason="BadConstraints"),
-        replace(waiting(4, "n1", 1, state="FAILED", reason="BadConstraints"), segment=None),
+        replace(waiting(4, "n1", 1, state="FAILED", reason="BadConstraints"), plan=None),
     ]
 
     assert fields.refused(jobs) == {f"{1:016x}"}

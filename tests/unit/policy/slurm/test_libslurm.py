@@ -10,6 +10,7 @@ import pytest
 
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, Reading
 from policy.slurm.by_library.libslurm import LibslurmGateway
 from policy.slurm.by_library.program import JobRecord, Program
@@ -21,7 +22,7 @@ from tests.unit.policy.slurm.stand_in import StandIn
 
 DATA = Path(__file__).parents[2] / "data"
 VERSIONS = ("24.11", "26.05")
-PLACE = Pin(("n3", "n4"), (0, 5), seats=True, values={"state": "placed", "why": "50 % [x]"})
+PLACE = Pin(("n3", "n4"), (0, 5), seats=True, plan=JobPlan({"state": "placed", "why": "50 % [x]"}))
 
 
 @pytest.fixture(params=VERSIONS)
@@ -51,7 +52,7 @@ def test_a_recorded_answer_is_read_as_facts(gateway: LibslurmGateway, stand_in: 
     assert (array.array, array.task, array.tasks, array.at_once) == (array.id, None, "1,3,5,7,9", 2)
     assert (array.reason, array.required, array.may_start) == ("Resources", ("n4",), True)
     waits = job(reading, state="PENDING")
-    assert waits.segment == {"state": "waiting", "id": "0123456789abcdef", "n": "1", "k": "2"}
+    assert waits.known.texts == {"state": "waiting", "id": "0123456789abcdef", "n": "1", "k": "2"}
     assert reading.seen == {"0123456789abcdef"}
     assert [node.gpus_used for node in reading.nodes] == [0b101, 0b11, 0, 0xFF]
     assert [(node.gpus, node.loose, node.seats, node.up) for node in reading.nodes] == [(8, 0, 8, True)] * 4
@@ -186,7 +187,7 @@ def test_what_another_writes_after_the_reading_stays(
         record[-2:] = ["billed [berth/1 state=waiting n=1 k=2] to 7", "theirs"]
         stand_in.answers("job", json.dumps(record))
         gateway.pin(one.id if one is waits else f"{array.id}_3", PLACE)
-        gateway.annotate(one.id, {"state": "noted"})
+        gateway.annotate(one.id, JobPlan({"state": "noted"}))
 
     pins = [line for line in stand_in.asked if line.startswith("update")]
     assert ["admin_comment=billed%20%5Bberth/1%20state=" in line and "%5D%20to%207" in line for line in pins] == [
@@ -350,10 +351,10 @@ def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandI
 
     assert gateway.release(waits.id, "because")
     assert not gateway.release(array.id, "because")
-    gateway.annotate(runs.id, {"state": "noted"})
+    gateway.annotate(runs.id, JobPlan({"state": "noted"}))
     gateway.requeue(runs.id)
     gateway.requeue("50_7")
-    gateway.delay(runs.id, {"state": "noted"}, 60)
+    gateway.delay(runs.id, JobPlan({"state": "noted"}), 60)
 
     changed = [line for line in stand_in.asked if line.startswith(("update", "requeue"))]
     released, noted, requeued, by_name, delayed = changed
@@ -377,7 +378,7 @@ def test_a_task_that_bears_its_arrays_number_is_named_alone(
     gateway.cancel(one.id)
     gateway.warn(one.id, "USR1")
     gateway.requeue(one.id)
-    gateway.annotate(one.id, {"state": "noted"}, requeue=True)
+    gateway.annotate(one.id, JobPlan({"state": "noted"}), requeue=True)
 
     name = f"{one.id}_3"
     asked = [line for line in stand_in.asked if not line.startswith(("read", "job", "config", "ping"))]

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts
 from policy.slurm.interface import Pin
 from tests.unit.pyslurm_world import RUNNING, Job, Stumbling, World, held, node, partition
 
 SEGMENT = "[berth/1 state=placed id=7 n=1 k=2 gpus=1,6]"
 ODD = b"x\xffy"
-PLACE = Pin(("n3",), (1, 6), seats=True, values={"state": "placed", "id": "7"})
+PLACE = Pin(("n3",), (1, 6), seats=True, plan=JobPlan({"state": "placed", "id": "7"}))
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_a_running_job_holds_exact_gpus(world: World) -> None:
     [job] = reading.jobs
     assert (job.gpus, job.holds, job.nodes, job.required) == (0b100_0010, (0b100_0010,), ("n3",), ("n3",))
     assert (job.limit, job.start, job.end, job.mem, job.user) == (3_600, 2_000, 5_600, 100, 1000)
-    assert job.segment is not None
-    assert job.segment["id"] == "7"
+    assert job.plan is not None
+    assert job.known.texts["id"] == "7"
     assert reading.seen == {"7"}
     used = {one.name: (one.gpus_used, one.seats_used) for one in reading.nodes}
     assert used == {"n1": (0, 0), "n3": (0b100_0010, 0b100_0010)}
@@ -368,7 +369,7 @@ def test_annotate_and_requeue_are_one_call_each(world: World) -> None:
     world.shows(1, "RUNNING", admin_comment=f"mine {SEGMENT}")
     gateway = world.gateway()
     gateway.read(ended=False)
-    gateway.annotate(1, {"state": "noted"})
+    gateway.annotate(1, JobPlan({"state": "noted"}))
     gateway.requeue(1)
 
     assert world.written == [(1, {"admin_comment": b"mine [berth/1 state=noted]"}), (1, {"requeue": True})]

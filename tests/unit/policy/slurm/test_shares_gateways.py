@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from policy.formats.escape import unescape
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.slurm import fields
 from policy.slurm.by_command.recorded import recorded_gateway
@@ -22,7 +23,7 @@ DATA = Path(__file__).parents[2] / "data"
 SEGMENT = "[berth/1 state=placed id=7 n=1 k=1 share=30 gpu_mem=4096 way=mps whole=1]"
 VALUES = {"state": "placed", "id": "7", "n": "1", "k": "1", "share": "30", "gpu_mem": "4096", "way": "mps"}
 VALUES |= {"granted": "4096"}
-PLACE = Pin(("n3",), (5,), seats=False, values=VALUES, share=30)
+PLACE = Pin(("n3",), (5,), seats=False, plan=JobPlan(VALUES), share=30)
 
 
 @dataclass
@@ -136,7 +137,7 @@ def test_a_share_is_pinned_in_percent_and_the_node_is_told(case: Case) -> None:
 
 def test_until_its_place_is_free_the_request_is_for_the_gpu_whole(case: Case) -> None:
     read(case)
-    case.gateway.pin(case.waits, Pin(("n3",), (5,), seats=True, values={**VALUES, "whole": "1"}))
+    case.gateway.pin(case.waits, Pin(("n3",), (5,), seats=True, plan=JobPlan({**VALUES, "whole": "1"})))
 
     written = case.written()
     assert written["tres_per_node"] == "gres/gpu:g5:1,gres/seat:g5:1"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.slurm import changes
 from policy.slurm.by_command.command import CommandGateway
@@ -14,7 +15,7 @@ from policy.slurm.interface import Pin
 from tests.unit.policy_world import running
 
 DATA = Path(__file__).parents[2] / "data"
-PLACE = Pin(("n3",), (0, 5), seats=True, values={"state": "placed", "why": "50 % [x]"}, others="n[1-2]")
+PLACE = Pin(("n3",), (0, 5), seats=True, plan=JobPlan({"state": "placed", "why": "50 % [x]"}), others="n[1-2]")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from policy.daemon.passes.overviews import Moment, PlannedPlace, overview_of
 from policy.formats import segment
 from policy.formats.errors import DaemonError, FormatError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.report.rows import COLUMNS
 from policy.web.live import LiveSource
@@ -67,7 +68,7 @@ class StandInSlurm:
         self.asked += 1
         if self.fails:
             raise SlurmError("slurmctld does not answer")
-        values = next(one.segment for one in self.jobs if one.id == job_id) or {}
+        values = next(one.known.texts for one in self.jobs if one.id == job_id) or {}
         return JobText(job_id, "PENDING", 11, segment.put("", values), "", "", "", "")
 
     def config(self) -> Mapping[str, str]:
@@ -96,11 +97,11 @@ def test_events_are_what_changed_between_two_readings() -> None:
     assert source.moment(None).events == []
 
     slurm.jobs = [
-        replace(waits, segment={"pins": "1", "why": "sooner there"}),
-        replace(guest, state="PENDING", segment={"evicted": "1", "evicted_text": "an owner needs it"}),
+        replace(waits, plan=JobPlan({"pins": "1", "why": "sooner there"})),
+        replace(guest, state="PENDING", plan=JobPlan({"evicted": "1", "evicted_text": "an owner needs it"})),
     ]
     source.read()
-    slurm.jobs = [replace(waits, state="RUNNING", start=1_010, nodes=("n1",), holds=(1,), segment={"pins": "1"})]
+    slurm.jobs = [replace(waits, state="RUNNING", start=1_010, nodes=("n1",), holds=(1,), plan=JobPlan({"pins": "1"}))]
     source.read()
 
     events = [(one.kind, one.job, one.text) for one in source.moment(None).events]

@@ -15,6 +15,7 @@ from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.formats import segment
 from policy.formats.errors import SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.plan.answer.explain import rows
 from policy.site.config import Config
@@ -221,7 +222,7 @@ def test_it_stands_in_the_jobs_segment_and_in_berth_why() -> None:
     assert (found.write_one(), found.write_one()) == (5, None)
     assert (slurm.values["held"], slurm.values["held_text"]) == ("n1:server-ceiling", SENTENCE)
     assert {key: slurm.values[key] for key in PACKED} == PACKED
-    assert dict(rows(5, "RUNNING", slurm.values))["enforced"] == f"{SENTENCE} (n1:server-ceiling)"
+    assert dict(rows(5, "RUNNING", JobPlan(slurm.values)))["enforced"] == f"{SENTENCE} (n1:server-ceiling)"
     found.hear(word())
     assert found.write_one() is None
     assert slurm.done == ["annotate 5"]
@@ -229,12 +230,12 @@ def test_it_stands_in_the_jobs_segment_and_in_berth_why() -> None:
 
 def test_nodes_add_up_and_a_later_word_replaces_the_same_nodes() -> None:
     values = heard.held(
-        {**GUEST, "held": "n1:audit"}, {"n2": word("n2", "guard", "x"), "n1": word("n1", "a+dmem", "y")}
+        JobPlan({**GUEST, "held": "n1:audit"}), {"n2": word("n2", "guard", "x"), "n1": word("n1", "a+dmem", "y")}
     )
-    assert (values["held"], values["held_text"]) == ("n1:a+dmem,n2:guard", "y")
+    assert (values.texts["held"], values.texts["held_text"]) == ("n1:a+dmem,n2:guard", "y")
 
-    many = heard.held({}, {f"n{number}": word(f"n{number}") for number in range(30)})
-    assert many["held"].count(":") == MOST_NODES
+    many = heard.held(JobPlan({}), {f"n{number}": word(f"n{number}") for number in range(30)})
+    assert many.texts["held"].count(":") == MOST_NODES
 
 
 @pytest.mark.parametrize(
