@@ -52,14 +52,16 @@ def test_a_gpu_without_a_guest_is_taken_first() -> None:
 def test_while_the_guest_is_there_it_asks_for_the_whole_gpu(pinned: dict[str, object]) -> None:
     pins, leave = planned(packed_waiting(5, "n1", 0, 50, **pinned), GUESTS)
     assert leave == [1]
-    assert [(one["gpus"], one["seats"], one["whole"], one["state"]) for one in pins] == (
+    assert [(one.texts["gpus"], one.texts["seats"], one.texts["whole"], one.texts["state"]) for one in pins] == (
         [] if pinned else [("0", "1", "1", "waiting")]
     )
 
 
 def test_it_gets_its_part_when_the_guest_has_gone() -> None:
     pins, leave = planned(packed_waiting(5, "n1", 0, 50, **WHOLE), [])
-    assert [(one["gpus"], one["seats"], "whole" in one, one["state"]) for one in pins] == [("0", "0", False, "placed")]
+    assert [(one.texts["gpus"], one.texts["seats"], "whole" in one.texts, one.texts["state"]) for one in pins] == [
+        ("0", "0", False, "placed")
+    ]
     assert leave == []
 
 
