@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.formats import segment
+from policy.formats import plan_fields, segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
@@ -52,16 +52,18 @@ def test_a_gpu_without_a_guest_is_taken_first() -> None:
 def test_while_the_guest_is_there_it_asks_for_the_whole_gpu(pinned: dict[str, object]) -> None:
     pins, leave = planned(packed_waiting(5, "n1", 0, 50, **pinned), GUESTS)
     assert leave == [1]
-    assert [(one.texts["gpus"], one.texts["seats"], one.texts["whole"], one.texts["state"]) for one in pins] == (
-        [] if pinned else [("0", "1", "1", "waiting")]
-    )
+    assert [
+        (one[plan_fields.GPUS], one[plan_fields.SEATS], plan_fields.WHOLE in one, one[plan_fields.STATE])
+        for one in pins
+    ] == ([] if pinned else [((0,), True, True, plan_fields.WAITING)])
 
 
 def test_it_gets_its_part_when_the_guest_has_gone() -> None:
     pins, leave = planned(packed_waiting(5, "n1", 0, 50, **WHOLE), [])
-    assert [(one.texts["gpus"], one.texts["seats"], "whole" in one.texts, one.texts["state"]) for one in pins] == [
-        ("0", "0", False, "placed")
-    ]
+    assert [
+        (one[plan_fields.GPUS], one[plan_fields.SEATS], plan_fields.WHOLE in one, one[plan_fields.STATE])
+        for one in pins
+    ] == [((0,), False, False, plan_fields.PLACED)]
     assert leave == []
 
 
