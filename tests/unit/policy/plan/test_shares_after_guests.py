@@ -26,6 +26,11 @@ def planned(waits: JobFacts, guests: list[JobFacts]) -> tuple[list[JobPlan], lis
     return pins, [one.job.id for one in changes if isinstance(one, Evict)]
 
 
+def as_pinned(one: JobPlan) -> tuple[tuple[int, ...], bool, bool, str]:
+    """GPUs, seats, whether they are whole, and the state."""
+    return one[plan_fields.GPUS], one[plan_fields.SEATS], plan_fields.WHOLE in one, one[plan_fields.STATE]
+
+
 def test_at_its_submission_it_asks_for_the_whole_gpu_and_its_seat() -> None:
     asks = submit(tres_per_job="gres/gpu:1", gpus="1", **{"flag.gpu-share": "50"})
     there = book([node("n1", used=0xFE, seats_used=1)], [OTHERS, *GUESTS])
