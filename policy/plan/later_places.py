@@ -11,7 +11,7 @@ from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
 from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
 from policy.plan.book import Book
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.demand import Demand
 
 GATHER_EVERY = 5.0
@@ -255,8 +255,8 @@ class Outlook:
         memory, at = self._memory(entry), self._book.cluster.at
         if memory.refuses_since is None:
             memory.refuses_since = at
-        entry.refuses_until = memory.refuses_since + seconds
-        return at < entry.refuses_until
+        entry.last.refuses_until = memory.refuses_since + seconds
+        return at < entry.last.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
         """Tells whether the GPUs that a job is pinned to are clearly faster than those of `berth`."""

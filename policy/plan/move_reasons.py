@@ -5,7 +5,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth
 from policy.plan.book import Book
 from policy.plan.splitting import on_nodes
-from policy.plan.waiting_jobs import OF_ONE_PARTITION, Waiting, impossible
+from policy.plan.waiting import OF_ONE_PARTITION, Waiting, impossible
 from policy.request.demand import ELSEWHERE
 from topology.fabric import LEVELS
 
@@ -18,7 +18,7 @@ _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
 
 def relaxed(entry: Waiting, at: float) -> str:
     """Returns why a job may now take less than it asked for; empty if it may not, or has already taken less."""
-    if entry.insists is None or at < entry.until:
+    if entry.level.insists is None or at < entry.level.until:
         return ""
     level = entry.insisted_level
     if not _nearest_was_taken(entry, level):
@@ -68,7 +68,7 @@ def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part:
         return why_given_back(entry.job, STUCK_AFTER)
     if alone and not entry.nodes and entry.job.gpus is not None and not in_part:
         return "its nodes are not for it any more, and no others are in sight"
-    if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
+    if entry.nodes and entry.level.insists is None and entry.demand.may_go_elsewhere:
         return f"its place is not free, and {ELSEWHERE}"
     if entry.nodes and not ahead:
         if alone:

@@ -34,7 +34,8 @@ from policy.plan.queue_ahead import QueueAhead
 from policy.plan.queue_index import QueueIndex
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import HOLDING, Picture
-from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, pinned_by_layout_before, without_gpus
+from policy.plan.waiting import Waiting
+from policy.plan.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes
 
@@ -103,7 +104,7 @@ class Plan:
             if isinstance(entry, Waiting):
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
-                changes.append(Release(job, f"its plan cannot be read: {entry}"))
+                changes.append(Release(job, f"its segment cannot be read: {entry}"))
             elif isolation.job(job, at, pinned_by_layout_before, job, book.fleet):
                 changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)
@@ -114,7 +115,7 @@ class Plan:
         self.book, self.queue, self._planned = book, queue, jobs
         walk = self._walk(book, everybody, queue, changes, starting | self.first)
         isolation.group(at, walk.know, queue)
-        guests = [entry for entry in queue if entry.only_guest]
+        guests = [entry for entry in queue if entry.guest.only]
         line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
         starting |= self.first
         if starting:
@@ -125,7 +126,7 @@ class Plan:
             for one in walk.to_plan(line):
                 if isinstance(one, Rider):
                     changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
-                elif not (one.only_guest or isolation.job(one.job, at, walk.claims_simply, one)):
+                elif not (one.guest.only or isolation.job(one.job, at, walk.claims_simply, one)):
                     isolation.job(one.job, at, walk.settle, one)
                     if one.job.tasks:
                         isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
@@ -171,12 +172,14 @@ class Plan:
         for entry in sorted(guests, key=lambda entry: not entry.nodes):
             isolation.job(entry.job, at, riding.settle, entry)
         for entry in queue:
-            if entry.guest_from < FAR and not entry.only_guest:
+            if entry.guest.may_ride_from < FAR and not entry.guest.only:
                 isolation.job(entry.job, at, riding.offer, entry)
 
     def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
         """Returns the jobs whose places were free at the last look, without those on the nodes in `touched`."""
-        return frozenset(entry.job.id for entry in self.queue if entry.start == 0.0 and touched.isdisjoint(entry.place))
+        return frozenset(
+            entry.job.id for entry in self.queue if entry.last.start == 0.0 and touched.isdisjoint(entry.last.place)
+        )
 
     def reread(self, job_id: int) -> None:
         """Trusts Slurm's record of a job again, after a change could not be written."""
@@ -213,11 +216,11 @@ class Plan:
         walk = self._walk(book, jobs, queue, changes, self.first, here)
         index = self._index_of(queue)
         isolation.group(at, walk.know_part, queue, index.het)
-        guests = [entry for entry in index.guests if entry.only_guest]
+        guests = [entry for entry in index.guests if entry.guest.only]
         for entry in index.concerned(walk, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats on other nodes are still claimed in the book.
-        seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
+        seated = [entry for entry in guests if entry.last.place and touched.isdisjoint(entry.last.place)]
         others = [entry for entry in guests if entry not in seated]
         isolation.group(at, self._ride, jobs, others, index.guests, changes, touched)
         self._reread(isolation.clear(changes))
@@ -256,16 +259,16 @@ class Plan:
             if not isinstance(entry, Waiting):
                 continue  # the next whole pass gives a job that cannot be read back to Slurm
             known.pop(job.id, None)
-            if old is not None and entry.pinned_to(old.place, old.mask_planned):
+            if old is not None and entry.pinned_to(old.last.place, old.last.mask):
                 # Slurm's record now shows what was planned.
-                entry.start, entry.place, entry.mask_planned = old.start, old.place, old.mask_planned
+                entry.last.start, entry.last.place, entry.last.mask = old.last.start, old.last.place, old.last.mask
             else:
-                entry.start, entry.place = None, entry.nodes
+                entry.last.start, entry.last.place = None, entry.nodes
                 touched.update(entry.nodes)
-                touched.update(old.place if old else ())
+                touched.update(old.last.place if old else ())
             queue.append(entry)
         for gone in known.values():
-            touched.update(gone.place)
+            touched.update(gone.last.place)
         queue.sort(key=lambda entry: entry.order)
         return queue
 
@@ -292,16 +295,16 @@ def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | N
 
 def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
     """Plans one job again after the nodes in `touched` have changed."""
-    if touched.isdisjoint(entry.place):
-        if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
+    if touched.isdisjoint(entry.last.place):
+        if entry.last.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
             walk.bring(entry)
-        if entry.collects and entry.start != 0.0:
+        if entry.collects and entry.last.start != 0.0:
             walk.leave_empty_nodes_to(entry)
-    elif touched.issuperset(entry.place):
+    elif touched.issuperset(entry.last.place):
         if not walk.claims_alone(entry):
             walk.settle(entry)
     else:
-        walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
+        walk.hold(entry, touched, free_now=picture.is_free(entry.last.place, entry.mask))
 
 
 def _running_tasks(jobs: Iterable[JobFacts]) -> dict[int, int]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from policy.placement.base import Berth
     from policy.plan.book import Book
     from policy.plan.later_places import PlannedBefore
-    from policy.plan.waiting_jobs import Waiting
+    from policy.plan.waiting import Waiting
     from topology.fabric import FabricLevel
 
 MOST_RUNNING = 256
@@ -144,7 +144,7 @@ class QueueAhead:
         ends = [
             *self._ends,
             *(
-                End(at + self._median(one.job, one.demand.gpus), one.place, one.demand.k)
+                End(at + self._median(one.job, one.demand.gpus), one.last.place, one.demand.k)
                 for one in started.values()
                 if one.job.wants_gpus
             ),
@@ -164,7 +164,7 @@ class QueueAhead:
         """Lists the first jobs of the queue, and the expected ends of the running ones."""
         assert self._book is not None, "a pass has begun"  # noqa: S101 - narrows the type
         at, fleet = self._book.at, self._book.fleet
-        waiting = (one for one in self._queue if one.job.wants_gpus and not one.only_guest and one.may_start_at(at))
+        waiting = (one for one in self._queue if one.job.wants_gpus and not one.guest.only and one.may_start_at(at))
         self._jobs = {one.job.id: self._queued(one, at) for one in islice(waiting, MOST_JOBS)}
         self._ends = []
         for job in self._running.values():
@@ -209,7 +209,7 @@ def _plain(entry: "Waiting", demand: Demand) -> bool:
         demand.n == ANY_SPREAD
         or demand.limit >= A_YEAR
         or demand.share is not None
-        or entry.only_guest
+        or entry.guest.only
         or entry.must_leave
         or job.het
         or job.tasks

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Protocol
 
 from policy.formats.arrays import FAR
-from policy.plan.waiting_jobs import Shape, Waiting
+from policy.plan.waiting import Shape, Waiting
 
 
 class FreeNow(Protocol):
@@ -58,11 +58,11 @@ class QueueIndex:
         """Positions of the jobs with a place on a node, and of some that had one."""
         alike: defaultdict[object, Alike] = defaultdict(Alike)
         for position, entry in enumerate(line):
-            if entry.only_guest or entry.guest_from < FAR:
+            if entry.guest.only or entry.guest.may_ride_from < FAR:
                 self.guests.append(entry)
             if entry.job.het:
                 self.het.append(entry)
-            for node in entry.place:
+            for node in entry.last.place:
                 self._on_node[node].append(position)
             key = (entry.shape, entry.demand.limit) if entry.plain else (None, entry.least_free)
             group = alike[key]
@@ -98,15 +98,15 @@ class QueueIndex:
                 heapreplace(turns, (group.positions[turn + 1], number, turn + 1))
             else:
                 heappop(turns)
-            place = entry.place
+            place = entry.last.place
             # A job on these nodes comes by its node, any other one by its shape.
-            if position == last or entry.only_guest or elsewhere(place) != bool(number):
+            if position == last or entry.guest.only or elsewhere(place) != bool(number):
                 continue
-            if number and entry.start == 0.0:
+            if number and entry.last.start == 0.0:
                 continue
             last = position
             yield entry
             most = free.most_free
-            if entry.place != place:
-                for node in entry.place:
+            if entry.last.place != place:
+                for node in entry.last.place:
                     self._on_node[node].append(position)

@@ -22,7 +22,7 @@ from policy.plan.queue_ahead import QueueAhead
 from policy.plan.simple_claims import SimpleClaims
 from policy.plan.splitting import free_now
 from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR
-from policy.plan.waiting_jobs import Shape, Waiting, impossible
+from policy.plan.waiting import Shape, Waiting, impossible
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 
@@ -77,7 +77,7 @@ class Walk(SimpleClaims):
         self.know_part(queue, queue)
         at, waits = self._book.at, 0
         for entry in queue:
-            if entry.start == 0.0 or not (entry.plain or entry.may_start_at(at)):
+            if entry.last.start == 0.0 or not (entry.plain or entry.may_start_at(at)):
                 continue
             self._outlook.crowd += entry.job.wants_gpus
             if is_piece(entry.demand):
@@ -98,9 +98,9 @@ class Walk(SimpleClaims):
 
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
-        entry.claimed = None
-        entry.start, entry.place, entry.refuses_until, entry.waits_for_fewer = None, (), 0.0, False
-        entry.lets = None
+        entry.last.claimed = None
+        entry.last.start, entry.last.place, entry.last.refuses_until, entry.last.waits_for_fewer = None, (), 0.0, False
+        entry.last.lets = None
         self._settled.add(entry.job.id)
         job, book, at = entry.job, self._book, self._book.at
         if self._set_aside(entry):
@@ -175,7 +175,7 @@ class Walk(SimpleClaims):
             return True
         if name:
             memory.spread_since = memory.spread_since or book.at
-            entry.start = 0.0
+            entry.last.start = 0.0
         return bool(name)
 
     def _on_several_nodes(self, entry: Waiting, demand: Demand, shape: Shape) -> bool:
@@ -241,7 +241,7 @@ class Walk(SimpleClaims):
             return
         demand, shape = self._demand(entry)
         tasks = waiting_tasks(entry.job.tasks)
-        at_the_pin = 1 if entry.start == 0.0 else 0
+        at_the_pin = 1 if entry.last.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
         given = self._spreading.given(entry, demand)
         tasks = [task for task in tasks if task not in given]
@@ -252,7 +252,7 @@ class Walk(SimpleClaims):
             if berth is not None:
                 begins = self._after_guests(demand, berth)
                 self._changes.append(Move(entry.job, berth, begins, "a task of its array can start there now", task))
-                entry.given[task] = berth.nodes, berth.mask
+                entry.last.given[task] = berth.nodes, berth.mask
                 self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.at))
             elif not (self.most_free and self._spreading.start_task(entry, demand, task)):
                 return
@@ -263,17 +263,17 @@ class Walk(SimpleClaims):
 
         The next whole pass may find a better one; until then the claims on other nodes stay.
         """
-        if not entry.may_start_at(self._book.at) or not entry.place:
+        if not entry.may_start_at(self._book.at) or not entry.last.place:
             return
         demand, _ = entry.demand_at(self._book.at)
-        if free_now and entry.pinned_to(entry.place, entry.mask_planned) and self._call_back(entry, demand):
+        if free_now and entry.pinned_to(entry.last.place, entry.last.mask) and self._call_back(entry, demand):
             return
-        entry.claimed = None
+        entry.last.claimed = None
         if free_now:
-            entry.start = 0.0
-        here = [place for place in entry.place if place in touched]
-        start = entry.start or self._book.at
-        self._book.note(claim_on(self._book.fleet, demand, here, entry.mask_planned, start))
+            entry.last.start = 0.0
+        here = [place for place in entry.last.place if place in touched]
+        start = entry.last.start or self._book.at
+        self._book.note(claim_on(self._book.fleet, demand, here, entry.last.mask, start))
         self._most = None
 
     def leave_empty_nodes_to(self, entry: Waiting) -> None:
@@ -304,7 +304,7 @@ class Walk(SimpleClaims):
         berth = self._now(demand, shape)
         if (
             berth is not None
-            and not self._refuses(entry, demand, berth, entry.start)
+            and not self._refuses(entry, demand, berth, entry.last.start)
             and not self._lets_others_first(entry, demand.on(len(berth.nodes)), berth)
         ):
             self._move(entry, demand, Move(entry.job, berth, 0.0, starts_now(entry, berth), adopted=entry.adopted))
@@ -314,7 +314,7 @@ class Walk(SimpleClaims):
         demand = demand.on(len(move.berth.nodes))
         if move.start == 0.0 and (begins := self._after_guests(demand, move.berth)):
             move = replace(move, start=begins)
-        entry.claimed = None
+        entry.last.claimed = None
         entry.lay_on(demand.n)
         # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
         # jobs in line come before those of earlier ones: only a later job can lose its place to an earlier one.
@@ -358,9 +358,9 @@ class Walk(SimpleClaims):
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
         if not self._ahead(entry):
             return False
-        entry.waits_for_fewer = bool(entry.nodes) and self._outlook.waits_for_fewer(entry, demand, berth, start)
+        entry.last.waits_for_fewer = bool(entry.nodes) and self._outlook.waits_for_fewer(entry, demand, berth, start)
         laid = demand.on(len(berth.nodes))
-        return entry.waits_for_fewer or self._outlook.refuses(entry, laid, berth, start)
+        return entry.last.waits_for_fewer or self._outlook.refuses(entry, laid, berth, start)
 
     def _call_back(self, entry: Waiting, demand: Demand) -> bool:
         """Pins a job whose place has just come free to a later one, if it lets others go first."""
@@ -371,7 +371,7 @@ class Walk(SimpleClaims):
         berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "")
         move = self._to_later(entry, demand) if self._lets_others_first(entry, demand, berth) else None
         if move is None:
-            entry.lets = None
+            entry.last.lets = None
             self._queue_ahead.starts(entry)
             self._memories.setdefault(entry.job.id, PlannedBefore()).goes_to = entry.nodes
             return False
@@ -383,22 +383,22 @@ class Walk(SimpleClaims):
         """Tells whether a job that could start now lets others go first, and notes until when it does at most."""
         if self._queue_ahead is None or not self._ahead(entry):
             return False
-        entry.lets = self._queue_ahead.holds(entry, demand, berth, filter(self._begins, self._queue))
-        if entry.lets is None:
+        entry.last.lets = self._queue_ahead.holds(entry, demand, berth, filter(self._begins, self._queue))
+        if entry.last.lets is None:
             return False
         memory = self._memories.setdefault(entry.job.id, PlannedBefore())
-        memory.lets_until, memory.goes_to = entry.lets.until, ()
+        memory.lets_until, memory.goes_to = entry.last.lets.until, ()
         if memory.lets_since is None:
             memory.lets_since = self._book.at
         return True
 
     def _begins(self, entry: Waiting) -> bool:
         """Tells whether a job has a place in this pass on which it starts now."""
-        if entry.start != 0.0 or not entry.place:
+        if entry.last.start != 0.0 or not entry.last.place:
             return False
         if entry.job.id in self._settled:
             return True
-        return self._only is not None and not bool(self._only[list(entry.place)].any())
+        return self._only is not None and not bool(self._only[list(entry.last.place)].any())
 
     def _to_later(self, entry: Waiting, demand: Demand) -> Move | None:
         place = self._outlook.later(demand)
@@ -475,8 +475,8 @@ class Walk(SimpleClaims):
     def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
         at = self._book.at
         claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
-        entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
-        if entry.lets is not None and start != 0.0:
+        entry.last.start, entry.last.place, entry.last.mask = start, claim.nodes, mask
+        if entry.last.lets is not None and start != 0.0:
             self._book.bar(claim.nodes)
             return  # a place kept for it would put off small jobs behind it
         self._book.note(claim)

@@ -11,7 +11,7 @@ from policy.plan.claims import Repeat, claim_on
 from policy.plan.guests.guest_pass import Rider
 from policy.plan.later_places import PlannedBefore
 from policy.plan.spreading import Spreading
-from policy.plan.waiting_jobs import Shape, Waiting
+from policy.plan.waiting import Shape, Waiting
 from policy.request.settings import Settings
 
 AFRESH = 17
@@ -77,13 +77,13 @@ class SimpleClaims:
                     isinstance(one, Waiting)
                     and one.plain
                     and not (
-                        one.only_guest
+                        one.guest.only
                         or (one.collects and self._gathers(one))
                         or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
-                        or (one.spreads and most >= 0 and spreads(one))
+                        or (one.spread.gpus and most >= 0 and spreads(one))
                     )
                 ):
-                    if (claimed := one.claimed) is not None and not one.keeps_start:
+                    if (claimed := one.last.claimed) is not None and not one.last.keeps_start:
                         for node, before in zip(claimed.nodes, claimed.before, strict=True):
                             if rows.get(node) is not before:
                                 break
@@ -106,20 +106,20 @@ class SimpleClaims:
         if not (self._simply and entry.plain and len(entry.nodes) == 1) or self._searches(entry):
             return False
         claims = self._claims_alone(entry)
-        entry.claimed = None
+        entry.last.claimed = None
         return claims
 
     def _claims_alone(self, entry: Waiting) -> bool:
-        claimed = self._book.claim_alone(entry.demand, entry.nodes[0], entry.mask, entry.claimed)
+        claimed = self._book.claim_alone(entry.demand, entry.nodes[0], entry.mask, entry.last.claimed)
         if claimed is not None:
             self._waits(entry, claimed, claimed.start)
         return claimed is not None
 
     def _waits(self, entry: Waiting, claimed: Repeat | None, start: float) -> None:
         self._free_since.pop(entry.job.id, None)
-        entry.refuses_until, entry.waits_for_fewer, entry.lets = 0.0, False, None
-        entry.claimed = claimed
-        entry.start, entry.place, entry.mask_planned = start, entry.nodes, entry.mask
+        entry.last.refuses_until, entry.last.waits_for_fewer, entry.last.lets = 0.0, False, None
+        entry.last.claimed = claimed
+        entry.last.start, entry.last.place, entry.last.mask = start, entry.nodes, entry.mask
 
     def claims_simply(self, entry: Waiting) -> bool:
         """Claims the place of a job that can only wait for it; False where `settle` has more to ask.
@@ -128,14 +128,14 @@ class SimpleClaims:
         """
         if not (self._repeats and entry.plain) or self._gathers(entry) or self._searches(entry):
             return False
-        if entry.claimed is None or entry.keeps_start or not self._book.repeat(entry.claimed):
+        if entry.last.claimed is None or entry.last.keeps_start or not self._book.repeat(entry.last.claimed):
             start = self._book.start_of(entry.demand, entry.nodes, entry.mask)
             if not start:
                 return False
             kept = self._about_as_before(entry, start)
-            entry.keeps_start = kept != start
+            entry.last.keeps_start = kept != start
             claim = claim_on(self._book.fleet, entry.demand, entry.nodes, entry.mask, kept)
-            self._waits(entry, self._book.claim_later(claim, entry.claimed), kept)
+            self._waits(entry, self._book.claim_later(claim, entry.last.claimed), kept)
         self._gathering += entry.collects
         return True
 
@@ -152,7 +152,7 @@ class SimpleClaims:
 
         One node's new timeline would else change those of all others, and most of the queue with them.
         """
-        had, at = entry.claimed, self._book.at
+        had, at = entry.last.claimed, self._book.at
         if had is None or not entry.collects or (int(at) + entry.job.id) % AFRESH == 0:
             return start
         ahead = had.start - at

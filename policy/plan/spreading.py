@@ -15,7 +15,7 @@ from policy.plan.book import Book
 from policy.plan.changes import Change, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import PlannedBefore
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
 from topology.tables import Ints
@@ -142,13 +142,13 @@ class Spreading:
 
     def worth(self, entry: Waiting) -> bool:
         """Tells whether it is worth looking for room for a job."""
-        gpus, limit = entry.spreads, entry.demand.limit
-        return bool(gpus) and gpus <= self.free and self.refused.get(entry.spread_shape, limit + 1) > limit
+        gpus, limit = entry.spread.gpus, entry.demand.limit
+        return bool(gpus) and gpus <= self.free and self.refused.get(entry.spread.shape, limit + 1) > limit
 
     def start(self, entry: Waiting, demand: Demand) -> bool:
         """Lets a job start now on several nodes if there is room, and claims it; returns whether so."""
         at, is_open = self._book.at, not entry.nodes and OPEN in entry.job.known
-        if demand.spread is None or at < entry.until or not (is_open or entry.nodes):
+        if demand.spread is None or at < entry.level.until or not (is_open or entry.nodes):
             return False
         memory = self._memories.setdefault(entry.job.id, PlannedBefore())
         if is_open and memory.spread_since is None and at >= memory.spread_again:
@@ -167,35 +167,35 @@ class Spreading:
             reason = f"it can start now on {len(parts)} nodes"
             self._changes.append(Release(entry.job, reason, for_now=True))
         self._note(claims_on(demand.spread, parts, at, demand.limit))
-        entry.start, entry.place = 0.0, tuple(part.node for part in parts)
+        entry.last.start, entry.last.place = 0.0, tuple(part.node for part in parts)
         return True
 
     def start_task(self, entry: Waiting, demand: Demand, task: int) -> bool:
         """Lets a task of an array start now on several nodes if there is room, and claims it; returns whether so."""
         at, memory = self._book.at, self._memories.get(entry.job.id)
-        if demand.spread is None or not entry.nodes or at < entry.until or (memory and at < memory.spread_again):
+        if demand.spread is None or not entry.nodes or at < entry.level.until or (memory and at < memory.spread_again):
             return False
         if not self.worth(entry) or not (parts := self._parts(entry, demand)):
             return False
         reason = f"a task of its array can start now on {len(parts)} nodes"
         self._changes.append(Release(entry.job, reason, for_now=True, task=task))
-        entry.spread_given[task] = tuple(claims_on(demand.spread, parts, at, demand.limit))
-        self._note(entry.spread_given[task])
+        entry.spread.given[task] = tuple(claims_on(demand.spread, parts, at, demand.limit))
+        self._note(entry.spread.given[task])
         return True
 
     def given(self, entry: Waiting, demand: Demand) -> set[int]:
         """Claims what tasks were given before, while Slurm's record does not show it; returns these tasks."""
-        for nodes, mask in entry.given.values():
+        for nodes, mask in entry.last.given.values():
             self._book.note(claim_on(self._book.fleet, demand, nodes, mask, self._book.at))
-        for claims in entry.spread_given.values():
+        for claims in entry.spread.given.values():
             self._note(claims)
-        return {*entry.given, *entry.spread_given}
+        return {*entry.last.given, *entry.spread.given}
 
     def _parts(self, entry: Waiting, demand: Demand) -> list[NodePart]:
         """Returns where there is room for a job; if there is none, the others of its shape need not look."""
-        parts = parts_now(self._book, demand.spread, entry.spreads, demand.limit)
+        parts = parts_now(self._book, demand.spread, entry.spread.gpus, demand.limit)
         if not parts:
-            self.refused[entry.spread_shape] = demand.limit
+            self.refused[entry.spread.shape] = demand.limit
         return parts
 
     def _note(self, claims: Iterable[Claim]) -> None:

@@ -15,7 +15,7 @@ from policy.plan.book import Book
 from policy.plan.guests import seats
 from policy.plan.roll_out import Held
 from policy.plan.splitting import free_now
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
 
@@ -47,28 +47,28 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     `planned` also holds the claims of waiting jobs, `running` holds only running jobs.
     """
     job, at = entry.job, planned.cluster.at
-    if entry.only_guest and entry.may_start_at(at):
-        return None if entry.start == 0.0 else _no_seat(entry, planned)
+    if entry.guest.only and entry.may_start_at(at):
+        return None if entry.last.start == 0.0 else _no_seat(entry, planned)
     for start, reason in _SLURMS:
         # The begin time of a parked guest is berthd's doing.
-        if job.reason.startswith(start) and not (entry.parked is not None and start == "BeginTime"):
+        if job.reason.startswith(start) and not (entry.guest.parked is not None and start == "BeginTime"):
             first = preflight_mark.first(job.plan) if start == "Dependency" else None
             waits = f"it waits for its pre-flight, job {first}"
             return reason if first is None else Reason("dependency", waits, 507)
     if not (job.may_start or entry.may_start_at(at)):
         return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}", 508)
-    if entry.start == 0.0:
+    if entry.last.start == 0.0:
         return None
-    if entry.lets is not None:
-        return _lets_others_first(entry.lets, at)
+    if entry.last.lets is not None:
+        return _lets_others_first(entry.last.lets, at)
     demand, _ = entry.demand_at(at)
     if nodes := _of_its_nodes(entry, demand, running):
         return nodes
     if company := _bad_company(running, demand, policy):
-        left = max(0, round(entry.picky_until - at))
+        left = max(0, round(entry.company.until - at))
         return Reason("capacity", f"{company}; it waits {left} s more for better company", 511)
-    if entry.insists is not None and at < entry.until and _fits(running, entry, policy, insisting=False):
-        left = max(0, round(entry.until - at))
+    if entry.level.insists is not None and at < entry.level.until and _fits(running, entry, policy, insisting=False):
+        left = max(0, round(entry.level.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {entry.insisted_level} level", 512)
     if _fits(running, entry, policy, insisting=True):
         return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order", 513)
@@ -104,8 +104,8 @@ def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | Non
     if not bool((demand.candidates & running.cluster.up).any()):
         closed = "all nodes that could hold it are down, drained or reserved"
         return Reason("node", closed + _reserved_by(demand, running), 509)
-    left = max(0, round(entry.refuses_until - running.cluster.at))
-    if left and entry.waits_for_fewer:
+    left = max(0, round(entry.last.refuses_until - running.cluster.at))
+    if left and entry.last.waits_for_fewer:
         more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
         return Reason("locality", more, 512)
     slow = f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones"
@@ -125,7 +125,7 @@ def _no_seat(entry: Waiting, planned: Book) -> Reason | None:
         seats.find(entry.demand, planned.cluster)
     except NotNow as nothing:
         return Reason("capacity", f"it waits for a seat: {nothing}", 501)
-    return Reason("capacity", f"it waits for a seat: {entry.unfit}", 501) if entry.unfit else None
+    return Reason("capacity", f"it waits for a seat: {entry.guest.unfit}", 501) if entry.guest.unfit else None
 
 
 def _no_part(demand: Demand, share: Share) -> str:

@@ -1,9 +1,9 @@
 """The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.job_plan import NOTHING, Entry, JobPlan
 from policy.formats.plan_fields import (
-    AGAIN,
     ASKED,
     ASKED_SHARE,
     AVOIDS,
     CPUS,
-    DEGRADED,
     GPU_MEM,
     ID,
     LATER,
@@ -49,8 +47,7 @@ from policy.formats.plan_fields import (
     pins_nodes_alone,
 )
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.claims import Claim, Repeat
-from policy.plan.roll_out import Held
+from policy.plan.waiting import CompanyWait, GuestState, LevelWait, Shape, SpreadState, Waiting
 from policy.request import counted, splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
@@ -59,176 +56,13 @@ from policy.request.spread import SPREAD
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
 
-Shape = tuple[int, int, int | None, int | None, str, int]
-
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
-PART_BEFORE = 3.0
-"""Seconds before its begin time at which a packed job asks for its part of a GPU; berthd looks about each second."""
-
-OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
-"""Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
-
-
-_SENT_AWAY = (AGAIN, DEGRADED)
-"""Fields of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
 
 
 def all_of(features: str) -> bool:
     """Tells whether Berth understands an expression of features: names that a node must have, all of them."""
     return not features or bool(_FEATURES.fullmatch(features))
-
-
-@dataclass(slots=True)
-class Waiting:
-    """One waiting job, or the tasks of an array that have not split off."""
-
-    job: JobFacts
-    demand: Demand
-    insists: Demand | None
-    """The demand at the level that it insists on, until `until`."""
-    until: float
-    nodes: tuple[int, ...]
-    """The nodes that it is pinned to; empty if it is not pinned, or its nodes are gone."""
-    mask: int
-    shape: Shape
-    """Equal for jobs that fit on the same places, apart from their time limits."""
-    insists_shape: Shape
-    collects: bool = False
-    """True if it needs several nodes, which are free together only if they are kept free for it."""
-    start: float | None = None
-    """Time at which its place comes free, as last planned: 0 for now, None for not in sight."""
-    place: tuple[int, ...] = ()
-    """The nodes of its claim, as last planned."""
-    mask_planned: int = 0
-    """The GPUs of its claim."""
-    spreads: int = 0
-    """Its GPUs, if Slurm may lay them on nodes in any way (policy/request/spread.py); else 0."""
-    spread_shape: tuple[int, int] = (0, 0)
-    """Equal for such jobs that have room at the same times, apart from their time limits."""
-    waits_for_fewer: bool = False
-    """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
-    refuses_until: float = 0.0
-    """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
-    lets: Held | None = None
-    """The decision that it lets other jobs go first though it could start."""
-    packed: bool = False
-    """True if its pin asks only for a part of its GPUs."""
-    given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
-    spread_given: dict[int, tuple[Claim, ...]] = field(default_factory=dict)
-    """The same of tasks that Slurm may start on several nodes."""
-    holds_until: float = FAR
-    """Time at which it must be read again: a node that it avoids may be used from then on."""
-    adopted: JobPlan = NOTHING
-    """Needs that its plan does not hold; they are written with its first pin."""
-    parked: float | None = None
-    """The user's begin time, for a guest without a seat: the begin time in Slurm's record was set by Berth."""
-    only_guest: bool = False
-    """True if it wants a seat and no GPU of its own, or has a seat on which it will start."""
-    seated: bool = False
-    """True if it has a seat on which it will start, in Slurm's record or not yet there."""
-    unfit: str = ""
-    """The reason why a guest waits though seats are free: none of them suits it, or not yet."""
-    picky: Share | None = None
-    """The share of a packed job that, until `picky_until`, waits for GPUs where all jobs keep their speed."""
-    picky_until: float = 0.0
-    picky_number: int = 0
-    """Replaces the last element of its shape until `picky_until`."""
-    guest_from: float = FAR
-    """Time from which on it may take a seat while it waits; for an opportunistic job, from its submission on."""
-    tier: int = 1
-    """The highest PriorityTier of its partitions."""
-    apart: bool = False
-    """True if it lists several partitions, and its place may be in the wrong one of them."""
-    order: tuple[int, int, int, int, float] = field(init=False)
-    """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
-    plain: bool = field(init=False)
-    """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
-    claimed: Repeat | None = field(default=None, init=False, compare=False, repr=False)
-    """Its claim in the last whole walk, if it is plain and waits for its place."""
-    keeps_start: bool = field(default=False, init=False, compare=False, repr=False)
-    """True if this claim starts when an earlier one did, not when its place comes free."""
-    least_free: float = field(init=False)
-    """GPUs that must be free on one node for it to start now; a share may also go where none is."""
-
-    def __post_init__(self) -> None:
-        job = self.job
-        task = math.inf if job.task is None else job.task
-        self.order = (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
-        least = 0 if self.demand.share is not None else min(one.k for one in self.demand.every_split)
-        self.least_free = least if job.wants_gpus else FAR
-        self.plain = (
-            bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
-            and job.begin is None
-            and self.parked is None
-            and self.demand.share is None
-            and not self.demand.splits
-            and not self.demand.may_go_elsewhere
-            and self.insists is None
-            and self.picky is None
-            and self.guest_from == FAR
-            and self.demand.tier.name == EXCLUSIVE
-            and not self.apart
-            and not impossible(job)
-        )
-
-    @property
-    def insisted_level(self) -> str:
-        """Returns the level that it insists on, as its user or the site named it; empty if it insists on none."""
-        found = insisted(self.job.known)
-        return found.level if found else ""
-
-    def lay_on(self, nodes: int) -> None:
-        """Counts it as a job on so many nodes, of those that it may have."""
-        self.demand = self.demand.on(nodes)
-        if self.insists is not None:
-            self.insists = self.insists.on(nodes)
-
-    @property
-    def must_leave(self) -> bool:
-        """Tells whether it must be retried elsewhere: Slurm would start it where it is pinned as soon as it may."""
-        job = self.job
-        sent_away = job.known.has_any(_SENT_AWAY)
-        return not self.nodes and bool(job.required) and job.gpus is not None and sent_away
-
-    @property
-    def has_left_seat(self) -> bool:
-        """Tells whether it has no place, and Slurm's record pins it to the seat from which it was sent away."""
-        return self.job.guest and self.parked is not None and bool(self.mask) and not (self.nodes or self.job.tasks)
-
-    def may_start_at(self, at: float) -> bool:
-        """Tells whether it waits only for room."""
-        if self.parked is not None and (self.job.reason.startswith("BeginTime") or self.job.may_start):
-            return self.parked <= at
-        # Slurm starts it at its begin time with the pin that it has then. A pin to whole GPUs would give it all of a
-        # free GPU, without MPS, though it asked for a part.
-        at += PART_BEFORE if self.demand.share is not None else 0.0
-        if self.apart and self.job.reason.startswith(OF_ONE_PARTITION):
-            # Another partition would start it.
-            return self.job.begin is None or self.job.begin <= at
-        return self.job.may_start_at(at)
-
-    def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
-        """Tells whether its pin is exactly these GPUs."""
-        return bool(self.nodes) and set(self.nodes) == set(place) and self.mask == mask
-
-    def demand_at(self, at: float) -> tuple[Demand, Shape]:
-        """Returns what it needs at this moment, and its shape."""
-        found = (self.demand, self.shape)
-        if self.insists is not None and at < self.until:
-            found = self.insists, self.insists_shape
-        if self.picky is not None and at < self.picky_until:
-            return replace(found[0], share=self.picky), (*found[1][:-1], self.picky_number)
-        return found
-
-
-def impossible(job: JobFacts) -> bool:
-    """Tells whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
-
-    With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
-    """
-    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
 
 
 WAITS = frozenset({"PENDING", "ARRAY"})
@@ -259,6 +93,14 @@ def without_gpus(job: JobFacts) -> bool:
     return job.state in WAITS and not job.wants_gpus
 
 
+class _Read(NamedTuple):
+    """A job that was read, as it was then, and until when that holds."""
+
+    job: JobFacts
+    entry: Waiting | FormatError
+    until: float
+
+
 class Reader:
     """Turns the facts of jobs into `Waiting` entries, and caches those of unchanged jobs."""
 
@@ -266,7 +108,7 @@ class Reader:
         """`eligible` comes from an earlier reader: the time since which a job waits does not depend on the fleet."""
         self._fleet = fleet
         self._classes = classes or Classes()
-        self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
+        self._known: dict[int, _Read] = {}
         self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...], bool]] = {}
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
         self._last_number = 0
@@ -276,18 +118,18 @@ class Reader:
     def known(self, job: JobFacts, at: float) -> Waiting | None:
         """Returns the entry of a job that was read before, and has not changed since; else None."""
         known = self._known.get(job.id)
-        if known is None or known[0] is not job or isinstance(known[1], FormatError) or known[1].holds_until <= at:
+        if known is None or known.job is not job or known.until <= at or isinstance(known.entry, FormatError):
             return None
-        return known[1]
+        return known.entry
 
     def read(self, job: JobFacts, at: float) -> Waiting:
         """Reads one waiting job; raises FormatError if its plan cannot be read."""
         known = self._known.get(job.id)
-        if known is None or known[0] is not job or (isinstance(known[1], Waiting) and known[1].holds_until <= at):
-            known = self._known[job.id] = (job, self._make(job, at))
-        if isinstance(known[1], FormatError):
-            raise known[1]
-        return known[1]
+        if known is None or known.job is not job or known.until <= at:
+            known = self._known[job.id] = self._make(job, at)
+        if isinstance(known.entry, FormatError):
+            raise known.entry
+        return known.entry
 
     def takes(self, job: JobFacts) -> bool:
         """Tells whether a job was planned for this layout: with GPUs, or with nodes alone."""
@@ -307,17 +149,21 @@ class Reader:
             self._forget_shapes()
 
     def _forget_shapes(self) -> None:
-        entries = [entry for _, entry in self._known.values() if isinstance(entry, Waiting)]
-        used = {number for entry in entries for number in (entry.shape[-1], entry.picky_number, entry.spread_shape[1])}
+        entries = [one.entry for one in self._known.values() if isinstance(one.entry, Waiting)]
+        used = {number for one in entries for number in (one.shape[-1], one.company.number, one.spread.shape[1])}
         self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
         places = {place for place, _ in self._numbers}
         self._candidates = {place: found for place, found in self._candidates.items() if place in places}
 
-    def _make(self, job: JobFacts, at: float) -> Waiting | FormatError:
+    def _make(self, job: JobFacts, at: float) -> _Read:
         try:
-            return self._pinned(job, at) if job.wants_gpus else self._without_gpus(job)
+            if not job.wants_gpus:
+                return _Read(job, self._without_gpus(job), FAR)
+            # A node that it avoids may be used from then on.
+            until = min(nodes_avoided(job.known, at).values(), default=FAR)
+            return _Read(job, self._pinned(job, at), until)
         except (FormatError, ValueError) as problem:
-            return FormatError(str(problem))
+            return _Read(job, FormatError(str(problem)), FAR)
 
     def _pinned(self, job: JobFacts, at: float) -> Waiting:
         adopted = _unanswered(job)
@@ -357,27 +203,30 @@ class Reader:
         return Waiting(
             job=job,
             demand=demand,
-            insists=narrow if _levels_of(narrow) != _levels_of(demand) else None,
-            until=since + (found.wait if found else 0),
-            picky=picky,
-            picky_until=since + fleet.sharing.company_wait,
-            picky_number=number
-            if picky is None
-            else self._fitting(job, choice, only, n, k, cpus, mem, picky, tuple(avoided))[0],
+            shape=_shape(demand, "any", number),
             nodes=nodes if len(nodes) == n and _in_one_partition(demand, nodes) else (),
             mask=job.gpus or 0,
             packed=job.share > 0,
-            shape=_shape(demand, "any", number),
-            insists_shape=_shape(narrow, found.level if found else "any", number),
             adopted=adopted,
-            collects=demand.every_split[0].n > 1,
-            spreads=demand.gpus if spread_number else 0,
-            spread_shape=(demand.gpus, spread_number),
-            holds_until=min(avoided.values(), default=FAR),
-            only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and PARKED not in plan),
-            seated=job.guest and PARKED not in plan,
-            parked=None if parked is None else float(parked),
-            guest_from=FAR if upgrade is None else float(job.submitted + upgrade),
+            level=LevelWait(
+                insists=narrow if _levels_of(narrow) != _levels_of(demand) else None,
+                until=since + (found.wait if found else 0),
+                shape=_shape(narrow, found.level if found else "any", number),
+            ),
+            company=CompanyWait(
+                share=picky,
+                until=since + fleet.sharing.company_wait,
+                number=number
+                if picky is None
+                else self._fitting(job, choice, only, n, k, cpus, mem, picky, tuple(avoided))[0],
+            ),
+            guest=GuestState(
+                parked=None if parked is None else float(parked),
+                only=demand.tier.name == OPPORTUNISTIC or (job.guest and PARKED not in plan),
+                seated=job.guest and PARKED not in plan,
+                may_ride_from=FAR if upgrade is None else float(job.submitted + upgrade),
+            ),
+            spread=SpreadState(demand.gpus if spread_number else 0, (demand.gpus, spread_number)),
             tier=choice.tier,
             apart=choice.apart,
         )
@@ -467,7 +316,7 @@ class Reader:
         limit = A_YEAR if job.limit is None else job.limit
         shape = (n, 0, cpus, mem, "any", number)
         demand = Demand(n, 0, cpus, mem, "any", limit, fitting, pools=inside)
-        return Waiting(job, demand, None, 0.0, (), 0, shape, shape, tier=choice.tier, apart=choice.apart)
+        return Waiting(job, demand, shape, tier=choice.tier, apart=choice.apart)
 
     def _fitting(
         self,

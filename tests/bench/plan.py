@@ -213,7 +213,7 @@ def looks(world: World, fleet: Fleet) -> list[float]:
     picture.update(reading)
     plan.replan(picture.book(), reading.jobs)
     taken = []
-    for entry in [entry for entry in plan.queue if entry.demand.gpus > 1 and entry.start][:20]:
+    for entry in [entry for entry in plan.queue if entry.demand.gpus > 1 and entry.last.start][:20]:
         began = time.perf_counter()
         gang, book = movers.gang(entry, plan, picture, policy)
         if gang is not None:

@@ -29,7 +29,11 @@ def assert_same_plans(world: World, plans: Sequence[Plan], rounds: int, both: Bo
             assert np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)), name
         assert one.cluster.pieces_wait == other.cluster.pieces_wait
         for mine, theirs in zip(plans[0].queue, plans[1].queue, strict=True):
-            assert (mine.job.id, mine.start, mine.place) == (theirs.job.id, theirs.start, theirs.place)
+            assert (mine.job.id, mine.last.start, mine.last.place) == (
+                theirs.job.id,
+                theirs.last.start,
+                theirs.last.place,
+            )
 
 
 def _obey(world: World, found: Sequence[list[Change]]) -> None:

@@ -22,7 +22,7 @@ from policy.daemon.write.pins import Pins
 from policy.formats.plan_fields import BECAUSE
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.plan.wait_reasons import KINDS
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.site import log
 from policy.site.histogram import Histogram
 from topology.fabric import NOBODY
@@ -297,7 +297,7 @@ def waiting_by_reason(queue: Iterable[Waiting]) -> dict[str, int]:
     for entry in queue:
         if entry.job.wants_gpus:
             reason = entry.job.known.get(BECAUSE, NEW)
-            counts[STARTING if entry.start == 0.0 else reason if reason in counts else NEW] += 1
+            counts[STARTING if entry.last.start == 0.0 else reason if reason in counts else NEW] += 1
     return counts
 
 

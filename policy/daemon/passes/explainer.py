@@ -11,7 +11,7 @@ from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.plan import Plan
 from policy.plan.wait_reasons import why
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -51,7 +51,7 @@ class Explainer:
         for _ in range(min(_MOST_LOOKED_AT, len(old))):
             entry = old[self._next % len(old)]
             self._next = (self._next + 1) % len(old)
-            if entry.start == 0.0 or entry.job.id in changed:
+            if entry.last.start == 0.0 or entry.job.id in changed:
                 continue
             said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
             if now - said_at < AGAIN_AFTER:
@@ -59,7 +59,7 @@ class Explainer:
             reason = why(entry, planned, running, self._policy)
             if reason is None or f"{reason.kind} {reason.text}" == said:
                 continue
-            until = None if entry.insists is None else int(entry.until)
+            until = None if entry.level.insists is None else int(entry.level.until)
             told = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number)), UNTIL(until)
             try:
                 # Another program may have given the job back since it was read.

@@ -31,7 +31,8 @@ from policy.formats.plan_fields import (
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.plan import Plan
 from policy.plan.tracker import HOLDING, gpus_held
-from policy.plan.waiting_jobs import WAITS, Waiting
+from policy.plan.waiting import Waiting
+from policy.plan.waiting_jobs import WAITS
 from policy.site import log
 from policy.site.overview import MOST_JOBS, SCHEMA_VERSION
 from topology import atomic
@@ -77,7 +78,7 @@ def moment_of(plan: Plan, reading: Reading) -> Moment | None:
         return None
     cluster = plan.book.cluster
     wanting = [entry for entry in plan.queue if entry.job.wants_gpus]
-    told = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.start == 0.0)]
+    told = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.last.start == 0.0)]
     places = {entry.job.id: _place(entry) for entry in told}
     return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places)
 
@@ -154,8 +155,8 @@ def _dumps(value: object) -> str:
 
 
 def _place(entry: Waiting) -> PlannedPlace:
-    until = entry.until if entry.insists is not None else 0.0
-    return PlannedPlace(tuple(entry.place), entry.mask_planned, entry.start, until)
+    until = entry.level.until if entry.level.insists is not None else 0.0
+    return PlannedPlace(tuple(entry.last.place), entry.last.mask, entry.last.start, until)
 
 
 def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:

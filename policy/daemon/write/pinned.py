@@ -15,7 +15,7 @@ from policy.formats.errors import DaemonError
 from policy.formats.flags import TIERS
 from policy.formats.plan_fields import GPU_TIER, SHARE, TIER
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request import counted, tiers
 from policy.request.tiers import Rules
 
@@ -58,7 +58,7 @@ def listed(
         job = entry.job
         if entry.nodes:
             kinds[job.id] |= PINNED
-        if entry.parked is not None:
+        if entry.guest.parked is not None:
             kinds[job.id] |= PARKED | GUEST
             if job.tasks:
                 # To change one task makes a record of its own of it, with a number that nobody knows yet.

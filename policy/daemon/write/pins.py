@@ -17,7 +17,7 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.answer.plan_values import moved, parked
 from policy.plan.changes import Change, Evict, Move, Own, Park, Release
 from policy.plan.guests.guest_pass import PARKED_FOR
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.settings import Sharing
 from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log

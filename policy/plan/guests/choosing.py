@@ -22,7 +22,7 @@ from topology.tables import positions
 if TYPE_CHECKING:
     from policy.cluster.snapshot import Cluster
     from policy.formats.arrays import Bools
-    from policy.plan.waiting_jobs import Shape, Waiting
+    from policy.plan.waiting import Shape, Waiting
 
 MATCH_EVERY = 60.0
 """Seconds between two matchings of the same guests, while they wait for seats."""

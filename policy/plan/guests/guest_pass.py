@@ -18,7 +18,8 @@ from policy.plan.changes import Change, Evict, Move, Own, Park
 from policy.plan.claims import claim_on, seat_on
 from policy.plan.guests import seats
 from policy.plan.guests.choosing import Chooser
-from policy.plan.waiting_jobs import Reader, Waiting
+from policy.plan.waiting import Waiting
+from policy.plan.waiting_jobs import Reader
 from policy.request.settings import Settings
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 
@@ -128,7 +129,9 @@ class Riding:
         if self._chooser is None or self._places is not None:
             return
         at = self._book.cluster.at
-        offers = [one for one in queue if one.guest_from <= at and not one.only_guest and self._wants_offer(one)]
+        offers = [
+            one for one in queue if one.guest.may_ride_from <= at and not one.guest.only and self._wants_offer(one)
+        ]
         wanting = [one for one in guests if not one.nodes and one.may_start_at(at)]
         if wanting or offers:
             self._chooser.look(self._left, sorted([*wanting, *offers], key=lambda one: one.order))
@@ -139,12 +142,12 @@ class Riding:
             self._spread(entry)
             return
         cluster = self._book.cluster
-        entry.start, entry.place = None, ()
+        entry.last.start, entry.last.place = None, ()
         if not entry.may_start_at(cluster.at):
-            if entry.parked is not None:
+            if entry.guest.parked is not None:
                 self._park_again(entry)
             return
-        if entry.nodes and entry.seated:
+        if entry.nodes and entry.guest.seated:
             since = self._free_since.setdefault(entry.job.id, cluster.at)
             if self._is_free(entry) and cluster.at - since < START_WITHIN:
                 self._take(entry, entry.nodes[0], entry.mask)
@@ -159,14 +162,14 @@ class Riding:
         One without a place that is still pinned to the seat from which it was sent away loses that pin: Slurm would
         start it there again.
         """
-        if self._book.cluster.at >= entry.guest_from and self._wants_offer(entry) and self._seat(entry):
+        if self._book.cluster.at >= entry.guest.may_ride_from and self._wants_offer(entry) and self._seat(entry):
             return
         if entry.has_left_seat:
             self._park_again(entry)
 
     def _wants_offer(self, entry: Waiting) -> bool:
         job = entry.job
-        return not (entry.start == 0.0 or job.tasks or job.het) and entry.may_start_at(self._book.cluster.at)
+        return not (entry.last.start == 0.0 or job.tasks or job.het) and entry.may_start_at(self._book.cluster.at)
 
     def _seat(self, entry: Waiting) -> bool:
         found = self._find(entry)
@@ -181,13 +184,13 @@ class Riding:
         )
         self._take(entry, found.berth.nodes[0], found.berth.mask)
         entry.nodes, entry.mask = found.berth.nodes, found.berth.mask
-        entry.seated = entry.only_guest = True
+        entry.guest.seated = entry.guest.only = True
         return True
 
     def _find(self, entry: Waiting) -> seats.Seat | None:
         if len(self._changes) >= self._settings.most_moves or not self._settings.repin:
             return None
-        entry.unfit = ""
+        entry.guest.unfit = ""
         shape = (entry.shape, entry.demand.gpu_mem)
         if shape in self._refused:
             return None
@@ -196,7 +199,7 @@ class Riding:
                 return self._chooser.find(entry, self._left)
             return self._left.find(entry.demand)
         except seats.Unfit as unfit:
-            entry.unfit = str(unfit)
+            entry.guest.unfit = str(unfit)
             return None  # a seat may still fit other guests of this shape
         except NotNow:
             self._refused.add(shape)
@@ -208,9 +211,9 @@ class Riding:
         if not entry.may_start_at(at):
             self._park_again(entry)
             return
-        for node, mask in ((nodes[0], mask) for nodes, mask in entry.given.values()):
+        for node, mask in ((nodes[0], mask) for nodes, mask in entry.last.given.values()):
             self._claim(entry, node, mask)
-        tasks = [task for task in waiting_tasks(entry.job.tasks) if task not in entry.given]
+        tasks = [task for task in waiting_tasks(entry.job.tasks) if task not in entry.last.given]
         for task in tasks[: entry.job.at_once]:
             found = self._find(entry)
             if found is None:
@@ -220,7 +223,7 @@ class Riding:
                     entry.job, found.berth, 0.0, "a seat is free", task, way=found.way, slope=found.slope, sms=found.sms
                 )
             )
-            entry.given[task] = found.berth.nodes, found.berth.mask
+            entry.last.given[task] = found.berth.nodes, found.berth.mask
             self._claim(entry, found.berth.nodes[0], found.berth.mask)
         else:
             return
@@ -238,7 +241,7 @@ class Riding:
 
     def _take(self, entry: Waiting, node: int, mask: int) -> None:
         self._claim(entry, node, mask)
-        entry.start, entry.place, entry.mask_planned = 0.0, (node,), mask
+        entry.last.start, entry.last.place, entry.last.mask = 0.0, (node,), mask
 
     def _claim(self, entry: Waiting, node: int, mask: int) -> None:
         claim = seat_on(entry.demand, node, mask, self._book.cluster.at)
@@ -249,11 +252,11 @@ class Riding:
         job, at = entry.job, self._book.cluster.at
         if len(self._changes) >= self._settings.most_moves:
             return
-        if entry.parked is None or entry.nodes or (job.begin or 0.0) - at < PARK_AGAIN * PARKED_FOR:
+        if entry.guest.parked is None or entry.nodes or (job.begin or 0.0) - at < PARK_AGAIN * PARKED_FOR:
             self._changes.append(Park(job, "no seat is free for it"))
-            entry.parked = float(job.known.get(PARKED, 0))
-            entry.nodes, entry.mask, entry.seated = (), 0, False
-            entry.only_guest = entry.demand.tier.name == OPPORTUNISTIC
+            entry.guest.parked = float(job.known.get(PARKED, 0))
+            entry.nodes, entry.mask, entry.guest.seated = (), 0, False
+            entry.guest.only = entry.demand.tier.name == OPPORTUNISTIC
 
 
 def in_order(queue: Sequence[Waiting], going: Sequence[Rider]) -> Iterable[Waiting | Rider]:

@@ -14,7 +14,8 @@ from policy.plan.plan import Plan
 from policy.plan.relocation.remaining import EndedRuns, slowest
 from policy.plan.relocation.worth import WORTH_LOOKING, Mover, WaitingGang
 from policy.plan.tracker import Picture
-from policy.plan.waiting_jobs import Reader, Waiting
+from policy.plan.waiting import Waiting
+from policy.plan.waiting_jobs import Reader
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
@@ -121,8 +122,10 @@ class Movers:
             if len(found) == MOST_GANGS:
                 break
             job, demand = entry.job, entry.demand
-            alone = demand.share is None and not (entry.only_guest or job.het or job.tasks)
-            waits = entry.start != 0.0 and entry.may_start_at(at) and at - max(job.submitted, job.begin or 0) >= after
+            alone = demand.share is None and not (entry.guest.only or job.het or job.tasks)
+            waits = (
+                entry.last.start != 0.0 and entry.may_start_at(at) and at - max(job.submitted, job.begin or 0) >= after
+            )
             if job.wants_gpus and alone and waits and demand.gpus > 1:
                 found.append(job.id)
         return found
@@ -132,13 +135,13 @@ class Movers:
         assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book = without_claim(entry, plan, picture)
         at = book.cluster.at
-        expected = entry.start
+        expected = entry.last.start
         demand, _ = entry.demand_at(at)
         if demand is not entry.demand:
             # When its wait for the level ends, it also takes GPUs that are farther apart.
             relaxed = _soonest(book, entry.demand, policy)
             if relaxed is not None:
-                relaxed = max(entry.until, relaxed)
+                relaxed = max(entry.level.until, relaxed)
                 expected = relaxed if expected is None else min(expected, relaxed)
         return (None if not expected else WaitingGang(entry.job.id, demand, expected)), book
 
@@ -146,17 +149,17 @@ class Movers:
 def without_claim(entry: Waiting, plan: Plan, picture: Picture) -> Book:
     """Returns a copy of the plan's book without the claim of one waiting job."""
     assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
-    book, touched = Book(plan.book.cluster), set(entry.place)
+    book, touched = Book(plan.book.cluster), set(entry.last.place)
     if not touched:
         return book
     picture.put_back(book, touched)
     at = book.cluster.at
     for other in plan.queue:
-        if other is entry or touched.isdisjoint(other.place) or other.only_guest:
+        if other is entry or touched.isdisjoint(other.last.place) or other.guest.only:
             continue
-        here = [node for node in other.place if node in touched]
+        here = [node for node in other.last.place if node in touched]
         demand, _ = other.demand_at(at)
-        book.claim(claim_on(book.fleet, demand, here, other.mask_planned, other.start or at))
+        book.claim(claim_on(book.fleet, demand, here, other.last.mask, other.last.start or at))
     return book
 
 

@@ -32,7 +32,7 @@ from policy.plan.relocation.movable_jobs import Movers, began
 from policy.plan.relocation.worth import Moved, Proposal, off_slow, open_for
 from policy.plan.relocation.writer import RelocationGateway, Writer
 from policy.plan.tracker import Picture
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
 
@@ -241,7 +241,7 @@ class Relocations:
         if not going.gang:
             return True
         entry = next((one for one in plan.queue if one.job.id == going.gang), None)
-        if entry is None or entry.start == 0.0 or plan.book is None:
+        if entry is None or entry.last.start == 0.0 or plan.book is None:
             return False
         names = {plan.book.fleet.names[node] for node in entry.nodes}
         return bool(entry.mask & (going.job.gpus or 0)) and not names.isdisjoint(going.job.nodes)

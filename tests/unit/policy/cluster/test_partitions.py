@@ -341,7 +341,7 @@ def test_a_job_that_no_partition_of_it_can_start_is_left_where_it_is(partitions:
     plan = Plan(BerthPolicy(), Settings())
 
     assert replan([inside("n1", "gpu"), inside("n2", "gpu", "debug")], [job], partitions, plan) == []
-    assert [entry.place for entry in plan.queue] == [()]
+    assert [entry.last.place for entry in plan.queue] == [()]
 
 
 def test_a_pin_over_two_partitions_moves_into_one() -> None:
@@ -417,7 +417,7 @@ def test_the_notice_of_an_end_does_not_bring_a_job_back_to_a_partition_that_did_
 
     assert world.end(2) == []
     assert world.end(1) == []
-    assert [(entry.nodes, entry.start) for entry in world.plan.queue] == [((2,), 0.0)]
+    assert [(entry.nodes, entry.last.start) for entry in world.plan.queue] == [((2,), 0.0)]
 
 
 def test_a_job_that_starts_in_none_of_its_partitions_is_given_back() -> None:
@@ -445,7 +445,7 @@ def test_a_job_without_gpus_takes_its_room_in_one_partition() -> None:
     plan = Plan(BerthPolicy(), Settings())
 
     assert replan(nodes, [job], plan=plan) == []
-    assert [entry.place for entry in plan.queue] == [(1, 2)]
+    assert [entry.last.place for entry in plan.queue] == [(1, 2)]
 
 
 # The order

@@ -34,7 +34,7 @@ def held(job: int, *places: tuple[str, int], **changes: object) -> JobFacts:
         "holds": tuple(mask for _, mask in places),
         "required": (),
         "gpus": None,
-        "segment": None,
+        "plan": None,
         "cpus": len(places),
         "count": len(places),
         **changes,

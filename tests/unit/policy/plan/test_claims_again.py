@@ -102,11 +102,11 @@ def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone(monkey
 
     for _ in range(4):
         one_pass()
-    [broken, *_] = [entry for entry in plan.queue if entry.claimed is not None]
+    [broken, *_] = [entry for entry in plan.queue if entry.last.claimed is not None]
     claim_again = Book.claim_again
 
     def failing(self: Book, claimed: Repeat) -> None:
-        if claimed is broken.claimed:
+        if claimed is broken.last.claimed:
             raise IndexError("planted")
         claim_again(self, claimed)
 

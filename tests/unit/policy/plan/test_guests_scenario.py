@@ -198,5 +198,5 @@ def test_whatever_happens_seats_and_gpus_agree_and_owners_do_not_wait(
     picture.update(look)
     assert plan.replan(picture.book(), look.jobs) == []
     for entry in plan.queue:
-        if entry.start == 0.0:
+        if entry.last.start == 0.0:
             assert slurm.jobs[entry.job.id].state == "RUNNING", "it looks free, and yet it waits"

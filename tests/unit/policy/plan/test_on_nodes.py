@@ -197,7 +197,7 @@ def test_other_gpus_of_its_node_do_too() -> None:
     plan = Plan(create("berth"), Settings())
 
     assert planned(plan, look) == []
-    assert plan.queue[0].start == 0.0
+    assert plan.queue[0].last.start == 0.0
 
 
 def test_a_job_whose_node_is_taken_goes_where_it_can_start_and_else_back_to_slurm() -> None:
@@ -242,7 +242,7 @@ def test_a_gang_keeps_its_nodes_until_they_are_free() -> None:
     plan = Plan(create("berth"), Settings())
 
     assert planned(plan, look) == []
-    assert plan.queue[0].start == NOW + 300
+    assert plan.queue[0].last.start == NOW + 300
 
 
 def test_a_pin_of_another_layout_is_taken_back_and_nobody_elses_job_is_touched() -> None:

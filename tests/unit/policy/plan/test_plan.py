@@ -66,7 +66,7 @@ def test_on_a_cluster_without_nodes_all_jobs_wait(policy: str) -> None:
     plan = Plan(create(policy), Settings())
 
     assert plan.replan(book(look), look.jobs) == []
-    assert [entry.start for entry in plan.queue] == [None] * 3
+    assert [entry.last.start for entry in plan.queue] == [None] * 3
 
 
 def test_a_place_that_is_kept_for_a_job_stays_kept_when_nodes_go_and_come() -> None:

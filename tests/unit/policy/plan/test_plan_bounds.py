@@ -79,7 +79,7 @@ def test_room_is_left_for_the_first_forty_jobs_without_gpus() -> None:
     plan = Plan(BerthPolicy(), Settings())
     plan.replan(book(look), look.jobs)
 
-    assert [entry.job.id for entry in plan.queue if entry.start is None] == [41]
+    assert [entry.job.id for entry in plan.queue if entry.last.start is None] == [41]
 
 
 def test_sixteen_gangs_gather_nodes_at_once_and_no_more() -> None:
@@ -231,7 +231,7 @@ def start_after(job: int, nodes: int, before: float, now: float, at: float = NOW
     names = ("n1", "n2")[:nodes]
     segment = {"n": str(nodes), "nodes": ",".join(names)}
     entry = Reader(opened.fleet).read(waiting(job, "n1", FULL, required=names, segment=segment), at)
-    entry.claimed = Repeat(entry.nodes, at + before, (), ())
+    entry.last.claimed = Repeat(entry.nodes, at + before, (), ())
     return Walk(opened, BerthPolicy(), Settings(), {}, [], {})._about_as_before(entry, at + now) - at
 
 

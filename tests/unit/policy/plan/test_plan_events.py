@@ -134,12 +134,12 @@ def test_no_gpu_is_promised_twice_whatever_ends(pins: list[tuple[int, int, int]]
             world.jobs[move.job.id] = replace(move.job, required=names, gpus=move.berth.mask, plan=JobPlan(segment))
         promised: dict[str, int] = {}
         for entry in world.plan.queue:
-            if entry.start == 0.0:
-                for index in entry.place:
+            if entry.last.start == 0.0:
+                for index in entry.last.place:
                     name = world.picture.fleet.names[index]
-                    assert not promised.get(name, 0) & entry.mask_planned
-                    assert not world.nodes[name].gpus_used & entry.mask_planned
-                    promised[name] = promised.get(name, 0) | entry.mask_planned
+                    assert not promised.get(name, 0) & entry.last.mask
+                    assert not world.nodes[name].gpus_used & entry.last.mask
+                    promised[name] = promised.get(name, 0) | entry.last.mask
 
 
 # Arrays
@@ -196,7 +196,7 @@ def test_a_job_without_gpus_that_is_first_in_line_keeps_its_cores() -> None:
     world = World([node("n1", used=0b1)], jobs)
     world.full()
 
-    assert [(entry.job.id, entry.start) for entry in world.plan.queue] == [(4, NOW + 60), (5, NOW + 60 + 3_600)]
+    assert [(entry.job.id, entry.last.start) for entry in world.plan.queue] == [(4, NOW + 60), (5, NOW + 60 + 3_600)]
 
 
 def test_a_job_without_gpus_is_never_pinned() -> None:
@@ -210,7 +210,7 @@ def test_a_node_without_gpus_serves_jobs_without_gpus() -> None:
     picture.update(look)
 
     assert plan.replan(picture.book(), look.jobs) == []
-    assert {entry.job.id: entry.place for entry in plan.queue} == {4: (0,), 5: (1,)}
+    assert {entry.job.id: entry.last.place for entry in plan.queue} == {4: (0,), 5: (1,)}
 
 
 # Several partitions

@@ -51,7 +51,7 @@ class World:
         return self.plan.replan(self.picture.book(), look.jobs)
 
     def start_of_small(self) -> float | None:
-        return next(entry.start for entry in self.plan.queue if entry.job.id == SMALL)
+        return next(entry.last.start for entry in self.plan.queue if entry.job.id == SMALL)
 
 
 def moves_of(changes: list[Change], job: int = SMALL) -> list[Move]:
@@ -70,8 +70,8 @@ def test_the_later_place_of_a_job_that_lets_others_go_first_bars_nobody(pinned: 
     world.replan()
     [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
     assert world.plan.book is not None
-    assert entry.start
-    assert world.plan.book.start_of(entry.demand, entry.place, entry.mask_planned) == entry.start
+    assert entry.last.start
+    assert world.plan.book.start_of(entry.demand, entry.last.place, entry.last.mask) == entry.last.start
 
 
 def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
@@ -193,7 +193,7 @@ def test_jobs_of_other_kinds_never_wait_for_it(job: dict[str, object]) -> None:
     world.jobs[1] = replace(world.jobs[1], **job)  # type: ignore[arg-type]
     world.replan()
     [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
-    assert entry.lets is None
+    assert entry.last.lets is None
 
 
 def test_berth_why_says_for_how_long_at_most() -> None:

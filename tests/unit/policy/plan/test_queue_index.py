@@ -15,7 +15,7 @@ from policy.plan import plan as plan_module
 from policy.plan.plan import Plan
 from policy.plan.queue_index import QueueIndex
 from policy.plan.tracker import Picture
-from policy.plan.waiting_jobs import Shape, Waiting
+from policy.plan.waiting import GuestState, LastPlan, Shape, Waiting
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds
@@ -45,16 +45,21 @@ class Walked:
     def plan(self, entry: Waiting, touched: AbstractSet[int]) -> None:
         """A job on these nodes stays or leaves them; any other one comes here, or its shape is refused."""
         self.given.append(entry.job.id)
-        if not touched.isdisjoint(entry.place):
-            entry.place = entry.place if self.drawn.random() < 0.5 else (self.drawn.randrange(8),)
+        if not touched.isdisjoint(entry.last.place):
+            entry.last.place = entry.last.place if self.drawn.random() < 0.5 else (self.drawn.randrange(8),)
         elif self.drawn.random() < 0.3:
-            entry.place, entry.start = (self.drawn.choice(sorted(touched)),), 0.0
+            entry.last.place, entry.last.start = (self.drawn.choice(sorted(touched)),), 0.0
             self.most -= self.drawn.random() < 0.3
         elif entry.plain:
             self.refused[entry.shape] = min(entry.demand.limit, self.refused.get(entry.shape, entry.demand.limit))
-        if entry.collects and entry.start != 0.0:
+        if entry.collects and entry.last.start != 0.0:
             self.left_to.add(id(entry.demand.candidates))
             self.empty = self.empty and self.drawn.random() < 0.8
+
+
+def places(drawn: random.Random, most: int) -> tuple[int, ...]:
+    """The nodes of a claim; none for one job of ten."""
+    return tuple(sorted({drawn.randrange(8) for _ in range(most)})) if drawn.random() < 0.9 else ()
 
 
 def queue_of(drawn: random.Random) -> list[Waiting]:
@@ -67,10 +72,8 @@ def queue_of(drawn: random.Random) -> list[Waiting]:
         queue.append(
             SimpleNamespace(
                 job=SimpleNamespace(id=number, het=int(drawn.random() < 0.05)),
-                only_guest=drawn.random() < 0.05,
-                guest_from=FAR if drawn.random() < 0.9 else 5.0,
-                place=tuple(sorted({drawn.randrange(8) for _ in range(1 + collects)})) if drawn.random() < 0.9 else (),
-                start=drawn.choice([0.0, None, 50.0, 60.0]),
+                guest=GuestState(only=drawn.random() < 0.05, may_ride_from=FAR if drawn.random() < 0.9 else 5.0),
+                last=LastPlan(place=places(drawn, 1 + collects), start=drawn.choice([0.0, None, 50.0, 60.0])),
                 plain=drawn.random() < 0.8,
                 shape=(gpus,),
                 least_free=gpus if drawn.random() < 0.95 else FAR,
@@ -89,8 +92,8 @@ def along_the_queue(queue: list[Waiting], walk: Walked, touched: AbstractSet[int
     for entry in queue:
         fits = entry.least_free <= walk.most and not (entry.plain and walk.has_refused(entry.shape, entry.demand.limit))
         gathers = entry.collects and walk.leaves_empty_nodes(entry)
-        here = not touched.isdisjoint(entry.place)
-        if not entry.only_guest and (here or (entry.start != 0.0 and (fits or gathers))):
+        here = not touched.isdisjoint(entry.last.place)
+        if not entry.guest.only and (here or (entry.last.start != 0.0 and (fits or gathers))):
             yield entry
 
 
@@ -145,5 +148,5 @@ def test_the_index_names_guests_and_components() -> None:
     queue = queue_of(random.Random(1))
     index = QueueIndex(queue)
 
-    assert index.guests == [one for one in queue if one.only_guest or one.guest_from < FAR]
+    assert index.guests == [one for one in queue if one.guest.only or one.guest.may_ride_from < FAR]
     assert index.het == [one for one in queue if one.job.het]

@@ -10,7 +10,8 @@ from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting_jobs import Reader, Waiting, ours
+from policy.plan.waiting import Waiting
+from policy.plan.waiting_jobs import Reader, ours
 from policy.request.demand import A_YEAR
 from policy.request.settings import Sharing
 from tests.unit import share_world
@@ -74,9 +75,9 @@ def test_a_job_without_gpus_needs_its_cpus_on_each_of_its_nodes() -> None:
 
     needs = entry.demand
     assert (needs.n, needs.k, needs.cpus, needs.mem, needs.level, needs.limit) == (3, 0, 3, 0, "any", A_YEAR)
-    assert (entry.nodes, entry.mask, entry.until, entry.least_free) == ((), 0, 0.0, FAR)
+    assert (entry.nodes, entry.mask, entry.level.until, entry.least_free) == ((), 0, 0.0, FAR)
     assert not entry.plain
-    assert entry.insists is None
+    assert entry.level.insists is None
 
 
 @pytest.mark.parametrize(
@@ -156,14 +157,14 @@ def test_its_wait_counts_from_when_it_waits_only_for_room() -> None:
     one = reader()
     insists = {"insists": "leaf", "wait": "300"}
     held = waiting(9, "n1", 1, segment={**insists, "n": "2"}, reason="Dependency")
-    assert one.read(held, NOW).until == SUBMITTED + 300
-    assert one.read(replace(held, reason="Resources"), NOW + 50).until == NOW + 350
-    assert one.read(replace(held, reason="Priority"), NOW + 90).until == NOW + 350
+    assert one.read(held, NOW).level.until == SUBMITTED + 300
+    assert one.read(replace(held, reason="Resources"), NOW + 50).level.until == NOW + 350
+    assert one.read(replace(held, reason="Priority"), NOW + 90).level.until == NOW + 350
 
-    assert read(replace(held, reason="Resources")).until == SUBMITTED + 300
-    assert read(replace(held, reason="Resources", begin=int(NOW) - 20)).until == NOW + 280
+    assert read(replace(held, reason="Resources")).level.until == SUBMITTED + 300
+    assert read(replace(held, reason="Resources", begin=int(NOW) - 20)).level.until == NOW + 280
     told = {**held.known.texts, "until": str(int(NOW) + 400)}
-    assert read(replace(held, reason="Resources", plan=JobPlan(told))).until == NOW + 400
+    assert read(replace(held, reason="Resources", plan=JobPlan(told))).level.until == NOW + 400
 
 
 def test_at_the_end_of_its_wait_it_needs_no_level_any_more() -> None:
@@ -172,9 +173,9 @@ def test_at_the_end_of_its_wait_it_needs_no_level_any_more() -> None:
     }))  # fmt: skip
 
     assert entry.insisted_level == "leaf"
-    assert entry.demand_at(entry.until - 1)[0].level == "leaf"
-    assert entry.demand_at(entry.until)[0].level == "any"
-    assert entry.demand_at(entry.until - 1)[1] != entry.demand_at(entry.until)[1]
+    assert entry.demand_at(entry.level.until - 1)[0].level == "leaf"
+    assert entry.demand_at(entry.level.until)[0].level == "any"
+    assert entry.demand_at(entry.level.until - 1)[1] != entry.demand_at(entry.level.until)[1]
 
 
 def test_a_share_is_asked_for_three_seconds_before_its_begin_time() -> None:
@@ -184,8 +185,8 @@ def test_a_share_is_asked_for_three_seconds_before_its_begin_time() -> None:
 
     assert [packed.may_start_at(NOW + seconds) for seconds in (6, 7)] == [False, True]
     assert [whole.may_start_at(NOW + seconds) for seconds in (9, 10)] == [False, True]
-    assert packed.picky_until == NOW + 10 + 60
-    assert packed.demand_at(packed.picky_until - 1)[0].share != packed.demand_at(packed.picky_until)[0].share
+    assert packed.company.until == NOW + 10 + 60
+    assert packed.demand_at(packed.company.until - 1)[0].share != packed.demand_at(packed.company.until)[0].share
     assert packed.least_free == 0
     assert packed.packed
     assert not whole.packed
@@ -211,13 +212,13 @@ def test_a_guest_that_is_to_have_gpus_of_its_own_waits_for_these_from_then_on() 
     segment = {"tier": "opportunistic", "upgrade": "300", "parked": str(int(NOW) + 40), "gpu_mem": "2048", "mps": ""}
     entry = read(waiting(9, "n1", 1, segment=segment, reason="BeginTime", begin=int(NOW) + A_YEAR, user=1_000))
 
-    assert entry.guest_from == SUBMITTED + 300
-    assert entry.parked == NOW + 40
+    assert entry.guest.may_ride_from == SUBMITTED + 300
+    assert entry.guest.parked == NOW + 40
     assert [entry.may_start_at(NOW + seconds) for seconds in (39, 40)] == [False, True]
     tier = entry.demand.tier
     assert (tier.name, entry.demand.gpu_mem, entry.demand.user) == ("exclusive", 2048, 1_000)
-    assert not entry.only_guest
-    assert not entry.seated
+    assert not entry.guest.only
+    assert not entry.guest.seated
     assert entry.least_free == 1
 
 
@@ -235,8 +236,8 @@ def test_a_guest_without_a_begin_time_of_berths_has_its_seat(
 ) -> None:
     entry = read(waiting(9, "n1", 1, guest=True, segment={"tier": "opportunistic", **segment}))
 
-    assert (entry.only_guest, entry.seated) == (only_guest, seated)
-    assert entry.guest_from == (SUBMITTED + 300 if "upgrade" in segment else FAR)
+    assert (entry.guest.only, entry.guest.seated) == (only_guest, seated)
+    assert entry.guest.may_ride_from == (SUBMITTED + 300 if "upgrade" in segment else FAR)
 
 
 def test_an_evicted_guests_old_seat_is_no_pin_for_gpus_of_its_own() -> None:

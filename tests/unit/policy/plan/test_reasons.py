@@ -17,7 +17,7 @@ from policy.plan.answer.observe import compare
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import KINDS, Reason, why
-from policy.plan.waiting_jobs import Waiting
+from policy.plan.waiting import Waiting
 from policy.request.settings import Settings
 from policy.site.config import Config
 from tests.unit.deciding import decide, only_watch

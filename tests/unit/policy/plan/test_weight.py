@@ -82,7 +82,7 @@ def test_a_wait_goes_on_after_a_restart() -> None:
     plan = Plan(POLICY, Settings())
     plan.replan(book(look), look.jobs)
 
-    assert plan.queue[0].until == NOW + 598
+    assert plan.queue[0].level.until == NOW + 598
 
 
 def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
@@ -95,4 +95,4 @@ def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
         assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move)]
 
     [entry] = plan.queue
-    assert entry.until == NOW + 601
+    assert entry.level.until == NOW + 601

@@ -1,0 +1,220 @@
+"""The record of a waiting job: its needs, its pin, and one part for each opinion about it."""
+
+import math
+from dataclasses import InitVar, dataclass, field, replace
+
+from policy.formats.arrays import FAR
+from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.plan_fields import (
+    AGAIN,
+    DEGRADED,
+)
+from policy.formats.slurm_facts import JobFacts
+from policy.plan.claims import Claim, Repeat
+from policy.plan.roll_out import Held
+from policy.request.demand import Demand
+from policy.request.locality import insisted
+from policy.request.share import Share
+from policy.request.tiers import EXCLUSIVE
+
+Shape = tuple[int, int, int | None, int | None, str, int]
+
+PART_BEFORE = 3.0
+"""Seconds before its begin time at which a packed job asks for its part of a GPU; berthd looks about each second."""
+
+OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
+"""Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
+
+
+_SENT_AWAY = (AGAIN, DEGRADED)
+"""Fields of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
+
+
+@dataclass(slots=True)
+class LevelWait:
+    """A job's wait for a level, as the user or the site asks it."""
+
+    insists: Demand | None = None
+    """The demand at the level that it insists on, until `until`."""
+    until: float = 0.0
+    shape: Shape | None = None
+    """Its shape until then."""
+
+
+@dataclass(slots=True)
+class CompanyWait:
+    """A packed job's wait for GPUs where all jobs keep their speed."""
+
+    share: Share | None = None
+    """Its share, until `until`, by which it refuses others."""
+    until: float = 0.0
+    number: int = 0
+    """Replaces the last element of its shape until then."""
+
+
+@dataclass(slots=True)
+class GuestState:
+    """The part of a waiting job that is or may become a guest."""
+
+    parked: float | None = None
+    """The user's begin time, for a guest without a seat: the begin time in Slurm's record was set by Berth."""
+    only: bool = False
+    """True if it wants a seat and no GPU of its own, or has a seat on which it will start."""
+    seated: bool = False
+    """True if it has a seat on which it will start, in Slurm's record or not yet there."""
+    unfit: str = ""
+    """The reason why a guest waits though seats are free: none of them suits it, or not yet."""
+    may_ride_from: float = FAR
+    """Time from which on it may take a seat while it waits; for an opportunistic job, from its submission on."""
+
+
+@dataclass(slots=True)
+class SpreadState:
+    """The part of a waiting job whose GPUs Slurm may lay on nodes in any way (policy/request/spread.py)."""
+
+    gpus: int = 0
+    """All its GPUs; 0 for a job that must have one place."""
+    shape: tuple[int, int] = (0, 0)
+    """Equal for such jobs that have room at the same times, apart from their time limits."""
+    given: dict[int, tuple[Claim, ...]] = field(default_factory=dict)
+    """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
+
+
+@dataclass(slots=True)
+class LastPlan:
+    """The result of the last pass for a job."""
+
+    start: float | None = None
+    """Time at which its place comes free: 0 for now, None for not in sight."""
+    place: tuple[int, ...] = ()
+    """The nodes of its claim."""
+    mask: int = 0
+    """The GPUs of its claim."""
+    lets: Held | None = None
+    """The decision that it lets other jobs go first though it could start."""
+    waits_for_fewer: bool = False
+    """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
+    refuses_until: float = 0.0
+    """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
+    given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
+    claimed: Repeat | None = field(default=None, compare=False, repr=False)
+    """Its claim in the last whole walk, if it is plain and waits for its place."""
+    keeps_start: bool = field(default=False, compare=False, repr=False)
+    """True if this claim starts when an earlier one did, not when its place comes free."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One waiting job, or the tasks of an array that have not split off."""
+
+    job: JobFacts
+    demand: Demand
+    shape: Shape
+    """Equal for jobs that fit on the same places, apart from their time limits."""
+    nodes: tuple[int, ...] = ()
+    """The nodes that it is pinned to; empty if it is not pinned, or its nodes are gone."""
+    mask: int = 0
+    packed: bool = False
+    """True if its pin asks only for a part of its GPUs."""
+    adopted: JobPlan = NOTHING
+    """Needs that its plan does not hold; they are written with its first pin."""
+    level: LevelWait = field(default_factory=LevelWait)
+    company: CompanyWait = field(default_factory=CompanyWait)
+    guest: GuestState = field(default_factory=GuestState)
+    spread: SpreadState = field(default_factory=SpreadState)
+    last: LastPlan = field(default_factory=LastPlan)
+    apart: bool = False
+    """True if it lists several partitions, and its place may be in the wrong one of them."""
+    tier: InitVar[int] = 1
+    """The highest PriorityTier of its partitions."""
+    order: tuple[int, int, int, int, float] = field(init=False)
+    """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
+    plain: bool = field(init=False)
+    """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
+    least_free: float = field(init=False)
+    """GPUs that must be free on one node for it to start now; a share may also go where none is."""
+
+    def __post_init__(self, tier: int) -> None:
+        job = self.job
+        task = math.inf if job.task is None else job.task
+        self.order = (-tier, -job.priority, job.submitted, job.array or job.id, task)
+        least = 0 if self.demand.share is not None else min(one.k for one in self.demand.every_split)
+        self.least_free = least if job.wants_gpus else FAR
+        self.plain = (
+            bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
+            and job.begin is None
+            and self.guest.parked is None
+            and self.demand.share is None
+            and not self.demand.splits
+            and not self.demand.may_go_elsewhere
+            and self.level.insists is None
+            and self.company.share is None
+            and self.guest.may_ride_from == FAR
+            and self.demand.tier.name == EXCLUSIVE
+            and not self.apart
+            and not impossible(job)
+        )
+
+    @property
+    def collects(self) -> bool:
+        """Tells whether it needs several nodes, which are free together only if they are kept free for it."""
+        return self.demand.every_split[0].n > 1
+
+    @property
+    def insisted_level(self) -> str:
+        """Returns the level that it insists on, as its user or the site named it; empty if it insists on none."""
+        found = insisted(self.job.known)
+        return found.level if found else ""
+
+    def lay_on(self, nodes: int) -> None:
+        """Counts it as a job on so many nodes, of those that it may have."""
+        self.demand = self.demand.on(nodes)
+        if self.level.insists is not None:
+            self.level.insists = self.level.insists.on(nodes)
+
+    @property
+    def must_leave(self) -> bool:
+        """Tells whether it must be retried elsewhere: Slurm would start it where it is pinned as soon as it may."""
+        job = self.job
+        sent_away = job.known.has_any(_SENT_AWAY)
+        return not self.nodes and bool(job.required) and job.gpus is not None and sent_away
+
+    @property
+    def has_left_seat(self) -> bool:
+        """Tells whether it has no place, and Slurm's record pins it to the seat from which it was sent away."""
+        parked_with_pin = self.job.guest and self.guest.parked is not None and bool(self.mask)
+        return parked_with_pin and not (self.nodes or self.job.tasks)
+
+    def may_start_at(self, at: float) -> bool:
+        """Tells whether it waits only for room."""
+        if self.guest.parked is not None and (self.job.reason.startswith("BeginTime") or self.job.may_start):
+            return self.guest.parked <= at
+        # Slurm starts it at its begin time with the pin that it has then. A pin to whole GPUs would give it all of a
+        # free GPU, without MPS, though it asked for a part.
+        at += PART_BEFORE if self.demand.share is not None else 0.0
+        if self.apart and self.job.reason.startswith(OF_ONE_PARTITION):
+            # Another partition would start it.
+            return self.job.begin is None or self.job.begin <= at
+        return self.job.may_start_at(at)
+
+    def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
+        """Tells whether its pin is exactly these GPUs."""
+        return bool(self.nodes) and set(self.nodes) == set(place) and self.mask == mask
+
+    def demand_at(self, at: float) -> tuple[Demand, Shape]:
+        """Returns what it needs at this moment, and its shape."""
+        found = (self.demand, self.shape)
+        if self.level.insists is not None and at < self.level.until:
+            found = self.level.insists, self.level.shape or self.shape
+        if self.company.share is not None and at < self.company.until:
+            return replace(found[0], share=self.company.share), (*found[1][:-1], self.company.number)
+        return found
+
+
+def impossible(job: JobFacts) -> bool:
+    """Tells whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
+
+    With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
+    """
+    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
