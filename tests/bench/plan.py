@@ -104,7 +104,7 @@ class World:
             "mem": str(8_000 * k), "nodes": ",".join(names), "gpus": ",".join(map(str, range(k))), "level": "node",
         }  # fmt: skip
         self._job(
-            **common, cpus=cpus * n, required=tuple(names), gpus=mask, segment=segment,
+            **common, cpus=cpus * n, required=tuple(names), gpus=mask, plan=JobPlan(segment),
             features=self.random.choice(["", "", "", "fast", "slow"]),
         )  # fmt: skip
 

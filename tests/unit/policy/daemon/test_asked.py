@@ -110,8 +110,8 @@ class Slurm:
     def job(self, _job_id: int) -> JobText:
         return self.record
 
-    def annotate(self, _job_id: int, values: dict[str, str]) -> None:
-        self.did.append(("annotate", values["state"]))
+    def annotate(self, _job_id: int, plan: JobPlan) -> None:
+        self.did.append(("annotate", plan.texts["state"]))
 
     def pin_again(self, job: JobFacts) -> None:
         self.did.append(("pin", job.id))

@@ -27,7 +27,7 @@ def running(asked: str, values: dict[str, str] | None, **more: object) -> JobFac
         "gpus": fields.pinned(asked),
         "share": fields.share(asked),
         "guest": fields.guest(asked),
-        "segment": values,
+        "plan": None if values is None else JobPlan(values),
     }
     return replace(job(7, "n1", 1, 600), **{"user": 1_000, **facts, **more})  # type: ignore[arg-type]
 

@@ -58,11 +58,11 @@ class Slurm:
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, self.state, 0, self.text, "", "", "", "")
 
-    def annotate(self, job_id: int, values: dict[str, str], *, requeue: bool = False) -> None:
+    def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
         if self.refuses_notes:
             raise SlurmError(self.refuses_notes)
         self.done.append(f"annotate {job_id}")
-        self.values[job_id] = Segment(values, job_id)
+        self.values[job_id] = Segment(plan.texts, job_id)
         self.requeue_of[job_id] = requeue
 
     def evict(self, job_id: int) -> bool:
@@ -85,8 +85,8 @@ class Slurm:
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:  # noqa: ARG002 - as a gateway has it
         self.done.append(f"pin {job_id} {','.join(pin.nodes)} {pin.gpus}{' seat' if pin.guest else ''}")
 
-    def park(self, job_id: int | str, values: dict[str, str], seconds: int) -> None:
-        self.done.append(f"park {job_id} {seconds} {values['state']}")
+    def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
+        self.done.append(f"park {job_id} {seconds} {plan.texts['state']}")
 
 
 def evictions(slurm: Slurm, **sharing: Any) -> Evictions:

@@ -18,6 +18,7 @@ from policy.daemon.hear.losses import HeardLosses as Writer
 from policy.daemon.hear.losses import LossWord, read_word
 from policy.daemon.hear.step_times import StepWord
 from policy.formats import segment
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.report.text import text
 from prolog_epilog.guard.tell.losses import LossNotice, ToldLosses
@@ -132,8 +133,8 @@ class Slurm:
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, self.state, 1_000, segment.put("site note", self.values), "", "n1", "gres/gpu:g0:1", "")
 
-    def annotate(self, _job_id: int, values: dict[str, str]) -> None:
-        self.values = dict(values)
+    def annotate(self, _job_id: int, plan: JobPlan) -> None:
+        self.values = dict(plan.texts)
 
     def config(self) -> dict[str, str]:
         return {"AccountingStorageType": "accounting_storage/slurmdbd", "ClusterName": "c1"}

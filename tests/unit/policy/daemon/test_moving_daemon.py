@@ -94,11 +94,11 @@ class Slurm:
         text = segment.put("", {**self.segments[job_id], **self.said_since})
         return JobText(job_id, self.states[job_id], 0, text, "", "", "", "")
 
-    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
         if self.refuses:
             raise SlurmError(self.refuses)
-        self.done.append(f"annotate {job_id}{' moving' if 'move_until' in values else ''}")
-        self.segments[job_id] = Segment(values, job_id)
+        self.done.append(f"annotate {job_id}{' moving' if 'move_until' in plan.texts else ''}")
+        self.segments[job_id] = Segment(plan.texts, job_id)
 
     def config(self) -> dict[str, str]:
         return {"SchedulerParameters": "bf_continue,max_batch_requeue=3"}

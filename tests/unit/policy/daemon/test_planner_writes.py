@@ -2,7 +2,6 @@
 
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,8 +51,8 @@ class Slurm:
         if hurry:
             self.in_a_hurry.add(job_id)
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        raise AssertionError(f"job {job_id} has not waited long enough for a reason: {values}")
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        raise AssertionError(f"job {job_id} has not waited long enough for a reason: {plan.texts}")
 
 
 def planner_of(
@@ -94,8 +93,8 @@ def test_a_pass_writes_nothing_itself_and_then_one_update_at_a_time(tmp_path: Pa
 class Explained(Slurm):
     """The same, where jobs have waited long enough for a reason."""
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        assert values["because_text"], job_id
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        assert plan.texts["because_text"], job_id
 
 
 def test_a_cloud_without_nodes_for_a_while_ends_no_planner(tmp_path: Path, channel: socket.socket) -> None:
@@ -140,8 +139,8 @@ class Refusing(Slurm):
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, "PENDING", 0, "", "", "", "", "")
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        self.given_back.append((job_id, f"{values['state']}: {values['why']}"))
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        self.given_back.append((job_id, f"{plan.texts['state']}: {plan.texts['why']}"))
 
 
 def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path: Path, channel: socket.socket) -> None:

@@ -53,10 +53,10 @@ class Slurm:
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, self.state, 1_000, segment.put("theirs", self.values), "", "n1", "gres/gpu:g0:1", "")
 
-    def annotate(self, _: int, values: dict[str, str]) -> None:
+    def annotate(self, _: int, plan: JobPlan) -> None:
         if self.state != "PENDING":
             raise SlurmError("Job/step already completing or completed")
-        self.values = dict(values)
+        self.values = dict(plan.texts)
 
 
 def flights(slurm: Slurm, accounts: Accounts | None = None) -> Preflights:

@@ -73,18 +73,18 @@ class Slurm:
             self.exit_code, self.signal, self.restarts, self.may_requeue, comment=self.comment,
         )  # fmt: skip
 
-    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
         self._do(f"annotate {job_id}")
-        self.values = dict(values)
+        self.values = dict(plan.texts)
 
     def requeue(self, job: int | str) -> None:
         self._do(f"requeue {job}")
         self.state = "PENDING"
         self.restarts += 1
 
-    def delay(self, job_id: int, values: dict[str, str], seconds: int) -> None:
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
         self._do(f"delay {job_id}")
-        self.values, self.waits = dict(values), seconds
+        self.values, self.waits = dict(plan.texts), seconds
 
     def config(self) -> dict[str, str]:
         parameters = "batch_sched_delay=0,max_batch_requeue=7"

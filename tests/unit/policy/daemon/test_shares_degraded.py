@@ -64,9 +64,9 @@ class Slurm:
         self.done.append(f"requeue {job_id}")
         self.state = "PENDING"
 
-    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
         self.done.append(f"annotate {job_id}")
-        self.values = values
+        self.values = dict(plan.texts)
 
     def read(self, *, ended: bool) -> Reading:  # noqa: ARG002 - as a gateway has it
         return reading([node("n1"), node("n2")], [], at=NOW)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from policy.daemon.passes.planner import Planner
 from policy.daemon.processes.vigil import Vigil
 from policy.formats import wire
 from policy.formats.errors import DaemonError, FormatError, SlurmError, UnreadableError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Reading
 from policy.site.config import Config
 from policy.slurm.by_command import command
@@ -230,8 +231,8 @@ class Slurm:
         assert not ended
         return reading([node("n1")])
 
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        raise AssertionError(job_id, values)
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        raise AssertionError(job_id, plan.texts)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from policy.daemon.passes.explainer import Explainer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.watcher import Watcher
 from policy.formats import segment, wire
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.observe import compare
@@ -167,8 +168,8 @@ class Notes:
     def job(self, job_id: int) -> JobText:
         return JobText(job_id, "PENDING", 0, self.texts[job_id], "", "", "", "")
 
-    def annotate(self, job_id: int, values: dict[str, str]) -> None:
-        self.said[job_id] = values
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        self.said[job_id] = dict(plan.texts)
 
 
 def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> None:
