@@ -90,8 +90,8 @@ def live(slurm: StandInSlurm) -> LiveSource:
 def test_events_are_what_changed_between_two_readings() -> None:
     slurm = StandInSlurm()
     source = live(slurm)
-    waits = job(1, 11, state="PENDING", start=None, nodes=(), reason="Resources", segment={"pins": "0"})
-    guest = job(2, 12, holds=(2,), segment={})
+    waits = job(1, 11, state="PENDING", start=None, nodes=(), reason="Resources", plan=JobPlan({"pins": "0"}))
+    guest = job(2, 12, holds=(2,), plan=JobPlan({}))
     slurm.jobs = [waits, guest, job(3, 13, holds=(4,))]
     assert source.read()
     assert source.moment(None).events == []
@@ -168,7 +168,7 @@ def test_private_nodes_leave_no_place_and_nothing_is_public_before_slurm_has_tol
     source = live(slurm)
     assert source.privacy().jobs
     assert source.privacy().nodes
-    slurm.jobs = [job(1, 11, holds=(1,), segment={"nodes": "n1", "gpus": "0"})]
+    slurm.jobs = [job(1, 11, holds=(1,), plan=JobPlan({"nodes": "n1", "gpus": "0"}))]
     source.read()
 
     [shown] = seen_by(WebViewer(12), source.moment(None), source.privacy()).jobs
@@ -200,7 +200,7 @@ def test_an_old_overview_says_so() -> None:
 
 def test_a_jobs_decision_is_asked_of_slurm_once_for_all_who_look() -> None:
     slurm = StandInSlurm()
-    slurm.jobs = [job(1, 11, holds=(3,), segment={"level": "nvlink", "state": "placed"})]
+    slurm.jobs = [job(1, 11, holds=(3,), plan=JobPlan({"level": "nvlink", "state": "placed"}))]
     source = live(slurm)
     source.read()
     [shown] = source.moment(None).jobs
