@@ -323,7 +323,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
         ("[bertd]\n", "did you mean berthd"),
         ('[berthd]\ntick_ms = "5"\n', "a whole number"),
         ("[berthd]\ntick_ms = 1\n", "at least 50"),
-        ("[berthd]\nrepin = 1\n", "true or false"),
+        ("[berthd]\npin_ahead = 1\n", "true or false"),
         ('[berthd]\nlocality_wait = "soon"\n', "not a time"),
         ('[hook]\nfail = "maybe"\n', "open, closed"),
         ("berthd = 1\n", "table"),
