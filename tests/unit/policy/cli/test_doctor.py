@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,9 @@ from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
-from policy.site import config as config_module
 from policy.site.config import Config, load
 from policy.slurm.by_command.recorded import recorded_gateway
-from prolog_epilog import config as node_config
-from prolog_epilog.config import NodeConfig
-from prolog_epilog.guard.settings import GuardSettings
+from tests.conf_keys import TABLES
 from tests.examples import examples
 from tests.unit.policy.cli.test_cli import slurm
 from tests.unit.policy_world import machine
@@ -411,23 +408,13 @@ def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
 
 def drawn_wrong(draw: st.DrawFn) -> tuple[str, str, object]:
     """Returns a table, one of its keys, and a wrong value: of another type, or a word that is none of the key's."""
-    tables: dict[str, dict[str, type]] = {
-        "hook": config_module._HOOK,
-        "berthd": config_module._BERTHD,
-        "sharing": config_module._SHARING,
-        "moving": config_module._MOVING,
-        "preflight": config_module._PREFLIGHT,
-        "metrics": config_module._METRICS,
-        "node": {key: type(value) for key, value in NodeConfig()._asdict().items()},
-        "guard": {one.name: type(getattr(GuardSettings(), one.name)) for one in fields(GuardSettings)},
-    }
-    table = draw(st.sampled_from(sorted(tables)))
-    key = draw(st.sampled_from(sorted(tables[table])))
-    words = key in config_module._WORDS or (table == "node" and key in node_config._WORDS) or key == "law"
-    if words and draw(st.booleans()):
+    every = [(table.name, key, kind) for table in TABLES for key, kind in table.keys.items()]
+    table, key, kind = draw(st.sampled_from(every))
+    if "words" in kind and draw(st.booleans()):
         return table, key, draw(st.sampled_from(["kill", "Act", " exact", "", "none of these"]))
-    wrong = [one for one in (3, "x", True, 1.5, [1], {"a": 1}) if type(one) is not tables[table][key]]
-    if tables[table][key] is float:
+    right = {"int": int, "bool": bool, "float": float, "paths": list}.get(kind["type"], str)
+    wrong = [one for one in (3, "x", True, 1.5, [1], {"a": 1}) if type(one) is not right or right is list]
+    if right is float:
         wrong = [one for one in wrong if type(one) is not int]
     return table, key, draw(st.sampled_from(wrong))
 
