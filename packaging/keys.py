@@ -205,6 +205,9 @@ def _plugin(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
                 yield f"\t.{value.get('field', key)} = {initial},\n"
         old = [_c(one) for group in gone if group.table == name for one in group.keys]
         yield f"}};\n\nstatic const char *const {name}_gone[] = {{{', '.join([*old, 'NULL'])}}};\n"
+        count = f"sizeof({name}_keys) / sizeof({name}_keys[0])"
+        members = f'"{name}", {name}_keys, {count}, {name}_gone, &{name}_defaults, sizeof({name}_defaults)'
+        yield f"\nstatic const struct table {name}_table = {{{members}}};\n"
 
 
 def _kind(key: dict[str, Any]) -> str:

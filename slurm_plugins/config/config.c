@@ -12,16 +12,6 @@
 	offsetof(struct table##_config, field), sizeof(((struct table##_config *)0)->field)
 #include "config/keys.h"
 
-#define TABLE(name)                                                                                \
-	{                                                                                          \
-		#name, name##_keys, sizeof(name##_keys) / sizeof(name##_keys[0]), name##_gone,     \
-		    &name##_defaults, sizeof(name##_defaults)                                      \
-	}
-
-static const struct table hook_table = TABLE(hook);
-static const struct table notice_table = TABLE(notice);
-static const struct table preflight_table = TABLE(preflight);
-
 void config_defaults(struct hook_config *config)
 {
 	*config = hook_defaults;

@@ -16,7 +16,7 @@
 #include "berthd/hook_log.h"
 
 #define COMPLAIN_EVERY_US (60 * UINT64_C(1000000))
-/* Users whose calls fail, and failures of one user, that open the breaker: one lost answer is none. */
+/* So many users whose calls fail open the breaker, as so many of one user do for that one. */
 #define BREAKER_FAILURES 3
 
 static struct hook_config config;
