@@ -61,6 +61,24 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     assert len(findings) == 16
 
 
+def test_doctor_names_keys_of_an_earlier_release_of_berthds_tables_and_of_nodes(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "berth.conf"
+    conf.write_text("[moving]\nmargin = 3.0\n[guard.aimd]\ncut = 0.4\n")
+    monkeypatch.setenv("BERTH_CONF", str(conf))
+
+    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"}, gone=load(conf).gone)
+
+    assert findings["berth.conf"].ok
+    assert not findings["old keys"].ok
+    for said in (
+        "[moving] margin is no key any more: a move has to gain twice",
+        "[guard.aimd] cut is no key any more: ",
+    ):
+        assert findings["old keys"].text.count(said) == 1
+
+
 def test_doctor_says_how_a_counted_reservation_is_written(slurm: Path, tmp_path: Path) -> None:
     (slurm / "scontrol-show-reservation").write_text(
         "ReservationName=r StartTime=1 EndTime=2000000000 Nodes=n[1-2] Flags=SPEC_NODES TRES=cpu=2,gres/gpu=8\n"
@@ -442,6 +460,12 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "[node] violation is one of warn, terminate, requeue, not 'kill'" in done.stderr
+
+    path.write_text("[berthd]\nrepin = false\n[guard]\nslope = 0.2\n")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{path}: ok\n")
+    for said in ("[berthd] repin is no key any more: ", "[guard] slope is no key any more: "):
+        assert done.stderr.count(said) == 1
 
 
 @pytest.mark.parametrize(
