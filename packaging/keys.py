@@ -273,7 +273,8 @@ def _type(key: dict[str, Any]) -> str:
 
 def _page(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
     yield f"<!-- {WRITTEN}. -->\n\n# Keys of berth.conf\n\n"
-    yield "All keys, by table. [install.md](install.md#who-reads-berthconf-and-when) says where the file lies and who reads it when.\n"
+    yield "All keys, by table. "
+    yield "[install.md](install.md#who-reads-berthconf-and-when) says where the file lies and who reads it when.\n"
     yield "A *path* begins with `/`. "
     yield "A *time* is written as in `--locality` (M, M:S, H:M:S, D-H), a *size* as in `12G`.\n"
     for table in tables:

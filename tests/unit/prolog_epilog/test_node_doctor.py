@@ -234,10 +234,8 @@ def test_a_key_of_an_earlier_release_is_named_with_what_to_do(world: World) -> N
     found = examined(world, also="[guard.action]\nterm_s = 3\n")
 
     assert found["berth.conf"][0]
-    assert found["old keys"] == (
-        False,
-        "the next release refuses them: [guard.action] term_s is no key any more: it is a constant now; take the line out",
-    )
+    said = "[guard.action] term_s is no key any more: it is a constant now; take the line out"
+    assert found["old keys"] == (False, f"the next release refuses them: {said}")
     assert not examined(world, also='[guard]\nmetrics = "x"\n')["berth.conf"][0]
 
 
