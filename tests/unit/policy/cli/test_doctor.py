@@ -453,6 +453,19 @@ def test_a_wrong_value_of_any_key_is_refused(case: tuple[str, str, object]) -> N
     assert key in told, f"[{table}] {key} = {written} passes in silence"
 
 
+def test_keys_of_an_earlier_release_are_named_in_berthds_log_once(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text("[hook]\nbreaker_failures = 5\n[berthd]\nreserve_seconds = 5\n")
+    words = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(path), "--socket", str(path / "s")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, str(path / "s") in done.stderr) == (1, True), "it comes as far as the socket"
+    for said in (
+        "[hook] breaker_failures is no key any more: three failures open the breaker; take the line out",
+        "[berthd] reserve_seconds is no key any more: a place is kept for 10 s; take the line out",
+    ):
+        assert done.stderr.count(f"berthd: {said} [BERTH-") == 1
+
+
 def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "berth.conf"
     path.write_text('[node]\nviolation = "kill"\n')

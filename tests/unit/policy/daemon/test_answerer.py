@@ -476,22 +476,6 @@ def test_a_second_berthd_does_not_take_the_socket_over(daemon: Daemon, tmp_path:
     assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
 
 
-def test_keys_of_an_earlier_release_are_named_in_the_log_once(daemon: Daemon, tmp_path: Path) -> None:
-    config = tmp_path / "old.conf"
-    config.write_text("[hook]\nbreaker_failures = 5\n[berthd]\nreserve_seconds = 5\n")
-    command = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(config)]
-    second = subprocess.run(
-        [*command, "--socket", str(daemon.path)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=20
-    )
-
-    assert "another berthd answers" in second.stderr, "it goes on"
-    for said in (
-        "[hook] breaker_failures is no key any more: three failures open the breaker; take the line out",
-        "[berthd] reserve_seconds is no key any more: a place is kept for 10 s; take the line out",
-    ):
-        assert second.stderr.count(f"berthd: {said} [BERTH-") == 1
-
-
 @pytest.mark.parametrize("in_its_way", [False, True])
 def test_sigterm_ends_it_cleanly_with_its_planner_and_socket(daemon: Daemon, *, in_its_way: bool) -> None:
     [planner] = daemon.planners()
