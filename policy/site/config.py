@@ -1,4 +1,4 @@
-"""berth.conf (docs/formats.md, section 4), checked to the last key."""
+"""berth.conf (docs/keys.md), checked to the last key."""
 
 import ipaddress
 import os

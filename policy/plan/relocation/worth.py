@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 MARGIN = 2.0
-"""Factor by which the gain of a move must exceed its cost: what is known of run times is no better than that."""
+"""Factor by which the gain of a move must exceed its cost."""
 
 MOST_TRIES = 16
 """Sets of jobs that are tried for one waiting job: each try asks the policy for a place."""
