@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench check-artifact measurements pictures cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock campaign deb rpm pypi
+.PHONY: help setup docs keys demo demo-web test test-hard test-vm test-fast lint format bench check-artifact measurements pictures cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock campaign deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -75,6 +75,9 @@ docs: $(VENV)/.installed build/docs/venv/.installed ## the documentation as a si
 	@$(PY) packaging/docs_site.py build/docs/source
 	@build/docs/venv/bin/sphinx-build -q -W --keep-going -n build/docs/source build/docs/html
 	@echo "docs: build/docs/html/index.html"
+
+keys: ## write the tables and lists of berth.conf's keys anew from packaging/keys.toml
+	@python3 packaging/keys.py
 
 demo-web: $(VENV)/.installed ## a page of a simulated day, without Slurm and Docker: prints its address (WEB="--nodes 64")
 	@$(PY) -m containers.demo_web $(WEB)

@@ -14,9 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -31,7 +29,7 @@ GROUPS = {
     "Reference": (
         "reference/commands",
         "reference/flags",
-        "reference/keys",
+        "keys",
         "reference/metrics",
         "reference/messages",
         "troubleshooting",
@@ -167,7 +165,6 @@ def reference() -> dict[str, str]:
     return {
         "commands": "".join(_commands()),
         "flags": "".join(_flags()),
-        "keys": "".join(_keys()),
         "metrics": "".join(_metrics()),
         "messages": "".join(_messages()),
     }
@@ -203,34 +200,6 @@ def _flags() -> Iterator[str]:
         shown = value.replace("|", "\\|")
         meaning = "".join(re.findall(r'"([^"]*)"', help_text))
         yield f"| `--{name}={shown}` | {meaning} |\n"
-
-
-def _keys() -> Iterator[str]:
-    from policy.site import config  # noqa: PLC0415
-    from prolog_epilog.config import NodeConfig  # noqa: PLC0415
-    from prolog_epilog.guard.settings import GuardSettings  # noqa: PLC0415
-
-    yield "# Keys of berth.conf\n\nEvery key that Berth's programs accept, made from their tables.\n"
-    yield "[formats.md](../formats.md#4-berthconf) has meanings and defaults.\n\n| table | key | type or default |\n"
-    yield "|---|---|---|\n"
-    for table in config._TABLES:  # noqa: SLF001 - as the test of the manual page reads them
-        for key, kind in getattr(config, f"_{table.upper()}", {}).items():
-            yield f"| `[{table}]` | `{key}` | {getattr(kind, '__name__', kind)} |\n"
-    yield from _defaults("node", NodeConfig()._asdict())
-    yield from _defaults("guard", _values(GuardSettings()))
-
-
-def _values(settings: Any) -> dict[str, Any]:
-    return {one.name: getattr(settings, one.name) for one in fields(settings)}
-
-
-def _defaults(table: str, keys: dict[str, Any]) -> Iterator[str]:
-    for key, value in keys.items():
-        if is_dataclass(value):
-            yield from _defaults(f"{table}.{key}", _values(value))
-        else:
-            shown = f"`{value}`" if value not in {"", ()} else "none"
-            yield f"| `[{table}]` | `{key}` | {shown} |\n"
 
 
 def _metrics() -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from prolog_epilog.errors import NodeConfigError
+from prolog_epilog.keys import GONE, NodeConfig
+
+__all__ = ["CONFIGLESS", "NodeConfig", "filled", "find", "load", "plain", "skipped"]
 
 CONFIGLESS = "/etc/slurm/berth.conf"
 """The path of berth.conf on nodes to which the controller sends slurm.conf."""
@@ -13,53 +16,11 @@ CONFIGLESS = "/etc/slurm/berth.conf"
 _TABLE = re.compile(rb"^[^#\w\n]*node", re.MULTILINE)
 """The begin of a line that could open the table."""
 
-_WORDS = {
-    "inject": ("none", "hooks", "all"),
-    "static_partitions": ("auto", "never"),
-    "violation": ("warn", "terminate", "requeue"),
-}
 _KINDS = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
-_PATHS = ("inject_from", "jobs_for_dcgm", "jobs_for_jobstats", "mps_control", "scontrol", "log")
 _IN_LISTS = ("inject_from",)
 """Keys whose values become elements of lists of paths."""
-_LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1, "scontrol_timeout": 1}
 
-
-class NodeConfig(NamedTuple):
-    """The settings of the nodes."""
-
-    chain_prolog: tuple[str, ...] = ()
-    """The site's own Prolog scripts: absolute paths, or patterns of such."""
-    chain_epilog: tuple[str, ...] = ()
-    chain_timeout: int = 300
-    """Seconds for all of these scripts together."""
-    mps_control: str = "/usr/bin/nvidia-cuda-mps-control"
-    mps_start_timeout: float = 60.0
-    mps_stop_timeout: float = 20.0
-    multi_user: bool = False
-    """True if jobs of several users may share one MPS daemon."""
-    static_partitions: str = "auto"
-    """`auto`: where the driver can; `never`."""
-    violation: str = "warn"
-    """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
-    inject: str = "none"
-    """Code for jobs with an owner or guest beside them: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
-    count_launches: bool = False
-    """With `all`: owners get the library too, so that one without a heartbeat is judged by how fast it launches."""
-    inject_from: str = "/usr"
-    """The place where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
-    jobs_for_dcgm: str = ""
-    """A folder of files that say which jobs are on which GPU, for dcgm-exporter."""
-    jobs_for_jobstats: str = ""
-    """The same for the exporter of jobstats."""
-    log: str = ""
-    """A file for one line of each Prolog and Epilog."""
-    failure_rules: tuple[str, ...] = ()
-    """The site's own signs of failures: absolute paths (docs/failures.md)."""
-    scontrol: str = ""
-    """The path of Slurm's command scontrol; empty: where packages put it."""
-    scontrol_timeout: float = 1.0
-    """Seconds for Slurm to tell of a job."""
+_Table = TypeVar("_Table", bound=NamedTuple)
 
 
 def find(environment: Mapping[str, str]) -> str:
@@ -118,33 +79,66 @@ def _config(path: str, text: bytes) -> NodeConfig:
         raise NodeConfigError(f"{path}: {problem}") from None
     if not isinstance(table, dict):
         raise NodeConfigError(f"{path}: node is a table, [node]")
-    known = NodeConfig()._asdict()
-    return NodeConfig(**{key: _value(path, key, value, known) for key, value in table.items()})
+    try:
+        return filled(NodeConfig(), table, "node")
+    except NodeConfigError as problem:
+        raise NodeConfigError(f"{path}: {problem}") from None
 
 
-def _value(path: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
-    if key not in known:
-        raise NodeConfigError(f"{path}: [node] has no key {key}{_nearest(key, known)}")
-    if isinstance(known[key], tuple):
-        return _patterns(path, key, value)
-    if isinstance(known[key], float) and type(value) is int:
+def filled(table: _Table, section: Mapping[str, Any], name: str, gone: Callable[[str], object] = len) -> _Table:
+    """Returns a table of berth.conf with its defaults replaced by what the section says.
+
+    `gone` is called with a sentence for each key that an earlier release had.
+    """
+    known, changed = table._asdict(), {}
+    for key, value in section.items():
+        if key in known:
+            changed[key] = _value(table, key, value, name, gone)
+        elif any(where == f"{name}.{key}" for where, _, _ in GONE) and isinstance(value, Mapping):
+            # A table without a key that is left.
+            filled(_Nothing(), value, f"{name}.{key}", gone)
+        else:
+            advice = next((advice for where, keys, advice in GONE if where == name and key in keys.split()), "")
+            if not advice:
+                raise NodeConfigError(f"[{name}] has no key {key}{_nearest(key, known)}")
+            gone(f"[{name}] {key} is no key any more: {advice}; take the line out")
+    return table._replace(**changed)
+
+
+class _Nothing(NamedTuple):
+    """A table all of whose keys are gone."""
+
+
+def _value(table: NamedTuple, key: str, value: Any, name: str, gone: Callable[[str], object]) -> Any:
+    default, where = getattr(table, key), f"[{name}] {key}"
+    if hasattr(default, "_fields"):
+        if not isinstance(value, Mapping):
+            raise NodeConfigError(f"{where} is a table of keys, not {value!r}")
+        return filled(default, value, f"{name}.{key}", gone)
+    if isinstance(default, tuple):
+        return _patterns(where, value)
+    if isinstance(default, float) and type(value) is int:
         value = float(value)
-    if type(value) is not type(known[key]):
-        raise NodeConfigError(f"{path}: [node] {key} is {_KINDS[type(known[key])]}, not {value!r}")
-    if key in _WORDS and value not in _WORDS[key]:
-        raise NodeConfigError(f"{path}: [node] {key} is one of {', '.join(_WORDS[key])}, not {value!r}")
-    if key in _PATHS and value and not value.startswith("/"):
-        raise NodeConfigError(f"{path}: [node] {key} is a path from / on, not {value!r}")
+    if type(value) is not type(default):
+        raise NodeConfigError(f"{where} is {_KINDS[type(default)]}, not {value!r}")
+    for right in getattr(type(table).__annotations__[key], "__metadata__", ()):
+        if right == "path":
+            if value and not value.startswith("/"):
+                raise NodeConfigError(f"{where} is a path from / on, not {value!r}")
+        elif isinstance(default, str):
+            if value not in right:
+                raise NodeConfigError(f"{where} is one of {', '.join(right)}, not {value!r}")
+        elif not right[0] <= value <= (value if right[1] is None else right[1]):
+            bounds = f"at least {right[0]}" if right[1] is None else f"from {right[0]} to {right[1]}"
+            raise NodeConfigError(f"{where} is {bounds}, not {value}")
     if key in _IN_LISTS and (not value or not value.isascii() or any(sign <= " " or sign == ":" for sign in value)):
-        raise NodeConfigError(f"{path}: [node] {key} is a path without blanks and colons, not {value!r}")
-    if key in _LEAST and value < _LEAST[key]:
-        raise NodeConfigError(f"{path}: [node] {key} is at least {_LEAST[key]}, not {value}")
+        raise NodeConfigError(f"{where} is a path without blanks and colons, not {value!r}")
     return value
 
 
-def _patterns(path: str, key: str, value: Any) -> tuple[str, ...]:
+def _patterns(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and one.startswith("/") for one in value):
-        raise NodeConfigError(f'{path}: [node] {key} is a list of paths from / on, such as ["/etc/slurm/prolog.d/*"]')
+        raise NodeConfigError(f'{where} is a list of paths from / on, such as ["/etc/slurm/prolog.d/*"]')
     return tuple(value)
 
 
@@ -152,4 +146,4 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - only where something is wrong
 
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known) or 'none'}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from prolog_epilog import chain, config, inject
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import HardwareFault, NodeConfigError, NodeError, NodeSlurmError
+from prolog_epilog.guard import options
 from prolog_epilog.guard.measure import xids
 from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.job.slurm import PREFIXES, Scontrol
@@ -48,12 +49,15 @@ class NodeFinding:
 
 def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFinding]:
     """Runs all checks, in the order in which an admin would mend things."""
-    settings = NodeConfig()
+    settings, gone = NodeConfig(), list[str]()
     try:
         settings = config.load(path)
+        options.load(path, gone.append)
         yield NodeFinding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
     except NodeConfigError as problem:
         yield NodeFinding("berth.conf", ok=False, text=str(problem))
+    if gone:
+        yield NodeFinding("old keys", ok=False, text=f"the next release refuses them: {'. '.join(gone)}")
     slurm = Scontrol(settings.scontrol, slurm_conf, settings.scontrol_timeout)
     shares = not config.plain(path)
     if not shares:

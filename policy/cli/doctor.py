@@ -76,7 +76,7 @@ def _before_upgrade(options: argparse.Namespace, gateway: "Gateway", settings: "
     from policy.cli.doctor_upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
 
     rows, steps = before_upgrade(gateway, settings, printed, options.before_upgrade)
-    findings = [Finding(*row) for row in rows]
+    findings = [*_old_keys(settings), *(Finding(*row) for row in rows)]
     if options.json:
         print_json({"checks": [asdict(finding) for finding in findings], "order": steps})
     else:
@@ -102,6 +102,7 @@ def examine(
     unknown = [*unknown_names(settings, (one.name for one in reading.partitions), printed)]
     wrong_conf = "; ".join(filter(None, [wrong_tables(config_path()), *unknown]))
     yield Finding("berth.conf", not wrong_conf, wrong_conf or "its tables and the names in it are known")
+    yield from _old_keys(settings)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     step = step_of(config, gpu_nodes, plain=settings.plain)
     pins, exact = step.name != "observe", step.name in EXACT
@@ -143,6 +144,16 @@ def examine(
         yield Finding(
             "berthd", ok=not bad, text=bad or f"answers, {found.get('answers', '0')} decisions since its start"
         )
+
+
+def _old_keys(settings: "Config") -> Iterator[Finding]:
+    """Names each key that this release takes and does nothing for; yields nothing if there is none."""
+    from policy.site.config import config_path  # noqa: PLC0415
+
+    gone = [*settings.gone]
+    wrong_tables(config_path(), gone.append)
+    if gone:
+        yield Finding("old keys", ok=False, text=f"the next release refuses them: {'. '.join(gone)}")
 
 
 def _version(text: str, step: Name) -> Finding:

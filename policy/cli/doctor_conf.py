@@ -1,7 +1,7 @@
 """Checks berth.conf for tables that nodes read, and for names that Slurm does not have: doctor and berthd ask it."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from policy.site.config import Config
 
 
-def wrong_tables(path: Path) -> str:
-    """Returns the first mistake in the tables of the nodes; empty if there is none."""
+def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
+    """Returns the first mistake in the tables of the nodes; empty if there is none.
+
+    `gone` is called with a sentence for each key of theirs that an earlier release had.
+    """
     from prolog_epilog import config  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
 
     try:
         config.load(str(path))
-        options.load(str(path))
+        options.load(str(path), gone)
     except NodeError as problem:
         return str(problem)
     return ""
@@ -48,14 +51,16 @@ def main() -> int:
     from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     path = Path(sys.argv[1])
-    found = [wrong_tables(path)]
+    gone: list[str] = []
+    found = [wrong_tables(path, gone.append)]
     try:
+        gone += load(path).gone
         partitions = [one.name for one in CommandGateway().read(ended=False).partitions]
         found += unknown_names(load(path), partitions, run_command)
     except BerthError:
         pass
     found = [one for one in found if one]
-    sys.stderr.write("".join(f"{one}\n" for one in found))
+    sys.stderr.write("".join(f"{one}\n" for one in (*found, *gone)))
     return bool(found)
 
 

@@ -137,7 +137,6 @@ def build_fleet(
     fabric: Fabric | None = None,
     costs: CostModel | None = None,
     sharing: Sharing | None = None,
-    by_weight: bool = True,
 ) -> Fleet:
     """Joins Slurm's facts about the nodes with their topology; the fabric may also have other nodes."""
     names = tuple(node.name for node in nodes)
@@ -179,7 +178,7 @@ def build_fleet(
         shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
         sharing=sharing or Sharing(),
-        weights=_weights(nodes) if by_weight else None,
+        weights=_weights(nodes),
         cpus_kept=np.array([node.cpus_kept for node in nodes], np.int64)
         if any(node.cpus_kept for node in nodes)
         else None,

@@ -58,7 +58,7 @@ def why_given_back(job: JobFacts, seconds: int) -> str:
     return f"it did not start in {seconds} s on a place that looks free"
 
 
-def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part: bool, repin: bool) -> str:
+def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part: bool) -> str:
     """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin.
 
     `ahead`: it may be pinned to a place that is not free yet. `in_part`: only some nodes are planned again.
@@ -75,8 +75,4 @@ def given_back(entry: Waiting, book: Book, *, stuck: bool, ahead: bool, in_part:
             return "its place is not free, and Slurm may start it elsewhere"
         # With this pin Slurm could preempt only the jobs that run at this place.
         return "its place is not free, and Slurm may preempt for it elsewhere"
-    if entry.nodes and not repin and not book.cluster.up[list(entry.nodes)].all():
-        return "a node of its place takes no jobs, and with repin = false it gets no other"
-    if entry.must_leave and not repin:
-        return "it was sent elsewhere, and with repin = false it gets no other place"
     return ""

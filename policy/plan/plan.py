@@ -56,7 +56,7 @@ class Plan:
         self._settings = settings
         self._chooser, self._classes = chooser, classes
         self.isolation = Isolation(tell)
-        self._ahead = QueueAhead() if settings.look_ahead and settings.repin and settings.pin_ahead else None
+        self._ahead = QueueAhead() if settings.look_ahead and settings.pin_ahead else None
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}

@@ -136,7 +136,7 @@ class Walk(SimpleClaims):
                 return
             stuck = stuck or (impossible(job) and self._only is None)
         ahead, in_part = self._ahead(entry), self._only is not None
-        if reason := given_back(entry, book, stuck=stuck, ahead=ahead, in_part=in_part, repin=self._settings.repin):
+        if reason := given_back(entry, book, stuck=stuck, ahead=ahead, in_part=in_part):
             self._changes.append(Release(job, reason))
             return
         if start is not None:

@@ -171,7 +171,7 @@ class SimpleClaims:
         return entry.collects and self._gathering < GATHER_AT_ONCE
 
     def _may_change(self) -> bool:
-        return self._settings.repin and len(self._changes) < self._settings.most_moves
+        return len(self._changes) < self._settings.most_moves
 
     @property
     def most_free(self) -> int:

@@ -69,8 +69,6 @@ class RelocationRules:
     """Seconds that a move costs a job that names no COST."""
     restart: int = 60
     """Seconds between a job's end on the old nodes and its first work on the new ones: epilog, prolog, start."""
-    margin: float = 2.0
-    """Factor by which the gain of a move must exceed its cost."""
     after: int = 300
     """Seconds that a job must have waited before others are moved for it."""
     per_job: int = 1
@@ -88,15 +86,12 @@ class Settings:
     locality_wait: int = 600
     locality_rules: tuple[SizeRule, ...] = ()
     locality_cap: int | None = None
-    repin: bool = True
     pin_ahead: bool = True
     """True if jobs are pinned to places that are not free yet. If Slurm preempts, only it knows what it frees."""
     look_ahead: bool = False
     """True if a job that could start now may let others go first, so that all together end sooner."""
     exclude_others: int = 32
     """Cluster size, in nodes, from which on a pinned job excludes all other nodes, so Slurm tests fewer; 0: never."""
-    node_weight: bool = True
-    """True if nodes of less Weight are taken first, as Slurm does; links and scores decide within one weight."""
     most_moves: int = 50
     """Most updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()

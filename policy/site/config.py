@@ -1,10 +1,10 @@
-"""berth.conf (docs/formats.md, section 4), checked to the last key."""
+"""berth.conf (docs/keys.md), checked to the last key."""
 
 import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,105 +15,17 @@ from policy.request import tiers
 from policy.request.locality import parse_rules
 from policy.request.settings import RelocationRules, Settings, Sharing
 from policy.retry.other_systems import DEFAULT, others_of
+from policy.site.keys import GONE, KEYS, Key
 
-_HOOK = {
-    "socket": str,
-    "deadline_ms": int,
-    "breaker_failures": int,
-    "breaker_seconds": int,
-    "fail": str,
-    "skip_partitions": str,
-    "skipped_shards": str,
-    "def_cpu_per_gpu": int,
-    "message": str,
-    "layout": str,
-    "hook_log": str,
-    "pinned_file": str,
-}
-_BERTHD = {
-    "topology_dir": str,
-    "fabric": str,
-    "scores": str,
-    "steps": str,
-    "policy": str,
-    "mode": str,
-    "tick_ms": int,
-    "reserve_seconds": int,
-    "locality_wait": str,
-    "locality_default": str,
-    "locality_cap": str,
-    "repin": bool,
-    "pin_ahead": bool,
-    "look_ahead": bool,
-    "exclude_others": int,
-    "other_retries": str,
-    "node_weight": bool,
-    "gateway": str,
-}
-_NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
-_USERS = {"hosts": str, "port": int}
-_METRICS = {"enabled": bool, "address": str, "port": int, "token_file": str, "job_info": bool}
-_SHARING = {
-    "multi_user": bool,
-    "way": str,
-    "gpu_mem_reserve": str,
-    "tier_default": str,
-    "tier_allowed": str,
-    "guest_way": str,
-    "guest_after": str,
-    "profiles": str,
-    "fit": str,
-    "unsure": str,
-    "trials": int,
-    "least_speed": int,
-    "company_wait": str,
-    "evict_grace": int,
-    "evict_signal": str,
-}
-_MOVING = {
-    "enabled": bool,
-    "grace": int,
-    "signal": str,
-    "cost": str,
-    "restart": int,
-    "margin": float,
-    "after": str,
-    "per_job": int,
-    "per_hour": int,
-    "at_once": int,
-}
-_PREFLIGHT = {
-    "above": int,
-    "time": str,
-    "longest": str,
-    "wait": str,
-    "partition": str,
-    "tier": str,
-    "fail": str,
-}
-_TABLES = ("hook", "berthd", "notice", "users", "metrics", "sharing", "moving", "preflight", "node", "guard")
+_TABLES = (*KEYS, "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
-NOTICE_PORT, USERS_PORT, METRICS_PORT = 6826, 6827, 6828
-MOST_GRACE = 45
-"""Seconds: the rest of an owner's minute is for the requeue, the Epilog and a pass."""
-_SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
-_WORDS = {
-    "fail": ("open", "closed"),
-    "message": ("always", "flags", "never"),
-    "skipped_shards": ("refuse", "site"),
-    "layout": ("exact", "plain"),
-    "mode": ("act", "observe"),
-    "way": ("mps", "time"),
-    "guest_way": ("time", "mps"),
-    "unsure": ("try", "wait"),
-    "evict_signal": _SIGNALS,
-    "signal": _SIGNALS,
-    "gateway": ("auto", "pyslurm", "libslurm", "command"),
-}
-_BY_SIZE = "give PriorityWeightJobSize a weight in slurm.conf, with PriorityFavorSmall=YES"
-_GONE = {"order": _BY_SIZE, "order_weight": _BY_SIZE}
+METRICS_PORT, USERS_PORT = (KEYS[name]["port"].default for name in ("metrics", "users"))
 _LOOPBACK = "127.0.0.1"
-_KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false", float: "a number with a point"}
+_KINDS: dict[str, tuple[type[Any], str]] = {
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
+_TEXT: tuple[type[Any], str] = (str, "a text in quotes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +57,11 @@ class Config:
     """A placement policy by name (policy.placement.registry)."""
     observe: bool = False
     """Plan and log, but pin nothing."""
+    gone: tuple[str, ...] = ()
+    """What to do about keys of an earlier release, which do nothing any more."""
     plain: bool = False
     """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
     tick: float = 1.0
-    reserve_seconds: int = 10
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     pinned_file: Path = Path("/run/berth/pinned")
@@ -205,191 +118,134 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     for name in tables:
         if name not in _TABLES:
             raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, _TABLES)}")
-    hook = _checked(path, tables, "hook", _HOOK)
-    berthd = _checked(path, tables, "berthd", _BERTHD)
-    notice = _checked(path, tables, "notice", _NOTICE)
-    notice_port = _port(path, notice, "notice", NOTICE_PORT)
-    users = _checked(path, tables, "users", _USERS)
-    defaults = Config()
-    fabric = berthd.get("fabric", defaults.fabric)
-    sharing = _sharing(path, _checked(path, tables, "sharing", _SHARING))
-    if berthd.get("mode") == "observe" or hook.get("layout") == "plain":
-        # No job has a tier there, so none is refused for one.
-        sharing = replace(sharing, tier_allowed=())
+    gone: list[str] = []
+    try:
+        return replace(_config({name: _checked(tables, name, gone) for name in KEYS}), gone=tuple(gone))
+    except ConfigError as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+
+
+def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
+    hook, berthd, notice, users, sharing = (tables[name] for name in ("hook", "berthd", "notice", "users", "sharing"))
+    fabric, plain, observe = berthd["fabric"], hook["layout"] == "plain", berthd["mode"] == "observe"
     if fabric and fabric != "none" and not fabric.startswith("/"):
-        raise ConfigError(f'{path}: [berthd] fabric is a path from / on, or "none", not {fabric!r}')
+        raise ConfigError(f'[berthd] fabric is a path from / on, or "none", not {fabric!r}')
+    rules = _sharing(sharing)
+    if observe or plain:
+        # No job has a tier there, so none is refused for one.
+        rules = replace(rules, tier_allowed=())
     return Config(
-        socket=Path(hook.get("socket", defaults.socket)),
-        topology_dir=Path(berthd.get("topology_dir", defaults.topology_dir)),
+        socket=Path(hook["socket"]),
+        topology_dir=Path(berthd["topology_dir"]),
         fabric=fabric,
-        policy=berthd.get("policy", defaults.policy),
-        tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
-        reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
-        settings=replace(
-            _settings(path, berthd),
-            sharing=sharing,
-            moving=_moving(path, _checked(path, tables, "moving", _MOVING), berthd),
-        ),
-        scores=Path(berthd["scores"]) if "scores" in berthd else None,
-        steps=_steps(path, berthd),
-        observe=berthd.get("mode", "act") == "observe",
-        plain=hook.get("layout", "exact") == "plain",
-        gateway=berthd.get("gateway", defaults.gateway),
-        pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
-        skip_partitions=frozenset(re.findall(r"[^, ]+", hook.get("skip_partitions", ""))),
-        skipped_shards=hook.get("skipped_shards") == "site",
-        notice_port=notice_port if notice.get("hosts") else 0,
-        munge_socket=notice.get("munge_socket", ""),
-        users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),
-        users_port=_port(path, users, "users", USERS_PORT),
-        metrics=_metrics(path, _checked(path, tables, "metrics", _METRICS)),
-        hook_log=Path(hook["hook_log"]) if hook.get("hook_log") else None,
-        preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
-        preflight_partition=tables.get("preflight", {}).get("partition", ""),
-        other_retries=others_of(berthd.get("other_retries", DEFAULT)),
+        policy=berthd["policy"],
+        tick=berthd["tick_ms"] / 1_000,
+        settings=replace(_settings(berthd), sharing=rules, moving=_moving(tables["moving"], berthd)),
+        scores=_file(berthd["scores"]),
+        steps=_file(berthd["steps"]),
+        observe=observe,
+        plain=plain,
+        gateway=berthd["gateway"],
+        pinned_file=Path(hook["pinned_file"]),
+        skip_partitions=frozenset(_names(hook["skip_partitions"])),
+        skipped_shards=hook["skipped_shards"] == "site",
+        notice_port=notice["port"] if notice["hosts"] else 0,
+        munge_socket=notice["munge_socket"],
+        users_hosts=tuple(_names(users["hosts"])),
+        users_port=users["port"],
+        metrics=_metrics(tables["metrics"]),
+        hook_log=_file(hook["hook_log"]),
+        preflight_wait=_preflight(tables["preflight"]),
+        preflight_partition=tables["preflight"]["partition"],
+        other_retries=others_of(berthd["other_retries"]),
     )
 
 
-def _preflight(path: Path, table: dict[str, Any]) -> float:
+def _names(listed: str) -> list[str]:
+    return re.findall(r"[^, ]+", listed)
+
+
+def _file(path: str) -> Path | None:
+    return Path(path) if path else None
+
+
+def _preflight(table: Mapping[str, Any]) -> float:
     """Checks the table that sbatch reads here too, where somebody sees what is wrong."""
-    if not 0 <= table.get("above", 0) <= 1_000_000:
-        raise ConfigError(f"{path}: [preflight] above is from 0 to 1000000 GPUs, not {table['above']}")
-    times = {"time": 600, "longest": 1_800, "wait": 3_600}
-    for key in times.keys() & table.keys():
-        most = 31_536_000 if key == "wait" else 86_400
-        try:
-            times[key] = flags.parse_time(table[key])
-        except FormatError as problem:
-            raise ConfigError(f"{path}: [preflight] {key}: {problem}") from None
-        if not 1 <= times[key] <= most:
-            raise ConfigError(f"{path}: [preflight] {key} is from 1 to {most} s, not {table[key]!r}")
     try:
-        flags.parse_tier(table.get("tier") or "exclusive")
+        flags.parse_tier(table["tier"] or "exclusive")
     except FormatError as problem:
-        raise ConfigError(f"{path}: [preflight] tier: {problem}") from None
-    return float(times["wait"])
+        raise ConfigError(f"[preflight] tier: {problem}") from None
+    return float(table["wait"])
 
 
-def _metrics(path: Path, table: dict[str, Any]) -> MetricsOptions:
-    address, token_file = table.get("address", _LOOPBACK), table.get("token_file", "")
+def _metrics(table: Mapping[str, Any]) -> MetricsOptions:
     try:
-        ipaddress.ip_address(address)
+        ipaddress.ip_address(table["address"])
     except ValueError:
-        raise ConfigError(f"{path}: [metrics] address is an IP address of this host, not {address!r}") from None
-    if token_file and not token_file.startswith("/"):
-        raise ConfigError(f"{path}: [metrics] token_file is a path from / on, not {token_file!r}")
-    return MetricsOptions(
-        enabled=table.get("enabled", False),
-        address=address,
-        port=_port(path, table, "metrics", METRICS_PORT),
-        token_file=Path(token_file) if token_file else None,
-        job_info=table.get("job_info", False),
-    )
+        raise ConfigError(f"[metrics] address is an IP address of this host, not {table['address']!r}") from None
+    return MetricsOptions(**{**table, "token_file": _file(table["token_file"])})
 
 
-def _steps(path: Path, berthd: dict[str, Any]) -> Path | None:
-    steps: str = berthd.get("steps", "")
-    if steps and not steps.startswith("/"):
-        raise ConfigError(f"{path}: [berthd] steps is a path from / on, not {steps!r}")
-    return Path(steps) if steps else None
-
-
-def _port(path: Path, table: dict[str, Any], name: str, default: int) -> int:
-    port: int = table.get("port", default)
-    if not 1 <= port <= 65_535:
-        raise ConfigError(f"{path}: [{name}] port is a whole number from 1 to 65535, not {port}")
-    return port
-
-
-def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
+def _settings(berthd: Mapping[str, Any]) -> Settings:
     """Returns the settings of the plan."""
-    defaults = Settings()
-    key = "locality_wait"
+    wait = berthd["locality_wait"]
     try:
-        wait = flags.parse_time(berthd[key]) if key in berthd else defaults.locality_wait
-        key = "locality_cap"
-        cap = flags.parse_time(berthd[key]) if key in berthd else None
-        key = "locality_default"
-        rules = parse_rules(berthd.get(key, ""), wait)
+        rules = parse_rules(berthd["locality_default"], wait)
     except FormatError as problem:
-        raise ConfigError(f"{path}: [berthd] {key}: {problem}") from None
-    return Settings(
-        locality_wait=wait,
-        locality_rules=rules,
-        locality_cap=cap,
-        repin=berthd.get("repin", True),
-        pin_ahead=berthd.get("pin_ahead", True),
-        look_ahead=berthd.get("look_ahead", defaults.look_ahead),
-        node_weight=berthd.get("node_weight", defaults.node_weight),
-        exclude_others=_at_least(path, berthd, "exclude_others", 0, defaults.exclude_others),
-    )
+        raise ConfigError(f"[berthd] locality_default: {problem}") from None
+    names = ("locality_wait", "locality_cap", "pin_ahead", "look_ahead", "exclude_others")
+    return Settings(locality_rules=rules, **{name: berthd[name] for name in names})
 
 
-def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
+def _sharing(table: Mapping[str, Any]) -> Sharing:
     """The rules for packed jobs, hosts and guests."""
-    read: dict[str, Callable[[str], Any]] = {
-        "gpu_mem_reserve": flags.mebibytes,
-        "tier_default": tiers.parse_default,
-        "tier_allowed": tiers.parse_allowed,
-        "guest_after": flags.parse_time,
-        "company_wait": flags.parse_time,
-    }
     values = dict(table)
-    for key in read.keys() & table.keys():
+    for key, read in (("tier_default", tiers.parse_default), ("tier_allowed", tiers.parse_allowed)):
         try:
-            values[key] = read[key](table[key])
+            values[key] = read(table[key])
         except FormatError as problem:
-            raise ConfigError(f"{path}: [sharing] {key}: {problem}") from None
-    if not 0 <= values.get("evict_grace", 0) <= MOST_GRACE:
-        found = f"not {values['evict_grace']}: an owner waits for a minute at most"
-        raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, {found}")
-    if not 0 <= values.get("least_speed", 0) <= 100:
-        raise ConfigError(f"{path}: [sharing] least_speed is from 0 to 100 percent, not {values['least_speed']}")
-    if values.get("trials", 0) < 0:
-        raise ConfigError(f"{path}: [sharing] trials is 0 or more a day, not {values['trials']}")
-    for key in ("profiles", "fit"):
-        if key in values and not values[key].startswith("/"):
-            raise ConfigError(f"{path}: [sharing] {key} is a path from / on, not {values[key]!r}")
+            raise ConfigError(f"[sharing] {key}: {problem}") from None
     return Sharing(**values)
 
 
-_LEAST = {"grace": 0, "restart": 0, "margin": 1, "per_job": 1, "per_hour": 1, "at_once": 1}
-
-
-def _moving(path: Path, table: dict[str, Any], berthd: Mapping[str, Any]) -> RelocationRules:
+def _moving(table: Mapping[str, Any], berthd: Mapping[str, Any]) -> RelocationRules:
     """The rules for moving running jobs."""
-    values = dict(table)
-    if values.get("enabled") and not (berthd.get("repin", True) and berthd.get("pin_ahead", True)):
-        raise ConfigError(f"{path}: [moving] enabled goes with repin = true and pin_ahead = true in [berthd] only")
-    for key in {"cost", "after"} & table.keys():
-        try:
-            values[key] = flags.parse_time(table[key])
-        except FormatError as problem:
-            raise ConfigError(f"{path}: [moving] {key}: {problem}") from None
-    for key, least in _LEAST.items():
-        if values.get(key, least) < least:
-            raise ConfigError(f"{path}: [moving] {key} is at least {least}, not {values[key]}")
-    return RelocationRules(**values)
+    if table["enabled"] and not berthd["pin_ahead"]:
+        raise ConfigError("[moving] enabled goes with pin_ahead = true in [berthd] only")
+    return RelocationRules(**table)
 
 
-def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, type]) -> dict[str, Any]:
-    table = tables.get(name, {})
+def _checked(tables: Mapping[str, Any], name: str, gone: list[str]) -> dict[str, Any]:
+    """Returns the values of a table, with the defaults of keys that it lacks; a key that is unset is None."""
+    table, known = tables.get(name, {}), KEYS[name]
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: {name} is a table, [{name}]")
-    for key, value in table.items():
-        if key in _GONE:
-            raise ConfigError(f"{path}: [{name}] {key} is gone; {_GONE[key]}")
-        if key not in known:
-            raise ConfigError(f"{path}: [{name}] has no key {key}{nearest(key, known)}")
-        if type(value) is not known[key]:
-            raise ConfigError(f"{path}: [{name}] {key} is {_KINDS[known[key]]}, not {value!r}")
-        if key in _WORDS and value not in _WORDS[key]:
-            raise ConfigError(f"{path}: [{name}] {key} is one of {', '.join(_WORDS[key])}, not {value!r}")
-    return dict(table)
+        raise ConfigError(f"{name} is a table, [{name}]")
+    for key in (key for key in table if key not in known):
+        advice = next((advice for where, names, advice in GONE if where == name and key in names.split()), "")
+        if not advice:
+            raise ConfigError(f"[{name}] has no key {key}{nearest(key, known)}")
+        gone.append(f"[{name}] {key} is no key any more: {advice}; take the line out")
+    return {key: _value(f"[{name}] {key}", kind, table.get(key, kind.default)) for key, kind in known.items()}
 
 
-def _at_least(path: Path, table: dict[str, Any], key: str, least: int, default: int) -> int:
-    value: int = table.get(key, default)
-    if value < least:
-        raise ConfigError(f"{path}: [berthd] {key} is at least {least}, not {value}")
-    return value
+def _value(key: str, wanted: Key, value: Any) -> Any:
+    """Returns a value as the code has it: a time in seconds, a size in MiB."""
+    if value is None:
+        return None
+    kind, said = _KINDS.get(wanted.kind, _TEXT)
+    if type(value) is not kind:
+        raise ConfigError(f"{key} is {said}, not {value!r}")
+    if wanted.words and value not in wanted.words:
+        raise ConfigError(f"{key} is one of {', '.join(wanted.words)}, not {value!r}")
+    if wanted.kind == "path" and value and not value.startswith("/"):
+        raise ConfigError(f"{key} is a path from / on, not {value!r}")
+    try:
+        found = flags.parse_time(value) if wanted.kind == "time" else value
+        found = flags.mebibytes(value) if wanted.kind == "size" else found
+    except FormatError as problem:
+        raise ConfigError(f"{key}: {problem}") from None
+    if wanted.least is not None and not wanted.least <= found <= (wanted.most or found):
+        bounds = f"at least {wanted.least}" if wanted.most is None else f"from {wanted.least} to {wanted.most}"
+        unit = " s" if wanted.kind == "time" else f" {wanted.unit}" if wanted.unit else ""
+        raise ConfigError(f"{key} is {bounds}{unit}, not {value!r}")
+    return found

@@ -32,11 +32,11 @@ from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.watch import Watch
-from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths
@@ -56,12 +56,15 @@ def main() -> int:
         return 0
     try:
         place = words.config or config.find(os.environ)
-        node, (settings, notices) = config.load(place), options.load(place)
+        gone: list[str] = []
+        node, (settings, notices) = config.load(place), options.load(place, gone.append)
     except NodeConfigError as problem:
         sys.stderr.write(f"berth-guard: error: {tagged(numbered(problem), GUARD)}\n")
         return _WRONG
     slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""), node.scontrol_timeout)
     watch = Watch(paths, node, slurm, audit.Judge(node.violation), processes.boot_id(paths.boot_id))
+    for sentence in gone:
+        watch.say(sentence)
     try:
         return _once(watch) if words.once else _guard(watch, settings, notices)
     except NodeError as problem:

@@ -8,74 +8,9 @@
 #include "config/config_table.h"
 #include "text/limits.h"
 
-#define MEMBER(type, field) offsetof(type, field), sizeof(((type *)0)->field)
-#define FIELD(field) MEMBER(struct hook_config, field)
-#define NOTICE(field) MEMBER(struct notice_config, field)
-#define PREFLIGHT(field) MEMBER(struct preflight_config, field)
-#define PREFLIGHT_TIMES "a time such as \"10:00\", from 1 s to one day"
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
-static const struct key hook_keys[] = {
-    {"socket", KEY_PATH, FIELD(socket), 0, 0, "an absolute path of at most 107 bytes"},
-    {"deadline_ms", KEY_NUMBER, FIELD(deadline_ms), 1, 1000, "a whole number from 1 to 1000"},
-    {"breaker_failures", KEY_NUMBER, FIELD(breaker_failures), 1, 1000,
-     "a whole number from 1 to 1000"},
-    {"breaker_seconds", KEY_NUMBER, FIELD(breaker_seconds), 1, 3600,
-     "a whole number from 1 to 3600"},
-    {"fail", KEY_FAIL, FIELD(fail_closed), 0, 0, "\"open\" or \"closed\""},
-    {"skip_partitions", KEY_LIST, FIELD(skip_partitions), 0, 0,
-     "partitions, comma-separated, at most 1023 bytes"},
-    {"skipped_shards", KEY_ASK, FIELD(skipped_shards), 0, 0, "\"refuse\" or \"site\""},
-    {"def_cpu_per_gpu", KEY_NUMBER, FIELD(def_cpu_per_gpu), 0, 1024,
-     "a whole number from 0 to 1024"},
-    {"layout", KEY_LAYOUT, FIELD(layout), 0, 0, "\"exact\" or \"plain\""},
-    {"message", KEY_TELL, FIELD(message), 0, 0, "\"always\", \"flags\" or \"never\""},
-    {"hook_log", KEY_PATH, FIELD(hook_log), 0, 0, "an absolute path of at most 1023 bytes"},
-    {"pinned_file", KEY_PATH, FIELD(pinned_file), 0, 0, "an absolute path of at most 1023 bytes"},
-};
-
-static const struct hook_config hook_defaults = {
-    .socket = "/run/berth/berthd.sock",
-    /* slurmctld holds its locks meanwhile; an answer takes about 0.3 ms. */
-    .deadline_ms = 50,
-    .breaker_failures = 3,
-    .breaker_seconds = 5,
-    .message = MESSAGE_FLAGS,
-    .pinned_file = "/run/berth/pinned",
-};
-
-static const struct table hook_table = {"hook", hook_keys, COUNT(hook_keys), &hook_defaults,
-					sizeof(hook_defaults)};
-
-static const struct key notice_keys[] = {
-    {"hosts", KEY_LIST, NOTICE(hosts), 0, 0, "host names, comma-separated, at most 1023 bytes"},
-    {"port", KEY_NUMBER, NOTICE(port), 1, 65535, "a whole number from 1 to 65535"},
-    {"munge_socket", KEY_PATH, NOTICE(munge_socket), 0, 0, "an absolute path of at most 107 bytes"},
-    {"log", KEY_PATH, NOTICE(log), 0, 0, "an absolute path of at most 1023 bytes"},
-};
-
-static const struct notice_config notice_defaults = {.port = CONFIG_NOTICE_PORT};
-static const struct table notice_table = {"notice", notice_keys, COUNT(notice_keys),
-					  &notice_defaults, sizeof(notice_defaults)};
-
-static const struct key preflight_keys[] = {
-    {"above", KEY_NUMBER, PREFLIGHT(above), 0, 1000000, "a whole number from 0 to 1000000"},
-    {"time", KEY_TIME, PREFLIGHT(time), 1, 86400, PREFLIGHT_TIMES},
-    {"longest", KEY_TIME, PREFLIGHT(longest), 1, 86400, PREFLIGHT_TIMES},
-    {"wait", KEY_TIME, PREFLIGHT(wait), 1, 31536000, "a time such as \"1:00:00\", at least 1 s"},
-    {"partition", KEY_LIST, PREFLIGHT(partition), 0, 0,
-     "partitions, comma-separated, at most 1023 bytes"},
-    {"tier", KEY_LIST, PREFLIGHT(tier), 0, 0, "a tier, as --gpu-tier takes it"},
-    {"fail", KEY_FAIL, PREFLIGHT(fail_closed), 0, 0, "\"open\" or \"closed\""},
-};
-
-static const struct preflight_config preflight_defaults = {
-    .time = 600,
-    .longest = 1800,
-    .wait = 3600,
-};
-static const struct table preflight_table = {"preflight", preflight_keys, COUNT(preflight_keys),
-					     &preflight_defaults, sizeof(preflight_defaults)};
+#define MEMBER(table, field)                                                                       \
+	offsetof(struct table##_config, field), sizeof(((struct table##_config *)0)->field)
+#include "config/keys.h"
 
 void config_defaults(struct hook_config *config)
 {

@@ -17,7 +17,6 @@ enum gpu_layout { LAYOUT_EXACT, LAYOUT_PLAIN };
 struct hook_config {
 	char socket[CONFIG_SOCKET_MAX + 1];
 	uint32_t deadline_ms;
-	uint32_t breaker_failures;
 	uint32_t breaker_seconds;
 	bool fail_closed;
 	char skip_partitions[CONFIG_TEXT_MAX + 1];
@@ -28,9 +27,6 @@ struct hook_config {
 	char hook_log[CONFIG_TEXT_MAX + 1];
 	char pinned_file[CONFIG_TEXT_MAX + 1];
 };
-
-/* Not assigned to anyone by IANA, and next to Slurm's own. */
-#define CONFIG_NOTICE_PORT 6826
 
 struct notice_config {
 	char hosts[CONFIG_TEXT_MAX + 1]; /* empty: nobody is told */

@@ -53,15 +53,24 @@ static const char *nearest_key(const struct table *table, const char *name)
 	return best;
 }
 
-static bool set_message(const char *value, enum message_mode *mode)
+static bool set_word(const struct key *key, const char *value, void *field)
 {
-	static const char *const words[] = {"always", "flags", "never"};
+	const char *word = key->words;
+	size_t len = strlen(value);
 
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-		if (!strcmp(value, words[i])) {
-			*mode = (enum message_mode)i;
+	for (int number = 0; word; number++) {
+		const char *end = strchr(word, '|');
+
+		if (len == (end ? (size_t)(end - word) : strlen(word)) &&
+		    !strncmp(word, value, len)) {
+			if (key->size == sizeof(bool))
+				*(bool *)field = number;
+			else
+				*(int *)field = number;
 			return true;
 		}
+		word = end ? end + 1 : NULL;
+	}
 	return false;
 }
 
@@ -82,22 +91,13 @@ static bool set_value(void *config, const struct key *key, char *value, bool quo
 		if (*value && *value != '/')
 			return false;
 		/* fallthrough */
-	case KEY_LIST:
+	case KEY_TEXT:
 		if (strlen(value) >= key->size)
 			return false;
 		memcpy(field, value, strlen(value) + 1);
 		return true;
-	case KEY_FAIL:
-		*(bool *)field = !strcmp(value, "closed");
-		return *(bool *)field || !strcmp(value, "open");
-	case KEY_ASK:
-		*(bool *)field = !strcmp(value, "site");
-		return *(bool *)field || !strcmp(value, "refuse");
-	case KEY_TELL:
-		return set_message(value, field);
-	case KEY_LAYOUT:
-		*(enum gpu_layout *)field = strcmp(value, "plain") ? LAYOUT_EXACT : LAYOUT_PLAIN;
-		return *(enum gpu_layout *)field == LAYOUT_PLAIN || !strcmp(value, "exact");
+	case KEY_WORD:
+		return set_word(key, value, field);
 	case KEY_TIME:
 		if (!time_seconds(value, &number) || number < key->min || number > key->max)
 			return false;
@@ -198,6 +198,9 @@ static bool parse_line(char *line, const struct table *table, void *config, uint
 			 key->right);
 		return false;
 	}
+	for (const char *const *gone = table->gone; *gone; gone++)
+		if (!strcmp(name, *gone))
+			return true;
 	snprintf(error, CONFIG_ERROR_MAX,
 		 "line %u: [%s] has no key \"%.64s\"; the nearest right one is %s", number,
 		 table->name, name, nearest_key(table, name));

@@ -9,7 +9,7 @@
 
 #include "config/config.h"
 
-enum key_kind { KEY_PATH, KEY_LIST, KEY_NUMBER, KEY_FAIL, KEY_ASK, KEY_TELL, KEY_LAYOUT, KEY_TIME };
+enum key_kind { KEY_PATH, KEY_TEXT, KEY_NUMBER, KEY_WORD, KEY_TIME };
 
 struct key {
 	const char *name;
@@ -17,6 +17,8 @@ struct key {
 	size_t offset; /* into the table's struct */
 	size_t size;
 	uint32_t min, max; /* of a time: in seconds */
+	/* Choices, in the order of the field's values: of a bool, the second one is true. */
+	const char *words;
 	const char *right;
 };
 
@@ -24,6 +26,7 @@ struct table {
 	const char *name;
 	const struct key *keys;
 	size_t key_count;
+	const char *const *gone; /* keys that an earlier release had: taken, and of no effect */
 	const void *defaults;
 	size_t size;
 };

@@ -16,6 +16,8 @@
 #include "berthd/hook_log.h"
 
 #define COMPLAIN_EVERY_US (60 * UINT64_C(1000000))
+/* So many users whose calls fail open the breaker, as so many of one user do for that one. */
+#define BREAKER_FAILURES 3
 
 static struct hook_config config;
 static struct breaker breaker;
@@ -51,7 +53,7 @@ static void read_config(void)
 void ask_init(void)
 {
 	read_config();
-	breaker_init(&breaker, config.breaker_failures, config.breaker_seconds);
+	breaker_init(&breaker, BREAKER_FAILURES, config.breaker_seconds);
 	client_init(&client);
 	/*
 	 * Not in any public header, so its absence must cost the pins only, not slurmctld. The name

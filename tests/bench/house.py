@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import io
 import json
 import re
@@ -22,9 +21,9 @@ import subprocess
 import sys
 import tempfile
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import grimp
@@ -79,7 +78,7 @@ def measured(tree: Path) -> Figures:
 
 def figures(tree: Path) -> Figures:
     """Returns all figures of a tree whose packages can be imported."""
-    return {**all_rooms(), **c_circles(tree), **texts(tree), **keys(), **records(tree), **traced(tree)}
+    return {**all_rooms(), **c_circles(tree), **texts(tree), **keys(tree), **records(tree), **traced(tree)}
 
 
 def all_rooms() -> Figures:
@@ -125,18 +124,19 @@ def c_circles(tree: Path) -> Figures:
     return {"circles of C files": sum(len(one) > 1 for one in nx.strongly_connected_components(units))}
 
 
-def keys() -> Figures:
-    """Counts the keys of berth.conf."""
-    config = importlib.import_module("policy.site.config")
-    guard = importlib.import_module("prolog_epilog.guard.settings").GuardSettings()
-    node = importlib.import_module("prolog_epilog.config").NodeConfig()
+def keys(tree: Path) -> Figures:
+    """Counts the keys of berth.conf, and the guard's among them; a tree without their table has no figure."""
+    path = tree / "packaging" / "keys.toml"
+    if not path.exists():
+        return {}
+    tables = tomllib.loads(path.read_text())
 
-    def below(settings: object) -> int:
-        values = [getattr(settings, one.name) for one in fields(settings)]  # type: ignore[arg-type]
-        return sum(below(value) if is_dataclass(value) else 1 for value in values)
+    def below(part: object) -> int:
+        if not isinstance(part, dict):
+            return 0
+        return 1 if "type" in part else sum(map(below, part.values()))
 
-    tables = (len(getattr(config, f"_{name.upper()}", ())) for name in config._TABLES)
-    return {"keys of berth.conf": sum(tables) + len(node) + below(guard)}
+    return {"keys of berth.conf": below(tables), "keys of [guard]": below(tables["guard"])}
 
 
 def records(tree: Path) -> Figures:

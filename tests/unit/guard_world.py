@@ -17,7 +17,6 @@ from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.seat import GuardedSeat
-from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.injob import word
@@ -35,6 +34,7 @@ from prolog_epilog.injob.word import (
     map_order,
     read_order,
 )
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node import files, freezer
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state

@@ -91,7 +91,6 @@ class Config(ctypes.Structure):
     _fields_ = (
         ("socket", ctypes.c_char * 108),
         ("deadline_ms", ctypes.c_uint32),
-        ("breaker_failures", ctypes.c_uint32),
         ("breaker_seconds", ctypes.c_uint32),
         ("fail_closed", ctypes.c_bool),
         ("skip_partitions", ctypes.c_char * 1024),

@@ -28,10 +28,9 @@ def config_of(folder: Path, bits: int) -> Config:
     )
     settings = Settings(
         exclude_others=1 if bits & 16 else 32,
-        repin=not bits & 32,
         pin_ahead=not bits & 64,
         # berthd starts with no other mix.
-        moving=RelocationRules(enabled=bits & (128 | 64 | 32) == 128, after=10, grace=5, restart=1),
+        moving=RelocationRules(enabled=bits & (128 | 64) == 128, after=10, grace=5, restart=1),
         sharing=sharing,
         locality_wait=30,
     )

@@ -162,7 +162,7 @@ def _given_places_are_forgotten_with_each_picture(put: Replaced) -> None:
     take = answerer.Answerer.take
 
     def broken(one: Any, snapshot: Any, now: float) -> bool:
-        one._held = held_places.HeldPlaces(10)
+        one._held = held_places.HeldPlaces()
         return take(one, snapshot, now)
 
     put.set(answerer.Answerer, "take", broken)

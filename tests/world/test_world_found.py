@@ -57,17 +57,6 @@ def test_release_finds_a_job_whose_reservation_was_deleted() -> None:
     ])  # fmt: skip
 
 
-def test_a_job_whose_node_dies_starts_elsewhere_though_no_place_is_changed() -> None:
-    # With repin = false it stayed pinned to the dead node; plain Slurm would have started it.
-    play([
-        ("site", 32, 0, 2, 1),
-        ("start",),
-        ("pass", 1),
-        ("hear",),
-        ("submit", "whole", 3, 60, "COMPLETED", 0),
-    ])  # fmt: skip
-
-
 @pytest.mark.parametrize("call", [3, 4])
 def test_release_says_in_one_sentence_that_an_answer_was_cut_off(call: int) -> None:
     play([

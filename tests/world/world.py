@@ -15,6 +15,7 @@ from types import SimpleNamespace, TracebackType
 from typing import NamedTuple, Self
 
 from policy.cli import release
+from policy.daemon.answer.held_places import KEPT_FOR
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
@@ -283,7 +284,7 @@ class DeterministicWorld:
 
     def _forget_given(self) -> None:
         """Drops what a snapshot shows, what was given too long ago, and what a job had that has ended."""
-        until = self.clock.time() - self.processes.config.reserve_seconds
+        until = self.clock.time() - KEPT_FOR
         gone = self.processes.seen | {f"{job.id:016x}" for job in self.cluster.jobs.values() if job.over}
         self.given = {nonce: one for nonce, one in self.given.items() if nonce not in gone and one[0] > until}
 

@@ -79,7 +79,7 @@ class Answerer:
         self._pid = pid
         self._hurry = False
         self._book: Book | None = None
-        self._held = HeldPlaces(config.reserve_seconds)
+        self._held = HeldPlaces()
         self._next: tuple[Book, Iterator[HeldPlace]] | None = None
         self._counters = Counters()
         self._slurm = ""

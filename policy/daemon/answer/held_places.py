@@ -14,6 +14,9 @@ from policy.cluster.fleet import Fleet
 from policy.plan.claims import Claim, renumbered
 from policy.site import log
 
+KEPT_FOR = 10.0
+"""Seconds for which a place is kept for a job that Slurm has not shown yet."""
+
 MOST_MISSING = 2
 """Jobs of one user that never showed up, after which that user's places are not kept."""
 
@@ -44,11 +47,10 @@ class HeldPlace:
 class HeldPlaces:
     """Keeps places by the nonces of the requests that they were given to.
 
-    `seconds` after its place was given Slurm shows each job that it took, also while many submissions wait.
+    Ten seconds after its place was given Slurm shows each job that it took, also while many submissions wait.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self) -> None:
         self._held: dict[str, HeldPlace] = {}
         self._of_user: dict[str, int] = {}
         self._missing: dict[str, dict[str, float]] = {}
@@ -97,7 +99,7 @@ class HeldPlaces:
             if not nonces:
                 del self._missing[uid]
         for nonce, held in list(self._held.items()):
-            if held.given < read - self._seconds:
+            if held.given < read - KEPT_FOR:
                 self._drop(nonce)
                 self._miss(nonce, held.uid, now)
 

@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return WRONG_CONFIG
             sys.stdout.write(f"{path}: ok\n")
             return 0
+        for sentence in config.gone:
+            log.info(sentence, ConfigError.number)
         answerer = Answerer(config, package_version(), os.getpid())
         listens = options.socket or config.socket
         children = [

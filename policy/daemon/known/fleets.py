@@ -20,7 +20,6 @@ class Fleets:
         self._topologies = Topologies(config.topology_dir, config.fabric)
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
-        self._by_weight = config.settings.node_weight
         self._skipped = config.skip_partitions
         self._nodes_alone = config.plain
         self._absences = Absences()
@@ -53,7 +52,6 @@ class Fleets:
                 in_all_partitions=reading.in_all_partitions,
                 fabric=self._topologies.fabric,
                 sharing=self._sharing,
-                by_weight=self._by_weight,
             )
             self._fleet = replace(
                 self._fleet,

@@ -188,7 +188,7 @@ class Riding:
         return True
 
     def _find(self, entry: Waiting) -> seats.Seat | None:
-        if len(self._changes) >= self._settings.most_moves or not self._settings.repin:
+        if len(self._changes) >= self._settings.most_moves:
             return None
         entry.guest.unfit = ""
         shape = (entry.shape, entry.demand.gpu_mem)

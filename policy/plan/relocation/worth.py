@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
     from topology.tables import Ints
 
+MARGIN = 2.0
+"""Factor by which the gain of a move must exceed its cost."""
+
 MOST_TRIES = 16
 """Sets of jobs that are tried for one waiting job: each try asks the policy for a place."""
 
@@ -108,7 +111,7 @@ def open_for(
     at = book.cluster.at
     saved = gang.expected - at - rules.grace - rules.restart
     gain = saved * gang.demand.gpus
-    affordable = [mover for mover in movers if mover.id != gang.id and price(mover, rules) * rules.margin < gain]
+    affordable = [mover for mover in movers if mover.id != gang.id and price(mover, rules) * MARGIN < gain]
     if gain <= 0 or not affordable or _starts_anyway(gang, book, policy):
         return None
     view = book.cluster.now(gang.demand.limit)
@@ -120,7 +123,7 @@ def open_for(
             continue
         needed = [mover for mover in chosen if _in_the_way(mover, berth)]
         cost = sum(price(mover, rules) for mover in needed)
-        if not needed or len(needed) > rules.at_once or cost * rules.margin >= gain:
+        if not needed or len(needed) > rules.at_once or cost * MARGIN >= gain:
             continue
         if not _room_without(needed, gang.demand, berth, view):
             continue
@@ -143,7 +146,7 @@ def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Relocat
             continue
         faster = 1 - berth.cost / here.cost
         gain, cost = mover.left * faster * mover.demand.gpus, price(mover, rules)
-        if gain > cost * rules.margin and (best is None or gain - cost > best.gain - best.cost):
+        if gain > cost * MARGIN and (best is None or gain - cost > best.gain - best.cost):
             reason = (
                 f"its slowest GPU takes {score:.2f} of the usual time; on {','.join(berth.names)} it is "
                 f"{faster * 100:.0f} % faster for the {mover.left:.0f} s that it is expected to run yet: "

@@ -103,7 +103,7 @@ class Delays:
     hand_over: float = 0.2
     """Between pictures for the answerer that follow notices."""
     reserve: float = 30.0
-    """`reserve_seconds`: the time for which a place is kept for a job that Slurm does not show."""
+    """The time for which a place is kept for a job that Slurm does not show."""
     epilogs: bool = True
     """Tells whether the site has an Epilog, of which berthd's notices are a part.
 

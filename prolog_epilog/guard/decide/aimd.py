@@ -18,38 +18,84 @@ from prolog_epilog.guard.decide.fit import SlopeFit
 from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
-from prolog_epilog.guard.settings import AimdSettings, BoundSettings
 
 __all__ = ["FeedForwardAimd"]
 
+WINDOW_S = 10.0
+"""The bound on slowdown holds for the mean of any window of this length."""
+LATE_SHARE, LATE_MEMORY_S = 0.01, 600.0
+"""For a service it holds for the p99 of its latency: this part of its requests may exceed it, over about this time."""
+MARGIN = 0.08
+"""Part of the bound that is never given to a guest: the guard's own delays and errors use it up."""
 TAIL = 2.33
 """The 99th percentile of normal noise lies this many standard deviations above its mean."""
+
+SLOPE_ERROR = 0.06
+"""Standard error of the predictor's slope."""
+CONFIDENCE, CAUTION = 1.0, 2.0
+"""A slope counts as its estimate plus this many standard errors: when the guest climbs, and if it may jump at once."""
+MEMORY_S = 60.0
+"""Time after which a beat counts 1/e as much as a new one in the slope."""
+RAISE_STEP, RAISE_FACTOR = 0.05, 1.5
+"""Additive increase of the duty; the increase of slow start, used if it is the larger one."""
+RAISE_EVERY_S, RAISE_AFTER = 1.0, 1.5
+"""Time between increases; at least this many times the time until the owner's answer to the last one is heard."""
+DEAD_BAND = 0.12
+"""Relative change of duty below which nothing is done; it keeps actions few."""
+CUT = 0.5
+"""Multiplicative decrease at an alarm: the duty is multiplied by this, or by less."""
+ALARM_SLACK = 0.9
+"""Page's test for harm that grows: the excess of one beat that is allowed, in standard deviations."""
+FALSE_ALARM_S = 110.0
+"""The same test: mean time between false alarms. With how often the owner is heard, it sets the threshold."""
+LONG_STEP_S, LONG_FALSE_ALARM_BEATS = 0.67, 60.0
+"""An owner with longer steps has reported little when the guard has to react: its false alarms may come sooner."""
+HARMLESS_ALARM_S = 14_400.0
+"""The mean time between false alarms for an owner that its largest burst would not harm beyond the bound."""
+CALM_SLACK, FALSE_CALM_BEATS = 0.35, 150.0
+"""The same test for harm that falls: a mistake costs little here, so smaller changes are seen."""
+LARGEST_RESIDUAL = 8.0
+"""One stalled step counts no more than this many standard deviations."""
+BURST_RESERVE = 2.5
+"""The demand of an owner whose bursts are not known yet may grow by this factor at any moment."""
+SMALLEST_BURST, LARGEST_BURST = 1.2, 4.0
+"""An owner whose bursts are known may still grow by the first factor, and no burst above the second is expected."""
+BURST_MEMORY_S = 600.0
+"""Time after which a burst is forgotten to 1/e."""
+CERTAIN, CERTAIN_BEATS = 0.3, 5
+"""A slope enters that memory once its relative error is below this, and so many beats agree: one stall is no burst."""
+LATE_RESERVE = 0.5
+"""Part of a service's late requests after which bursts may cost nothing any more."""
+LEAST_TARGET = 0.2
+"""The part of the bound that the guest may spend however poor the baseline is: it must run to be learned from."""
+REACTION_S = 0.4
+"""The time that the guard adds to the owner's own step and the age of its heartbeat before a cut is felt."""
 
 
 class FeedForwardAimd:
     """The law for one pair; `slope` is the predicted share of its speed that the owner loses at full duty, 0 to 1.
 
-    For a service the bound applies to the p99 of its latency, for a training job to the mean of each window.
+    `slowdown` is the bound. For a service it applies to the p99 of its latency, for a training job to the mean of each
+    window.
     """
 
-    def __init__(self, bound: BoundSettings, settings: AimdSettings, slope: float, *, service: bool = False) -> None:
-        self._bound = bound
-        self._set = settings
+    def __init__(self, slowdown: float, slope: float, *, service: bool = False) -> None:
+        self._bound = slowdown
         self._service = service
-        self._allowed = (1.0 - bound.margin) * bound.slowdown / (1.0 + bound.slowdown)
-        self._fit = SlopeFit(slope, settings.slope_error)
+        self._allowed = (1.0 - MARGIN) * slowdown / (1.0 + slowdown)
+        self._fit = SlopeFit(slope, SLOPE_ERROR)
         self._beats = 0  # beats in the fit
         self._rising = SlopeFit()  # beats since the newest suspicion of more harm ...
         self._falling = SlopeFit()  # ... and of less
         self._rising_since = 0.0
-        self._harm = ChangeDetector(settings.alarm_slack, settings.largest_residual)
-        self._calm = ChangeDetector(settings.calm_slack, settings.largest_residual)
-        self._calm.alarm_once_in(settings.false_calm_beats)
+        self._harm = ChangeDetector(ALARM_SLACK, LARGEST_RESIDUAL)
+        self._calm = ChangeDetector(CALM_SLACK, LARGEST_RESIDUAL)
+        self._calm.alarm_once_in(FALSE_CALM_BEATS)
         self._peak = 0.0
         self._late = 0.0  # seconds of requests beyond the bound's p99; old ones count less and less
         self._began: float | None = None
         self._pace = 1.0  # seconds from beat to beat
-        self._reaction = settings.reaction_s
+        self._reaction = REACTION_S
         self._duty = 0.0
         self._raise_at = 0.0
         self._closed_until = 0.0
@@ -69,8 +115,8 @@ class FeedForwardAimd:
         residual = (loss - self._fit.slope * duty) / error
         self._age(reading.now, step)
         # What began with a beat is heard at its end; a beat of counted launches is as long as many steps.
-        self._reaction = reading.now - beat.at + max(1.5 * step, beat.took) + self._set.reaction_s
-        if self._service and reading.slowdown > self._bound.slowdown + TAIL * noise:
+        self._reaction = reading.now - beat.at + max(1.5 * step, beat.took) + REACTION_S
+        if self._service and reading.slowdown > self._bound + TAIL * noise:
             self._late += beat.took
         if self._harm.quiet:
             self._rising, self._rising_since = SlopeFit(), beat.at - beat.took
@@ -85,27 +131,27 @@ class FeedForwardAimd:
             self._cut(reading)
         elif self._calm.alarm(-residual):
             self._restart(self._falling)
-        elif self._beats >= self._set.certain_beats and self._fit.error < self._set.certain * self._fit.slope:
+        elif self._beats >= CERTAIN_BEATS and self._fit.error < CERTAIN * self._fit.slope:
             self._peak = max(self._peak, self._fit.slope)
 
     def _age(self, now: float, step: float) -> None:
         """Lets what was learned earlier count less as time passes, and sets the threshold of the harm test."""
-        passed, tune = now - self._learned, self._set
+        passed = now - self._learned
         if passed <= 0.0:
             return
         self._learned = now
         self._pace += 0.1 * (passed - self._pace)
-        worst = min(1.0, tune.largest_burst * (self._fit.slope + tune.caution * self._fit.error)) * self._duty
+        worst = min(1.0, LARGEST_BURST * (self._fit.slope + CAUTION * self._fit.error)) * self._duty
         harms = worst > self._allowed
         # A false alarm is not worth it for an owner that no burst can harm: only what goes beyond a burst raises its
         # alarm.
-        beats = (tune.false_alarm_s if harms else tune.harmless_alarm_s) / self._pace
-        if harms and step > tune.long_step_s:
-            beats = min(beats, tune.long_false_alarm_beats)
+        beats = (FALSE_ALARM_S if harms else HARMLESS_ALARM_S) / self._pace
+        if harms and step > LONG_STEP_S:
+            beats = min(beats, LONG_FALSE_ALARM_BEATS)
         self._harm.alarm_once_in(beats)
-        self._fit.fade(exp(-passed / tune.memory_s))
-        self._peak *= exp(-passed / tune.burst_memory_s)
-        self._late *= exp(-passed / self._bound.late_memory_s)
+        self._fit.fade(exp(-passed / MEMORY_S))
+        self._peak *= exp(-passed / BURST_MEMORY_S)
+        self._late *= exp(-passed / LATE_MEMORY_S)
 
     def _restart(self, fit: SlopeFit) -> None:
         self._fit, self._beats = fit, 0
@@ -114,52 +160,52 @@ class FeedForwardAimd:
 
     def _cut(self, reading: GuardReading) -> None:
         """Handles an alarm: cuts the duty at once, and to 0 until the window of the bound has made up for its loss."""
-        lost, target, window = self._fit.slope * self._duty, self._target(reading), self._bound.window_s
+        lost, target, window = self._fit.slope * self._duty, self._target(reading), WINDOW_S
         if lost <= target:
             return
-        lasted = min(window, reading.now - self._rising_since + self._set.reaction_s)
+        lasted = min(window, reading.now - self._rising_since + REACTION_S)
         over = lasted * lost + (window - lasted) * target - window * self._allowed
         if over > 0.0:
             self._closed_until = reading.now + min(window - lasted, over / target)
-        self._duty *= self._set.cut
+        self._duty *= CUT
         self._raise_at = reading.now
 
     def _growth(self, now: float) -> float:
         """Returns the factor by which the slope may jump up at any moment: up to the highest slope seen lately."""
-        tune, slope = self._set, self._fit.slope
+        slope = self._fit.slope
         if not self._peak:  # no peak yet: the setting's reserve, which fades as time passes
             since = now if self._began is None else self._began
-            return 1.0 + (tune.burst_reserve - 1.0) * exp((since - now) / tune.burst_memory_s)
-        return min(tune.largest_burst, max(tune.smallest_burst, self._peak / slope if slope else tune.largest_burst))
+            return 1.0 + (BURST_RESERVE - 1.0) * exp((since - now) / BURST_MEMORY_S)
+        return min(LARGEST_BURST, max(SMALLEST_BURST, self._peak / slope if slope else LARGEST_BURST))
 
     def _target(self, reading: GuardReading) -> float:
         """Returns the loss that the guest may cause now, so that a burst keeps the bound until the guard has cut."""
-        window = self._bound.window_s
+        window = WINDOW_S
         at_risk = min(window, self._reaction)
         if self._service:
             # For a service each request counts, not the mean of a window: the fewer requests may still be late, the
             # less a burst may cost.
-            used = self._late / (self._set.late_reserve * self._bound.late_share * self._bound.late_memory_s)
+            used = self._late / (LATE_RESERVE * LATE_SHARE * LATE_MEMORY_S)
             at_risk += min(1.0, used) * (window - at_risk)
-        allowed = max(self._set.least_target * self._allowed, self._allowed - reading.base_error)
+        allowed = max(LEAST_TARGET * self._allowed, self._allowed - reading.base_error)
         return allowed * window / (window + (self._growth(reading.now) - 1.0) * at_risk)
 
     def _trimmed(self, reading: GuardReading) -> float:
         """Returns the feed-forward duty: lowered at once, raised in steps, changed only if it is worth an action."""
-        tune, fit, target, now = self._set, self._fit, self._target(reading), reading.now
-        wanted = _spending(target, fit.slope + tune.confidence * fit.error)
+        fit, target, now = self._fit, self._target(reading), reading.now
+        wanted = _spending(target, fit.slope + CONFIDENCE * fit.error)
         chosen = self._duty
-        if wanted < self._duty * (1.0 - tune.dead_band):
+        if wanted < self._duty * (1.0 - DEAD_BAND):
             chosen = wanted
         elif wanted > self._duty and now >= self._raise_at:
-            climbed = max(self._duty + tune.raise_step, self._duty * tune.raise_factor)
-            safe = _spending(target, fit.slope + tune.caution * fit.error)
+            climbed = max(self._duty + RAISE_STEP, self._duty * RAISE_FACTOR)
+            safe = _spending(target, fit.slope + CAUTION * fit.error)
             raised = min(wanted, max(climbed, safe))
-            if raised > self._duty * (1.0 + tune.dead_band) or raised == 1.0:
+            if raised > self._duty * (1.0 + DEAD_BAND) or raised == 1.0:
                 chosen = raised
         if chosen != self._duty:
             self._duty = chosen
-            self._raise_at = now + max(tune.raise_every_s, tune.raise_after * self._reaction)
+            self._raise_at = now + max(RAISE_EVERY_S, RAISE_AFTER * self._reaction)
         return chosen
 
 

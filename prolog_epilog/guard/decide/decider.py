@@ -13,15 +13,34 @@ from dataclasses import dataclass
 from enum import Enum
 from math import hypot, sqrt
 
+from prolog_epilog.guard.decide.aimd import WINDOW_S
 from prolog_epilog.guard.decide.law import GuardReading, Law
 from prolog_epilog.guard.decide.trust import Trust
-from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
+from prolog_epilog.guard.measure.baseline import STEPS, WAIT_S, Baseline, ChangeDetector
 from prolog_epilog.guard.measure.machine import DeviceMachine, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node.xid_list import DRAINING_XIDS, MPS_XIDS
 
 __all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "GuestState"]
+
+GATE_LAG_S, DRAIN_S = 0.05, 0.1
+"""Time until a new duty reaches the guest, and time for which the queued work of a stopped guest still runs."""
+ANSWER_S = 2.0
+"""Time after which the freezer replaces a guest's gate that does not answer."""
+FREEZE_SLOT_S = 0.2
+"""Time slot for which a guest held by the freezer runs or is frozen."""
+SILENT_DUTY = 0.10
+"""The highest duty of a guest whose owner fell silent."""
+END_S = 6.0
+"""Time after its end at which a guest that still runs is requeued by Slurm."""
+EVERY_S = 300.0
+"""Time without a pause after which the guest is paused, so that a changed step of the owner is seen."""
+ERROR, PAUSE_S = 0.006, 10.0
+"""A pause lasts until the baseline's error is below the first, but no longer than the second.
+
+A peer of the guest that waits for it must not run into a time-out.
+"""
 
 BELIEVED = float("-inf")
 """The value of `held_since` for a guest that no freezer reaches: that its shut gate holds it has to be believed."""
@@ -125,7 +144,7 @@ class Decider:
         """Uses `law` while the owner has a heartbeat, else `blind`; `mps`: both jobs share one fault domain."""
         self._mps = mps
         self.machine = DeviceMachine(settings.machine, now)
-        self.baseline = Baseline(settings.baseline)
+        self.baseline = Baseline()
         self.transitions: deque[Transition] = deque(maxlen=64)
         self._settings = settings
         self._law = law
@@ -180,7 +199,7 @@ class Decider:
         """Handles an owner that starts where a guest runs, as the owner's tier says: gate shut, or the guest leaves."""
         self._law = law
         self._watched_from, self._heard, self._usual = now, None, None
-        self.baseline = Baseline(self._settings.baseline)
+        self.baseline = Baseline()
         if tolerates:
             return self._give(now, 0.0, "an owner has come: its step time is measured first")
         return self._leave(now, "an owner has come that takes no guest", evict_grace_s)
@@ -191,11 +210,11 @@ class Decider:
         Until the owner is heard again, it is treated as an owner that fell silent.
         """
         self._law = law
-        self.baseline = Baseline(self._settings.baseline)
+        self.baseline = Baseline()
         self._heard, self._usual = float("-inf"), None
         if not self._present:
             return []
-        duty = min(self._settings.action.silent_duty, self._duty)
+        duty = min(SILENT_DUTY, self._duty)
         return self._give(now, duty, "nothing can be made of what the host tells")
 
     def felt(self, now: float, *, runs: bool) -> None:
@@ -207,7 +226,7 @@ class Decider:
         if runs is self._runs:
             return
         self._runs = runs
-        rare = self._duty * self._settings.bound.window_s < self._settings.action.freeze_slot_s
+        rare = self._duty * WINDOW_S < FREEZE_SLOT_S
         self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
 
     def begin_anew(self, now: float, law: Law) -> None:
@@ -275,8 +294,8 @@ class Decider:
         reading = GuardReading(now, beat, base.step, base.error, base.noise, duty, device)
         if not self._hears(now):
             if self._heard is not None:
-                return min(self._duty, self._settings.action.silent_duty), "the host ends no steps any more"
-            if now - self._watched_from >= self._settings.baseline.wait_s:
+                return min(self._duty, SILENT_DUTY), "the host ends no steps any more"
+            if now - self._watched_from >= WAIT_S:
                 return self._blind.duty(reading), "the host reports no steps"
         if not base.known:
             return 0.0, "the host's step time alone is being measured"
@@ -302,7 +321,7 @@ class Decider:
 
     def ran_alone(self, now: float, held_since: float | None) -> bool:
         """Tells whether a step that ends now ran while the freezer held the guest."""
-        return held_since is not None and now - held_since - self._settings.action.drain_s >= _HELD * self._pace
+        return held_since is not None and now - held_since - DRAIN_S >= _HELD * self._pace
 
     def _ran_alone(self, beat: HostBeat) -> bool:
         """Tells whether no guest can have slowed these steps, whatever it reports: only such steps are a baseline."""
@@ -311,7 +330,7 @@ class Decider:
         if self._guest is None:
             return self._leaving is None
         held = self._guest.held_since
-        return held is not None and beat.at - held - self._settings.action.drain_s >= _HELD * beat.took
+        return held is not None and beat.at - held - DRAIN_S >= _HELD * beat.took
 
     def _learn(self, beat: HostBeat) -> None:
         """Adds steps that ran alone to the owner's baseline; they also show whether the guest caused a slowdown."""
@@ -326,7 +345,7 @@ class Decider:
         held = None if self._guest is None else self._guest.held_since
         if held is None or held == BELIEVED:
             return
-        whole = beat.at - beat.took >= held + self._settings.action.drain_s
+        whole = beat.at - beat.took >= held + DRAIN_S
         if whole or not was_known:
             self._trust.alone(as_ever=step <= usual)
 
@@ -336,7 +355,7 @@ class Decider:
             self._asked_since = None
             return False
         self._asked_since = now if self._asked_since is None else self._asked_since
-        if now - self._asked_since < max(self._settings.baseline.pause_s, 3.0 * self.baseline.step):
+        if now - self._asked_since < max(PAUSE_S, 3.0 * self.baseline.step):
             return True
         # The owner has shown nothing: the guest cannot be frozen, or one step goes on and on.
         self._trust.alone(as_ever=False)
@@ -365,19 +384,19 @@ class Decider:
         if self._strange.alarm((max(-reading.loss, excess) - spare) / deviation):
             self._strange.reset()
             if excess > 0.0:
-                again = reading.noise / sqrt(self._settings.baseline.steps)
+                again = reading.noise / sqrt(STEPS)
                 self._usual = reading.base * (1.0 + max(_SAME, 3.0 * hypot(reading.base_error, again)))
             self.baseline.forget()
 
     def _pausing(self, now: float) -> bool:
         """Tells whether the guest is paused so that the owner's step time alone is measured again."""
-        base, tune = self.baseline, self._settings.baseline
+        base = self.baseline
         if self._pause_since is None:
-            if now - max(base.measured_at, self._paused_at) < tune.every_s:
+            if now - max(base.measured_at, self._paused_at) < EVERY_S:
                 return False
             self._pause_since = now
-        measured = base.measured_at > self._pause_since and base.error <= tune.error
-        if not measured and now - self._pause_since < max(tune.pause_s, 3.0 * base.step):
+        measured = base.measured_at > self._pause_since and base.error <= ERROR
+        if not measured and now - self._pause_since < max(PAUSE_S, 3.0 * base.step):
             return True
         self._pause_since, self._paused_at = None, now
         return False
@@ -415,7 +434,7 @@ class Decider:
         if self._disobeys_since is None:
             self._disobeys_since = now
         waited = now - self._disobeys_since
-        if self._by is Do.FREEZER or waited < self._settings.action.answer_s:
+        if self._by is Do.FREEZER or waited < ANSWER_S:
             return []
         self._by = Do.FREEZER
         return self._give(now, self._duty, f"the gate has not answered for {waited:.0f} s", always=True)
@@ -428,7 +447,7 @@ class Decider:
         end = now + grace_s
         if self._leaving is None or end < self._leaving.end:
             asked = [(now, Do.LEAVE)] if grace_s > 0.0 else []
-            later = [(end, Do.TERMINATE), (end + self._settings.action.end_s, Do.REQUEUE)]
+            later = [(end, Do.TERMINATE), (end + END_S, Do.REQUEUE)]
             self._leaving = _Leaving(cause, end, [*asked, *later])
         return actions + self._escalate(now, self._leaving)
 
@@ -444,10 +463,9 @@ class Decider:
         return [Action(self._by, cause, duty)]
 
     def _note(self, now: float, duty: float) -> None:
-        tune = self._settings.action
         self._runs = None
         # Work that a stopped guest has queued still runs for a while; otherwise a lower duty has an effect at once.
-        self._record.set(now + tune.gate_lag_s + (tune.drain_s if duty == 0.0 < self._duty else 0.0), duty)
+        self._record.set(now + GATE_LAG_S + (DRAIN_S if duty == 0.0 < self._duty else 0.0), duty)
         self._duty = duty
 
     def _log(self, transition: Transition | None) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 from threading import Event
 
 from prolog_epilog.errors import NodeError
-from prolog_epilog.guard.hold.grip import Grip
-from prolog_epilog.guard.settings import ActionSettings
+from prolog_epilog.guard.hold.grip import TERM_S, Grip
 from prolog_epilog.node import freezer
 
 __all__ = ["Ending"]
+
+ASK_S = 1.0
+"""Time that berthd and Slurm get to put an ended guest back into the queue before its processes get SIGTERM."""
 
 _AGAIN_S = 0.5
 
@@ -29,7 +31,6 @@ class Ending:
     def __init__(
         self,
         grip: Grip,
-        settings: ActionSettings,
         cgroups: Path,
         ask: Callable[[bool], Event] | None,
         now: float,
@@ -40,7 +41,6 @@ class Ending:
         back already, and has sent SIGTERM by `now`.
         """
         self.grip = grip
-        self._set = settings
         self._cgroups = cgroups
         self._began = now
         self._termed: float | None = now if ask is None else None
@@ -67,11 +67,11 @@ class Ending:
             self.over = True
             self.grip.hold(now, 0.0, by_freezer=False)
         elif self._termed is None:
-            if self._asked.is_set() or now - self._began >= self._set.ask_s:
+            if self._asked.is_set() or now - self._began >= ASK_S:
                 self._termed = now
                 freezer.send(self.grip.guest.job, signal.SIGTERM, root=self._cgroups)
                 self.grip.hold(now, 0.0, by_freezer=False)
-        elif now - self._termed >= self._set.term_s and (self._killed is None or now - self._killed >= _AGAIN_S):
+        elif now - self._termed >= TERM_S and (self._killed is None or now - self._killed >= _AGAIN_S):
             self._killed = now
             freezer.send(self.grip.guest.job, signal.SIGKILL, root=self._cgroups)
 

@@ -7,16 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog.guard.decide.decider import BELIEVED
+from prolog_epilog.guard.decide.decider import BELIEVED, DRAIN_S, FREEZE_SLOT_S, GATE_LAG_S
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard.settings import ActionSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.word import OPEN, OrderPage, WordBeat
+from prolog_epilog.keys import ActionSettings
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 
 __all__ = ["Grip", "Ground"]
+
+TERM_S = 1.5
+"""Time from SIGTERM to SIGKILL of a guest that has to end."""
 
 _MIB = 1 << 20
 _RENEW_S = 1.0
@@ -52,7 +55,7 @@ class Grip:
         self.memory = 0
         """The limit in bytes of GPU memory that the guest is asked to keep to; 0: no limit."""
         self._ground = ground
-        self._set = settings
+        self._host_bound = round(settings.host_bound_mib) * _MIB
         self._word = guest.words.get(uuid)
         self._page: OrderPage | None = None
         self._told: tuple[int, int] | None = None
@@ -84,7 +87,7 @@ class Grip:
                 self._thaw()
             return
         if now >= self._slot_until:
-            self._slot_until = now + self._set.freeze_slot_s
+            self._slot_until = now + FREEZE_SLOT_S
             self._credit += self.duty
             runs = self._credit >= 1.0
             self._credit -= runs
@@ -108,7 +111,7 @@ class Grip:
         if self._word is None or ((duty, self.memory) == self._told and now - self._renewed < _RENEW_S):
             return
         quota = (self.guest.mem_mib or 0) * _MIB
-        bound = round(self._set.host_bound_mib) * _MIB if self.memory else 0
+        bound = self._host_bound if self.memory else 0
         try:
             if self._page is None:
                 self._page = OrderPage(self._word)
@@ -154,7 +157,7 @@ class Grip:
             self._let_go_until = now + _RENEW_S
         elif not self._warned and freezer.awaits(job, signal.SIGTERM, root):
             self._warned = self.stirred = True
-            self._let_go_until = now + self._set.term_s
+            self._let_go_until = now + TERM_S
         return now < self._let_go_until
 
     def _thaw(self) -> None:
@@ -202,7 +205,7 @@ class Grip:
 
     def _has_settled(self, now: float, beats: tuple[WordBeat, ...]) -> bool:
         """Tells whether the work queued before the gate was shut is done; until then it keeps the beats to compare."""
-        if now - self._still_since >= self._set.gate_lag_s + self._set.drain_s and self._before:
+        if now - self._still_since >= GATE_LAG_S + DRAIN_S and self._before:
             return True
         self._before = {beat.slot: beat for beat in beats}
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prolog_epilog.guard.hold.grip import Grip
 from prolog_epilog.guard.measure.senses import Look
-from prolog_epilog.guard.settings import MachineSettings
+from prolog_epilog.keys import MachineSettings
 
 __all__ = ["MemoryTarget"]
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from math import exp, log, sqrt
 
 from prolog_epilog.guard.measure.signals import HostBeat
-from prolog_epilog.guard.settings import BaselineSettings
 
 __all__ = ["Baseline", "ChangeDetector"]
 
+STEPS = 8
+"""Number of steps without a guest that make a baseline; with 3 % of noise they leave an error of 1 %."""
+WAIT_S, FEW_STEPS = 30.0, 3
+"""An owner that is not heard for so long has no heartbeat; the baseline of one with long steps needs so many then."""
+MEMORY_S = 900.0
+"""Time after which a step counts 1/e as much as a new one."""
+NOISE_FLOOR, NOISE_GUESS = 0.003, 0.03
+"""No noise is taken to be smaller than the first; the second is the noise of a step before it is measured."""
+OUTLIER = 6.0
+"""Steps this many standard deviations above the baseline do not enter it."""
 FEW = 4
 """Fewer beats than this say nothing about noise."""
 
@@ -19,23 +28,22 @@ class Baseline:
     Old steps count less and less, so that the baseline follows an owner whose step time drifts.
     """
 
-    def __init__(self, settings: BaselineSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._first = self._at = 0.0
         self._steps = 0  # steps since the start, or since `forget`
         self._weight = 0.0  # the number of steps that the mean stands for
         self._mean = 0.0
         self._spread = 0.0  # weighted sum of squared distances from the mean
-        self._noise = self._error = max(settings.noise_floor, settings.noise_guess)
+        self._noise = self._error = NOISE_GUESS
         self._strange = 0  # steps in a row that were far too long
         self._beats = 0.0  # beats in _spread, less the one that the mean takes
 
     @property
     def known(self) -> bool:
         """Tells whether there were enough steps to judge anything by them."""
-        if self._steps >= self._settings.steps:
+        if self._steps >= STEPS:
             return True
-        return self._steps >= self._settings.few_steps and self._at - self._first >= self._settings.wait_s
+        return self._steps >= FEW_STEPS and self._at - self._first >= WAIT_S
 
     @property
     def step(self) -> float:
@@ -62,17 +70,17 @@ class Baseline:
         mean = beat.took / beat.steps
         if not self._weight:
             self._first = beat.at - beat.took
-        if self.known and mean > self._mean * (1.0 + self._settings.outlier * self.noise / sqrt(beat.steps)):
+        if self.known and mean > self._mean * (1.0 + OUTLIER * self.noise / sqrt(beat.steps)):
             # One stalled step (a checkpoint, a validation batch) must not lift the baseline and hide harm; if all steps
             # are so long, the owner itself has changed.
             self._strange += beat.steps
-            if self._strange < self._settings.steps:
+            if self._strange < STEPS:
                 return
             self.forget()
         self._strange = 0
         if self._weight:
             # A beat that is older than the last one must not raise any weight.
-            keep = exp(min(0.0, self._at - beat.at) / self._settings.memory_s)
+            keep = exp(min(0.0, self._at - beat.at) / MEMORY_S)
             self._weight *= keep
             self._spread *= keep
             self._beats *= keep
@@ -87,7 +95,7 @@ class Baseline:
         self._weight += beat.steps
         self._at = beat.at
         if self._beats >= FEW:
-            self._noise = max(self._settings.noise_floor, sqrt(self._spread / self._beats) / self._mean)
+            self._noise = max(NOISE_FLOOR, sqrt(self._spread / self._beats) / self._mean)
         self._error = self._noise / sqrt(max(1.0, self._weight))
 
     def forget(self) -> None:

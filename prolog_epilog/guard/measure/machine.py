@@ -1,11 +1,11 @@
 """The device's state machine, MuxFlow's SysMonitor: whether a GPU may take a guest, keep it, or must shed it.
 
     Init -> Healthy          healthy samples for `admit_s`
-    Healthy -> Unhealthy     no healthy sample for `leave_s`: the guest stays, no new one comes
+    Healthy -> Unhealthy     no healthy sample for 5 s: the guest stays, no new one comes
     Unhealthy -> Healthy     healthy samples for `admit_s`
-    any of them -> Overlimit `shed_s` more over the limit than below it: the guest goes
+    any of them -> Overlimit 2 s more over the limit than below it: the guest goes
     Overlimit -> Unhealthy   the cool-down has passed and the device is not over its limit
-    any -> Disabled          a fault, or no samples for `silent_s`; out of it only through Init
+    any -> Disabled          a fault, or no samples for 15 s; out of it only through Init
 
 Utilisation and SM activity say how busy a GPU is, not whether its owner is harmed: a good pair is busy. They count only
 while the owner has no heartbeat. With one, the control law keeps the owner's bound, and the machine watches clock,
@@ -18,9 +18,24 @@ from dataclasses import dataclass
 from enum import Enum
 
 from prolog_epilog.guard.measure.signals import DeviceSample
-from prolog_epilog.guard.settings import MachineSettings
+from prolog_epilog.keys import MachineSettings
 
 __all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
+
+HEALTHY_UTILISATION, HEALTHY_SM_ACTIVE = 0.80, 0.60
+"""A GPU without a heartbeat is healthy below these."""
+OVER_UTILISATION, OVER_SM_ACTIVE = 0.95, 0.85
+"""The GPU is over its limit above both of these, if no heartbeat shows that the owner is well."""
+LEAVE_S = 5.0
+"""Seconds of samples in a row that are not healthy before the GPU is Unhealthy."""
+SHED_S = 2.0
+"""Seconds of samples in a row over the limit before the guest goes."""
+LONGEST_COOL_DOWN_S = 3_600.0
+"""The cool-down after Overlimit is doubled by each recent Overlimit, up to this."""
+FORGIVE_S = 3_600.0
+"""This long without Overlimit takes one doubling back."""
+SILENT_S = 15.0
+"""The device is not trusted after this long without a sample."""
 
 
 class State(Enum):
@@ -53,9 +68,9 @@ def healthy(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool) -
     if heartbeat:
         return ""
     if sample.sm_active is not None:  # the better measure, where there is one
-        busy = sample.sm_active >= limits.healthy_sm_active
+        busy = sample.sm_active >= HEALTHY_SM_ACTIVE
         return f"{sample.sm_active:.0%} of the SMs are active" if busy else ""
-    if sample.utilisation is not None and sample.utilisation >= limits.healthy_utilisation:
+    if sample.utilisation is not None and sample.utilisation >= HEALTHY_UTILISATION:
         return f"utilisation is {sample.utilisation:.0%}"
     return ""
 
@@ -68,7 +83,7 @@ def over_limit(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool
         return f"{sample.memory:.0%} of the memory is in use"
     if heartbeat or sample.utilisation is None or sample.sm_active is None:
         return ""
-    if sample.utilisation >= limits.over_utilisation and sample.sm_active >= limits.over_sm_active:
+    if sample.utilisation >= OVER_UTILISATION and sample.sm_active >= OVER_SM_ACTIVE:
         return f"utilisation is {sample.utilisation:.0%} with {sample.sm_active:.0%} of the SMs active"
     return ""
 
@@ -100,7 +115,7 @@ class DeviceMachine:
     @property
     def cool_down(self) -> float:
         """Returns the seconds for which the next Overlimit would last."""
-        return min(self._limits.cool_down_s * 2.0**self._over_entries, self._limits.longest_cool_down_s)
+        return min(self._limits.cool_down_s * 2.0**self._over_entries, LONGEST_COOL_DOWN_S)
 
     def fault(self, now: float, cause: str) -> Transition | None:
         """Handles a fault of the device or of what serves it."""
@@ -117,7 +132,7 @@ class DeviceMachine:
     def no_sample(self, now: float) -> Transition | None:
         """Handles time that passed without a sample."""
         silent = now - self._sampled
-        if silent <= self._limits.silent_s or self.state is State.DISABLED:
+        if silent <= SILENT_S or self.state is State.DISABLED:
             return None
         return self._to(State.DISABLED, now, f"no metrics for {silent:.0f} s", None)
 
@@ -128,7 +143,7 @@ class DeviceMachine:
     def sample(self, now: float, sample: DeviceSample, *, heartbeat: bool) -> Transition | None:
         """Handles a sample of the device; `heartbeat`: the owner reports its own steps."""
         passed, self._sampled = now - self._sampled, now
-        silent = self.state is State.DISABLED and passed > self._limits.silent_s
+        silent = self.state is State.DISABLED and passed > SILENT_S
         if silent:
             return self.repaired(now)
         if self.state is State.DISABLED:
@@ -145,22 +160,22 @@ class DeviceMachine:
             if now >= self._cool_until and not over:
                 return self._to(State.UNHEALTHY, now, "the cool-down has passed", sample)
             return None
-        if over and self._over_s - passed >= limits.shed_s:
+        if over and self._over_s - passed >= SHED_S:
             self._cool_until = now + self.cool_down
             self._over_entries += 1
             self._forgiven_at = now
             return self._to(State.OVERLIMIT, now, over, sample)
         if self.state is State.HEALTHY:
-            if self._bad_since is not None and now - self._bad_since >= limits.leave_s:
+            if self._bad_since is not None and now - self._bad_since >= LEAVE_S:
                 return self._to(State.UNHEALTHY, now, against, sample)
         elif self._good_since is not None and now - self._good_since >= limits.admit_s:
             return self._to(State.HEALTHY, now, f"nothing against a guest for {limits.admit_s:.0f} s", sample)
         return None
 
     def _forgive(self, now: float) -> None:
-        while self._over_entries and now - max(self._forgiven_at, self._cool_until) >= self._limits.forgive_s:
+        while self._over_entries and now - max(self._forgiven_at, self._cool_until) >= FORGIVE_S:
             self._over_entries -= 1
-            self._forgiven_at = max(self._forgiven_at, self._cool_until) + self._limits.forgive_s
+            self._forgiven_at = max(self._forgiven_at, self._cool_until) + FORGIVE_S
 
     def _to(self, state: State, now: float, cause: str, sample: DeviceSample | None) -> Transition | None:
         if state is self.state:

@@ -24,12 +24,12 @@ from prolog_epilog.guard.roll import Member, Roll
 from prolog_epilog.guard.seats import metrics
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.seats.step_times import ToldStepTimes
-from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.losses import ToldLosses
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.word import WordBeat
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from prolog_epilog.errors import NodeError
-from prolog_epilog.guard.decide.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.decide.law import Law
+from prolog_epilog.guard.decide.muxflow import blind_law
 from prolog_epilog.guard.hold.ending import Ending
 from prolog_epilog.guard.hold.grip import Grip, Ground
 from prolog_epilog.guard.hold.memory import MemoryTarget
@@ -20,16 +21,21 @@ from prolog_epilog.guard.measure.machine import State, Transition
 from prolog_epilog.guard.measure.senses import Look
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.roll import Member, Seating
-from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.figures import Figures
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.injob.word import WordBeat
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node import freezer
 from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
 from prolog_epilog.tenants.arrivals import Arrival
 
 __all__ = ["Counts", "GuardedSeat"]
+
+SLOPE = 0.3
+"""Share of its speed that an owner loses at full duty of a guest whose slope was not predicted: 0 to 1."""
+TELL_EVERY_S = 60.0
+"""Time between reports of each GPU's state to berthd, changed or not, so that a new berthd knows."""
 
 _TICK_S = 1.0
 _MOST_GRACE = 99_999
@@ -78,7 +84,7 @@ class GuardedSeat:
         self.counts = Counts()
         self.slowdown = 0.0
         self._ground, self._set, self._errands, self._say = ground, settings, errands, say
-        self.decider = Decider(settings, self._law(None), blind_law(settings, 0.0), now, mps=mps)
+        self.decider = Decider(settings, self._law(None), blind_law(0.0), now, mps=mps)
         self._heart = Heart()
         self._memory = MemoryTarget(settings.machine)
         self._ending: Ending | None = None
@@ -160,14 +166,15 @@ class GuardedSeat:
         self.grip = Grip(self._ground, self._set.action, self.uuid, guest)
         self._parting = Parting(self._errands, guest)
         self._memory = MemoryTarget(self._set.machine)
-        law, blind = self._law(self.grip), blind_law(self._set, self._peak, held=guest.share is not None)
+        law, blind = self._law(self.grip), blind_law(self._peak, held=guest.share is not None)
         self._do(now, self.decider.guest_arrives(now, law, blind))
         if self.host is None and self._arrival is None:
             self.grip.hold(now, 1.0, by_freezer=False)
 
     def _law(self, grip: Grip | None) -> Law:
-        slope = self._set.slope if grip is None or grip.guest.slope is None else grip.guest.slope
-        return chosen_law(self._set, min(1.0, slope), service=grip is not None and self._heart.serves)
+        slope = SLOPE if grip is None or grip.guest.slope is None else grip.guest.slope
+        serves = grip is not None and self._heart.serves
+        return FeedForwardAimd(self._set.bound.slowdown, min(1.0, slope), service=serves)
 
     # Events.
 
@@ -335,7 +342,7 @@ class GuardedSeat:
         termed = self._parting.turn(now)
         if termed is not None:
             self._log(f"job {grip.guest.job} on GPU {self.uuid} was sent away, and Slurm has sent it SIGTERM")
-            self._ending = Ending(grip, self._set.action, self._ground.cgroups, None, termed)
+            self._ending = Ending(grip, self._ground.cgroups, None, termed)
 
     def _end(self, now: float, ending: Ending) -> None:
         was_over = ending.over
@@ -360,8 +367,8 @@ class GuardedSeat:
         while transitions:
             one = transitions.popleft()
             self._log(f"GPU {self.uuid} is {one.after.value}, was {one.before.value}: {one.cause}")
-            self._told = now - self._set.tell_every_s
-        if now - self._told >= self._set.tell_every_s and (not self._is_empty or self.recovers):
+            self._told = now - TELL_EVERY_S
+        if now - self._told >= TELL_EVERY_S and (not self._is_empty or self.recovers):
             self._tell(now, "state")
 
     def _note_transition(self, one: Transition | None) -> None:
@@ -407,7 +414,7 @@ class GuardedSeat:
             self._log(f"job {grip.guest.job} is ended on GPU {self.uuid}: {action.cause}")
             notice = self._notice("evict")
             ask = lambda lives: self._errands.evict(grip.guest, notice, lives=lives)  # noqa: E731 - once
-            self._ending = Ending(grip, self._set.action, self._ground.cgroups, ask, now)
+            self._ending = Ending(grip, self._ground.cgroups, ask, now)
 
     def _hold(self, now: float, grip: Grip, action: Action) -> None:
         alone = self.host is None and self._arrival is None

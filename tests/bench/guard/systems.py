@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from prolog_epilog.guard.decide.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide import muxflow as muxflows
+from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Decider
 from prolog_epilog.guard.decide.law import Law
-from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.keys import GuardSettings
 from tests.bench.guard import device
 from tests.bench.guard.cases import Case
 from tests.bench.guard.device import ACTIVITY, Linear, Model, Physics, Profile
@@ -86,6 +87,11 @@ def _largest(physics: Physics, burst: float) -> float:
     return low
 
 
+def aimd(settings: GuardSettings, slope: float, *, service: bool = False) -> Law:
+    """The guard's own law."""
+    return FeedForwardAimd(settings.bound.slowdown, slope, service=service)
+
+
 def guarded(
     world: World,
     settings: GuardSettings,
@@ -98,8 +104,8 @@ def guarded(
 
     def run(case: Case) -> Pair:
         host, guest = world.profile(case.host), world.profile(case.guest)
-        chosen = law() if law else chosen_law(settings, case.predicted_slope, service=case.kind == "serving")
-        decider = Decider(settings, chosen, blind_law(settings, ACTIVITY * host.busy), -alone_s)
+        chosen = law() if law else aimd(settings, case.predicted_slope, service=case.kind == "serving")
+        decider = Decider(settings, chosen, muxflows.blind_law(ACTIVITY * host.busy), -alone_s)
         return numbers(case, controlled(case, physics(case), decider, host, guest, alone_s=alone_s, hears=hears))
 
     return run
@@ -111,9 +117,9 @@ def muxflow(world: World, settings: GuardSettings, *, allocates: bool) -> Runner
     def run(case: Case) -> Pair:
         host, guest = world.profile(case.host), world.profile(case.guest)
         busiest = host.scaled(max(factor for *_, factor in [(0.0, 0.0, 1.0), *case.bursts])).busy
-        activity = ACTIVITY * busiest if allocates else 1.0 - FIXED_SHARE - settings.muxflow.margin
-        blind = blind_law(settings, activity)
-        decider = Decider(settings, chosen_law(settings, 0.0, service=False), blind, -ALONE_S)
+        activity = ACTIVITY * busiest if allocates else 1.0 - FIXED_SHARE - muxflows.MARGIN
+        blind = muxflows.blind_law(activity)
+        decider = Decider(settings, aimd(settings, 0.0), blind, -ALONE_S)
         outcome = controlled(case, Linear(case), decider, host, guest, hears="")
         return numbers(case, outcome)
 

@@ -230,6 +230,15 @@ def test_a_whole_node_is_examined(world: World) -> None:
     assert not {"static partitions", "words"} & found.keys()
 
 
+def test_a_key_of_an_earlier_release_is_named_with_what_to_do(world: World) -> None:
+    found = examined(world, also="[guard.action]\nterm_s = 3\n")
+
+    assert found["berth.conf"][0]
+    said = "[guard.action] term_s is no key any more: it is a constant now; take the line out"
+    assert found["old keys"] == (False, f"the next release refuses them: {said}")
+    assert not examined(world, also='[guard]\nmetrics = "x"\n')["berth.conf"][0]
+
+
 def test_on_the_plain_layout_nothing_is_asked_that_shares_need(world: World) -> None:
     untouched = {"Prolog": "/etc/slurm/own.sh", "Epilog": "(null)", "PrologFlags": "(null)", "KillWait": "30 sec"}
 

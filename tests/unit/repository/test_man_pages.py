@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,8 @@ import pytest
 
 from policy.cli.main import build_parser
 from policy.daemon.answer import main as berthd
-from policy.site import config
 from prolog_epilog import programs
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard import program as guard
-from prolog_epilog.guard.settings import GuardSettings
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "man").iterdir())
@@ -79,45 +75,6 @@ def test_the_options_of_a_command_are_those_of_its_section(name: str) -> None:
     assert set(OPTION.findall(text)) == explained
     terms_of = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
     assert {word for line in terms_of for word in SHORT.findall(line)} == short_options(COMMANDS[name])
-
-
-def keys_of(settings: object, table: str) -> dict[str, dict[str, Any]]:
-    """The keys of a table and of those within it, with their defaults."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
-    found = {table: {key: value for key, value in values.items() if not is_dataclass(value)}}
-    for key, value in values.items():
-        if is_dataclass(value):
-            found |= keys_of(value, f"{table}.{key}")
-    return found
-
-
-KEYS: dict[str, dict[str, Any]] = {
-    "hook": config._HOOK,
-    "berthd": config._BERTHD,
-    "notice": config._NOTICE,
-    "users": config._USERS,
-    "metrics": config._METRICS,
-    "sharing": config._SHARING,
-    "moving": config._MOVING,
-    "preflight": config._PREFLIGHT,
-    "node": NodeConfig()._asdict(),
-    **keys_of(GuardSettings(), "guard"),
-}
-
-
-def test_each_table_of_berth_conf_has_its_section() -> None:
-    assert [f"[{table}]" for table in KEYS] == list(sections("berth.conf.5"))
-    assert {table.partition(".")[0] for table in KEYS} == set(config._TABLES)
-
-
-@pytest.mark.parametrize("table", KEYS)
-def test_the_keys_of_a_table_are_those_of_its_section(table: str) -> None:
-    found = dict(terms(sections("berth.conf.5").get(f"[{table}]", "")))
-
-    assert sorted(found) == sorted(KEYS[table])
-    for key, default in KEYS[table].items():
-        if isinstance(default, int | float) and not isinstance(default, bool):
-            assert float(found[key].partition(":")[0]) == default, key
 
 
 def help_of(program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -20,13 +20,13 @@ def parse(content: str) -> tuple[Config, str]:
 
 def settings(config: Config) -> tuple[object, ...]:
     return (
-        config.socket, config.deadline_ms, config.breaker_failures, config.breaker_seconds, config.fail_closed,
+        config.socket, config.deadline_ms, config.breaker_seconds, config.fail_closed,
         config.skip_partitions, config.def_cpu_per_gpu, config.message, config.hook_log,
         config.pinned_file,
     )  # fmt: skip
 
 
-DEFAULTS = (b"/run/berth/berthd.sock", 50, 3, 5, False, b"", 0, 1, b"", b"/run/berth/pinned")
+DEFAULTS = (b"/run/berth/berthd.sock", 50, 5, False, b"", 0, 1, b"", b"/run/berth/pinned")
 
 
 def test_an_empty_file_is_the_defaults() -> None:
@@ -39,14 +39,14 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
         "title = 'site'\n"
         '[berthd]\ntopology_dir = "/x"\nlist = [\n  "[hook]",\n]\n'
         "[ hook ]  # ours\n"
-        'socket = "/tmp/b.sock" # comment\n deadline_ms=20\nbreaker_failures = 1\r\nbreaker_seconds = 9\n'
+        'socket = "/tmp/b.sock" # comment\n deadline_ms=20\r\nbreaker_seconds = 9\n'
         'fail = \'closed\'\nskip_partitions = "debug, cpu"\ndef_cpu_per_gpu = 8\nmessage = "never"\n'
         'hook_log = "/var/log/x # not a comment"\npinned_file = ""\n'
         "[later]\nsocket = 3\n"
     )
     assert error == ""
     assert settings(config) == (
-        b"/tmp/b.sock", 20, 1, 9, True, b"debug, cpu", 8, 2, b"/var/log/x # not a comment", b"",
+        b"/tmp/b.sock", 20, 9, True, b"debug, cpu", 8, 2, b"/var/log/x # not a comment", b"",
     )  # fmt: skip
 
 
@@ -72,10 +72,26 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
     ],
 )
 def test_a_wrong_line_is_named_and_nothing_of_the_file_is_used(line: str, words: list[str]) -> None:
-    config, error = parse(f"[hook]\nbreaker_failures = 7\n{line}\n")
+    config, error = parse(f"[hook]\nbreaker_seconds = 7\n{line}\n")
     assert settings(config) == DEFAULTS
     assert error.startswith(("line 3:", "line 4:"))
     assert all(word in error for word in words), error
+
+
+def test_a_key_of_an_earlier_release_does_nothing_and_spoils_nothing() -> None:
+    config, error = parse("[hook]\nbreaker_failures = 7\nbreaker_failures = many # twice\ndeadline_ms = 20\n")
+    assert error == ""
+    assert (config.deadline_ms, config.breaker_seconds) == (20, 5)
+
+
+@pytest.mark.parametrize("words", ["open|closed", "always|flags|never", "exact|plain", "refuse|site"])
+def test_no_beginning_and_no_list_of_words_is_a_word(words: str) -> None:
+    key = {"open": "fail", "always": "message", "exact": "layout", "refuse": "skipped_shards"}[words.partition("|")[0]]
+    for wrong in ("", words, words[:2], f"{words.partition('|')[0]}|", f"|{words.rpartition('|')[2]}"):
+        assert parse(f'[hook]\n{key} = "{wrong}"\n')[1], wrong
+    for number, word in enumerate(words.split("|")):
+        config, error = parse(f'[hook]\n{key} = "{word}"\n')
+        assert (error, getattr(config, {"fail": "fail_closed"}.get(key, key))) == ("", number)
 
 
 def test_a_missing_file_is_the_defaults_and_an_unreadable_one_is_an_error(tmp_path: Path) -> None:

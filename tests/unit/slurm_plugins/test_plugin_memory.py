@@ -40,7 +40,7 @@ def run(
     conf = folder / "berth.conf"
     conf.write_text(
         f'[hook]\nsocket = "{folder}/sock"\npinned_file = "{folder}/pinned"\ndeadline_ms = 1000\n'
-        f'breaker_failures = 1000\nhook_log = "{folder}/hook.log"\n'
+        f'hook_log = "{folder}/hook.log"\n'
     )
     words = [*under, str(program), str(folder / "sock"), str(calls), str(threads)]
     done = subprocess.run(

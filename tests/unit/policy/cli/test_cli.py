@@ -16,7 +16,8 @@ from policy.formats import segment
 from policy.formats.errors import ConfigError
 from policy.formats.job_plan import JobPlan
 from policy.plan.answer.explain import rows, sentence
-from policy.site.config import load
+from policy.site.config import Config, load
+from policy.site.keys import GONE
 from tests.programs import python_program
 
 DATA = Path(__file__).parents[2] / "data" / "slurm-26.05"
@@ -324,7 +325,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
         ("[bertd]\n", "did you mean berthd"),
         ('[berthd]\ntick_ms = "5"\n', "a whole number"),
         ("[berthd]\ntick_ms = 1\n", "at least 50"),
-        ("[berthd]\nrepin = 1\n", "true or false"),
+        ("[berthd]\npin_ahead = 1\n", "true or false"),
         ('[berthd]\nlocality_wait = "soon"\n', "not a time"),
         ('[hook]\nfail = "maybe"\n', "open, closed"),
         ("berthd = 1\n", "table"),
@@ -340,6 +341,17 @@ def test_a_wrong_berth_conf_names_file_key_and_what_is_right(tmp_path: Path, tex
         load(path)
 
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(("table", "keys", "advice"), GONE)
+def test_a_key_of_an_earlier_release_does_nothing_and_is_named(
+    tmp_path: Path, table: str, keys: str, advice: str
+) -> None:
+    path = tmp_path / "berth.conf"
+    for key in keys.split():
+        path.write_text(f'[{table}]\n{key} = "whatever"\n')
+        said = f"[{table}] {key} is no key any more: {advice}; take the line out"
+        assert load(path) == Config(gone=(said,))
 
 
 def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> None:

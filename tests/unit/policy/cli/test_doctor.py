@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,9 @@ from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
-from policy.site import config as config_module
 from policy.site.config import Config, load
 from policy.slurm.by_command.recorded import recorded_gateway
-from prolog_epilog import config as node_config
-from prolog_epilog.config import NodeConfig
-from prolog_epilog.guard.settings import GuardSettings
+from tests.conf_keys import TABLES
 from tests.examples import examples
 from tests.unit.policy.cli.test_cli import slurm
 from tests.unit.policy_world import machine
@@ -62,6 +59,24 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
 
     assert [finding for finding in findings.values() if not finding.ok] == []
     assert len(findings) == 16
+
+
+def test_doctor_names_keys_of_an_earlier_release_of_berthds_tables_and_of_nodes(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "berth.conf"
+    conf.write_text("[moving]\nmargin = 3.0\n[guard.aimd]\ncut = 0.4\n")
+    monkeypatch.setenv("BERTH_CONF", str(conf))
+
+    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"}, gone=load(conf).gone)
+
+    assert findings["berth.conf"].ok
+    assert not findings["old keys"].ok
+    for said in (
+        "[moving] margin is no key any more: ",
+        "[guard.aimd] cut is no key any more: ",
+    ):
+        assert findings["old keys"].text.count(said) == 1
 
 
 def test_doctor_says_how_a_counted_reservation_is_written(slurm: Path, tmp_path: Path) -> None:
@@ -411,23 +426,13 @@ def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
 
 def drawn_wrong(draw: st.DrawFn) -> tuple[str, str, object]:
     """Returns a table, one of its keys, and a wrong value: of another type, or a word that is none of the key's."""
-    tables: dict[str, dict[str, type]] = {
-        "hook": config_module._HOOK,
-        "berthd": config_module._BERTHD,
-        "sharing": config_module._SHARING,
-        "moving": config_module._MOVING,
-        "preflight": config_module._PREFLIGHT,
-        "metrics": config_module._METRICS,
-        "node": {key: type(value) for key, value in NodeConfig()._asdict().items()},
-        "guard": {one.name: type(getattr(GuardSettings(), one.name)) for one in fields(GuardSettings)},
-    }
-    table = draw(st.sampled_from(sorted(tables)))
-    key = draw(st.sampled_from(sorted(tables[table])))
-    words = key in config_module._WORDS or (table == "node" and key in node_config._WORDS) or key == "law"
-    if words and draw(st.booleans()):
+    every = [(table.name, key, kind) for table in TABLES for key, kind in table.keys.items()]
+    table, key, kind = draw(st.sampled_from(every))
+    if "words" in kind and draw(st.booleans()):
         return table, key, draw(st.sampled_from(["kill", "Act", " exact", "", "none of these"]))
-    wrong = [one for one in (3, "x", True, 1.5, [1], {"a": 1}) if type(one) is not tables[table][key]]
-    if tables[table][key] is float:
+    right = {"int": int, "bool": bool, "float": float, "paths": list}.get(kind["type"], str)
+    wrong = [one for one in (3, "x", True, 1.5, [1], {"a": 1}) if type(one) is not right or right is list]
+    if right is float:
         wrong = [one for one in wrong if type(one) is not int]
     return table, key, draw(st.sampled_from(wrong))
 
@@ -448,6 +453,19 @@ def test_a_wrong_value_of_any_key_is_refused(case: tuple[str, str, object]) -> N
     assert key in told, f"[{table}] {key} = {written} passes in silence"
 
 
+def test_keys_of_an_earlier_release_are_named_in_berthds_log_once(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text("[hook]\nbreaker_failures = 5\n[berthd]\nreserve_seconds = 5\n")
+    words = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(path), "--socket", str(path / "s")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, str(path / "s") in done.stderr) == (1, True), "it comes as far as the socket"
+    for said in (
+        "[hook] breaker_failures is no key any more: three failures open the breaker; take the line out",
+        "[berthd] reserve_seconds is no key any more: a place is kept for 10 s; take the line out",
+    ):
+        assert done.stderr.count(f"berthd: {said} [BERTH-") == 1
+
+
 def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "berth.conf"
     path.write_text('[node]\nviolation = "kill"\n')
@@ -455,6 +473,12 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "[node] violation is one of warn, terminate, requeue, not 'kill'" in done.stderr
+
+    path.write_text("[berthd]\nrepin = false\n[guard]\nslope = 0.2\n")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{path}: ok\n")
+    for said in ("[berthd] repin is no key any more: ", "[guard] slope is no key any more: "):
+        assert done.stderr.count(said) == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from policy.cli import ask
 from policy.daemon.answer.answerer import SLICE, Answerer
-from policy.daemon.answer.held_places import MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
+from policy.daemon.answer.held_places import KEPT_FOR, MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER
 from policy.daemon.answer.untaken import LEFT_FOR
 from policy.daemon.known.profiles import load_fit
@@ -81,7 +81,7 @@ def test_a_place_is_kept_until_slurm_shows_the_job() -> None:
 def test_a_place_of_a_job_that_never_shows_up_comes_free_after_a_while() -> None:
     made = answerer()
     put(made, nonce="1" * 16)
-    late = NOW + Config().reserve_seconds + 1
+    late = NOW + KEPT_FOR + 1
 
     made.take(snapshot(at=late), late)
 
@@ -92,7 +92,7 @@ def lost(made: Answerer, at: float, count: int, uid: str = "1000") -> float:
     """Give a user places for jobs that never show up; the time when that is known."""
     for number in range(count):
         put(made, at, nonce=f"{number:x}" * 16, uid=uid)
-    late = at + Config().reserve_seconds + 1
+    late = at + KEPT_FOR + 1
     made.take(snapshot(at=late), late)
     return late
 
@@ -136,7 +136,7 @@ def test_places_are_kept_again_after_a_while_or_once_slurm_shows_the_jobs() -> N
 
 def test_a_flood_of_places_that_nobody_takes_is_bounded() -> None:
     """Whatever users ask, in a thousand requests a second, and however many they are."""
-    held = HeldPlaces(10)
+    held = HeldPlaces()
     claim = Claim((0,), 1, 1, 1, NOW, NOW + 60)
     for second in range(60):
         at = NOW + second

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.held_places import FEW_SHARES, MOST_MISSING, HeldPlaces
+from policy.daemon.answer.held_places import FEW_SHARES, KEPT_FOR, MOST_MISSING, HeldPlaces
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
 from policy.plan.claims import Claim
@@ -17,11 +17,10 @@ from tests.unit.share_world import book, node
 
 NOBODY: frozenset[str] = frozenset()
 PLACE = Claim((0,), 0b1, 1, 100, NOW, NOW + 600)
-SECONDS = 10.0
 
 
 def test_a_place_given_after_the_clock_was_set_back_is_kept() -> None:
-    held = HeldPlaces(SECONDS)
+    held = HeldPlaces()
     held.look(NOBODY, NOW, NOW)
 
     held.keep("a", "1000", PLACE, NOW - 60)
@@ -32,16 +31,16 @@ def test_a_place_given_after_the_clock_was_set_back_is_kept() -> None:
 
 
 def test_and_no_longer_than_any_other() -> None:
-    held = HeldPlaces(SECONDS)
+    held = HeldPlaces()
     held.keep("a", "1000", PLACE, NOW)
     held.look(NOBODY, NOW, NOW)
     held.look(NOBODY, NOW - 60, NOW - 60)
     held.keep("b", "1000", PLACE, NOW - 59)
     assert list(held) == ["a", "b"]
 
-    held.look(NOBODY, NOW - 60 + SECONDS + 0.5, NOW - 60 + SECONDS + 0.5)
+    held.look(NOBODY, NOW - 60 + KEPT_FOR + 0.5, NOW - 60 + KEPT_FOR + 0.5)
     assert list(held) == ["b"]
-    held.look(NOBODY, NOW - 59 + SECONDS + 0.5, NOW - 59 + SECONDS + 0.5)
+    held.look(NOBODY, NOW - 59 + KEPT_FOR + 0.5, NOW - 59 + KEPT_FOR + 0.5)
     assert list(held) == []
 
 

@@ -369,9 +369,8 @@ def test_a_pin_of_a_moved_job_lets_it_begin_now() -> None:
     ("text", "says"),
     [
         ('cost = "soon"', r"\[moving\] cost: 'soon' is not a time"),
-        ("margin = 0.5", r"\[moving\] margin is at least 1, not 0.5"),
+        ("per_job = 0", r"\[moving\] per_job is at least 1 an hour, not 0"),
         ("enabled = true\n[berthd]\npin_ahead = false", r"\[moving\] enabled goes with"),
-        ("margin = 2", "margin is a number with a point, not 2"),
         ("per_hours = 2", r"\[moving\] has no key per_hours; did you mean per_hour"),
     ],
 )

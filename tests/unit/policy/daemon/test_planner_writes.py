@@ -292,7 +292,7 @@ def test_a_waiting_job_excludes_nobody_who_takes_no_jobs_for_long(
     waits = young(5, "n4", 0b01, 9)
     waits = replace(waits, plan=JobPlan({**waits.known.texts, "others": mark_of("n[1-3]")}))
     slurm = Slurm(nodes, [*holders, waits])
-    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=4, repin=False))
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=4))
 
     for slurm.ahead in (0.0, 60.0):
         planner.one_pass(ended=False)

@@ -164,7 +164,7 @@ def test_a_fault_in_what_an_ended_job_frees_costs_that_job_alone() -> None:
     picture = Picture(fleet(look))
     picture.update(look)
     told: list[str] = []
-    plan = Plan(BerthPolicy(), Settings(repin=True), tell=told.append)
+    plan = Plan(BerthPolicy(), Settings(), tell=told.append)
     plan.replan(picture.book(), look.jobs)
 
     def throw(frame: FrameType) -> None:

@@ -11,7 +11,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
-from policy.plan.relocation.worth import Mover, Proposal, WaitingGang, off_slow, open_for, price
+from policy.plan.relocation.worth import MARGIN, Mover, Proposal, WaitingGang, off_slow, open_for, price
 from policy.plan.tracker import Picture
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules
@@ -188,7 +188,7 @@ def test_whatever_is_proposed_is_free_paid_for_and_wanted(
     assert found.berth is not None
     assert {move.mover.id for move in found.moves} <= {one.id for one in movers}
     assert 1 <= len(found.moves) <= RULES.at_once
-    assert found.gain > found.cost * RULES.margin
+    assert found.gain > found.cost * MARGIN
     assert found.cost == pytest.approx(sum(price(move.mover, RULES) for move in found.moves))
     left = {place: used[place] for place in range(4)}
     for move in found.moves:

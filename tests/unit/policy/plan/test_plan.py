@@ -234,24 +234,6 @@ def test_where_slurm_preempts_a_pin_whose_place_was_taken_is_undone() -> None:
     assert "Slurm may preempt for it elsewhere" in change.reason
 
 
-def test_switched_off_nothing_moves() -> None:
-    plan = Plan(BerthPolicy(), Settings(repin=False))
-
-    assert (
-        replan([node("n1"), node("n2", used=0xFF)], [running(1, "n2", 0xFF, 600), waiting(5, "n2", 0b11)], plan=plan)
-        == []
-    )
-
-
-def test_switched_off_a_job_whose_node_takes_no_jobs_is_given_back() -> None:
-    # Plain Slurm would start it on the other node.
-    plan = Plan(BerthPolicy(), Settings(repin=False))
-
-    [change] = replan([node("n1"), node("n2", up=False)], [waiting(5, "n2", 0b11)], plan=plan)
-
-    assert isinstance(change, Release)
-
-
 def test_a_job_that_started_between_the_two_readings_holds_its_gpus() -> None:
     opened = book(reading([node("n1", used=0)], [running(1, "n1", 0b11, 600)]))
 

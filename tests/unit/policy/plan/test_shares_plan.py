@@ -239,10 +239,6 @@ def test_one_that_could_not_have_its_share_leaves_before_it_may_start_again() ->
     [move] = moves(replan(nodes, [job]))
     assert move.berth.names == ("n2",)
 
-    [back] = replan(nodes, [job], Plan(BerthPolicy(), Settings(repin=False)))
-    assert isinstance(back, Release)
-    assert "with repin = false it gets no other place" in back.reason
-
 
 def test_a_node_that_failed_a_job_is_avoided_for_a_time() -> None:
     plan = Plan(BerthPolicy(), Settings())

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from policy.cluster.fleet import build_fleet
 from policy.formats.slurm_facts import NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
@@ -13,7 +12,7 @@ from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
-from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 
 POLICY = BerthPolicy()
 INSISTS = {"insists": "nvlink", "wait": "600"}
@@ -61,16 +60,6 @@ def test_a_place_that_is_free_sooner_counts_for_more_than_weight() -> None:
     opened = book(reading(nodes, [running(1, "n2", 0xFF, 60)]))
 
     assert placed(nodes, opened, tres_per_job="gres/gpu:2") == ["n1"]
-
-
-def test_switched_off_all_nodes_weigh_the_same() -> None:
-    look = reading([node("n1", weight=1_000), node("n2")])
-    machines = {name: machine(name, "h100") for name in ("n1", "n2")}
-
-    on = build_fleet(look.nodes, look.partitions, machines, look.memory, memory_counts=True)
-    off = build_fleet(look.nodes, look.partitions, machines, look.memory, memory_counts=True, by_weight=False)
-
-    assert (on.weights is not None, off.weights) == (True, None)
 
 
 def test_a_wait_goes_on_after_a_restart() -> None:

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat, work_beat
-from prolog_epilog.guard.settings import BaselineSettings
 
 
 def learned(steps: list[float], baseline: Baseline | None = None, at: float = 0.0) -> Baseline:
-    baseline = baseline or Baseline(BaselineSettings())
+    baseline = baseline or Baseline()
     for step in steps:
         at += step
         baseline.add(HostBeat(at, 1, step))
@@ -33,7 +32,7 @@ def test_mean_and_noise_are_found() -> None:
 
 
 def test_several_steps_in_one_beat_tell_the_same_noise() -> None:
-    baseline, steps = Baseline(BaselineSettings()), noisy(400)
+    baseline, steps = Baseline(), noisy(400)
     for first in range(0, 400, 4):
         baseline.add(HostBeat(float(first), 4, sum(steps[first : first + 4])))
 

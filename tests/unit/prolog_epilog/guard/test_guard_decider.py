@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prolog_epilog.guard.decide.decider import Action, Decider, Do, DutyRecord, GuestState
-from prolog_epilog.guard.decide.fixed import Fixed
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.measure.machine import State
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.keys import GuardSettings
+from tests.bench.guard.laws.fixed import Fixed
 
 CALM = {"utilisation": 0.3, "sm_active": 0.2, "clock": 1.0, "memory": 0.4}
 FULL = {**CALM, "memory": 0.97}

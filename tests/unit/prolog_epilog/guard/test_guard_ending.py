@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prolog_epilog.guard.hold import ending
-from prolog_epilog.guard.hold.ending import Ending
-from prolog_epilog.guard.settings import ActionSettings
+from prolog_epilog.guard.hold.ending import ASK_S, Ending
+from prolog_epilog.guard.hold.grip import TERM_S
 from tests.examples import examples
 
 STEP = 0.1
-SET = ActionSettings()
 
 
 class Guest:
@@ -49,7 +48,7 @@ def play(put: pytest.MonkeyPatch, guest: Guest, answers_at: float | None) -> flo
     """Return when the guest was over, of which berthd and Slurm answer at that time, or never."""
     asked = Event()
     put.setattr(ending, "freezer", SimpleNamespace(pids=guest.pids, send=guest.send))
-    one = Ending(cast("Any", guest), SET, Path("/nowhere"), lambda _: asked, 0.0)
+    one = Ending(cast("Any", guest), Path("/nowhere"), lambda _: asked, 0.0)
     for turn in range(1, 200):
         guest.now = turn * STEP
         if answers_at is not None and guest.now >= answers_at:
@@ -67,11 +66,11 @@ def test_a_guest_is_gone_in_its_time_whoever_answers(answers_at: float | None, h
         guest = Guest(heeds=heeds)
         took = play(put, guest, answers_at)
 
-    bound = SET.ask_s + (0.0 if heeds else SET.term_s)
+    bound = ASK_S + (0.0 if heeds else TERM_S)
     assert took <= bound + 3 * STEP
     (at, first), *rest = guest.signals
     assert first == signal.SIGTERM
-    assert at <= SET.ask_s + STEP, "Slurm's silence lengthens nothing"
+    assert at <= ASK_S + STEP, "Slurm's silence lengthens nothing"
     assert [number for _, number in rest] == ([] if heeds else [signal.SIGKILL])
 
 
@@ -85,5 +84,5 @@ def test_a_guest_that_has_ended_already_is_sent_nothing(monkeypatch: pytest.Monk
         asked.append(lives)
         return Event()
 
-    assert Ending(cast("Any", guest), SET, Path("/nowhere"), ask, 0.0).over
+    assert Ending(cast("Any", guest), Path("/nowhere"), ask, 0.0).over
     assert (asked, guest.signals) == ([False], [])

@@ -1,16 +1,15 @@
 """What the guard's law, its slope and its baseline answer in cases that can be reckoned by hand."""
 
-from dataclasses import replace
 from math import e
 
 import pytest
 
+from prolog_epilog.guard.decide import aimd
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.fit import SlopeFit
 from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
-from prolog_epilog.guard.settings import AimdSettings, BaselineSettings, BoundSettings
 from tests.unit.prolog_epilog.guard.test_guard_baseline import learned, noisy
 
 BEGAN = 100.0
@@ -21,7 +20,7 @@ FIRST = ALLOWED * 10 / (10 + 1.5 * 0.4) / (0.2 + 2 * 0.06)
 
 
 def began(*, service: bool = False, base_error: float = 0.0) -> tuple[FeedForwardAimd, float]:
-    law = FeedForwardAimd(BoundSettings(), AimdSettings(), 0.2, service=service)
+    law = FeedForwardAimd(0.05, 0.2, service=service)
     return law, law.duty(GuardReading(BEGAN, None, 0.5, base_error, 0.01, 0.0))
 
 
@@ -125,7 +124,7 @@ def test_once_half_of_the_late_requests_are_used_up_a_burst_may_last_a_window_an
     late: float, at_risk: float
 ) -> None:
     """6 s of requests in 600 may be late. After 1.5 s a burst lasts half the way from 0.4 s to the window of 10."""
-    law = FeedForwardAimd(BoundSettings(), AimdSettings(), 0.2, service=True)
+    law = FeedForwardAimd(0.05, 0.2, service=True)
     law._late = late
 
     duty = law.duty(GuardReading(BEGAN, None, 0.5, 0.0, 0.01, 0.0))
@@ -182,27 +181,27 @@ def test_noise_is_relative_to_the_step_and_that_of_old_steps_fades() -> None:
 
 def test_before_noise_is_measured_it_is_guessed_and_nothing_is_steadier_than_the_floor() -> None:
     """Four beats behind the mean measure it, and a little more as the first ones fade."""
-    assert Baseline(BaselineSettings()).noise == 0.03
+    assert Baseline().noise == 0.03
     assert learned([1.0] * 5).noise == 0.03
     assert learned([1.0] * 6).noise == 0.003
     assert learned([1.0] * 9).error == pytest.approx(0.001, rel=0.01)
 
 
-@pytest.mark.parametrize(("times", "alarm"), [(1.02, "false_alarm_s"), (0.98, "harmless_alarm_s")])
+@pytest.mark.parametrize(("times", "alarm"), [(1.02, 110.0), (0.98, 14_400.0)])
 def test_false_alarms_are_rare_for_a_host_that_its_largest_burst_would_not_harm(
-    times: float, alarm: str, monkeypatch: pytest.MonkeyPatch
+    times: float, alarm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A burst harms if it brings the slope, with two of its errors, beyond the bound at the duty of now."""
     asked: list[float] = []
     monkeypatch.setattr(ChangeDetector, "alarm_once_in", lambda _, beats: asked.append(beats))
-    settings = replace(AimdSettings(), largest_burst=times * ALLOWED / (FIRST * (0.2 + 2 * 0.06)))
-    law = FeedForwardAimd(BoundSettings(), settings, 0.2)
+    monkeypatch.setattr(aimd, "LARGEST_BURST", times * ALLOWED / (FIRST * (0.2 + 2 * 0.06)))
+    law = FeedForwardAimd(0.05, 0.2)
     duty = law.duty(GuardReading(BEGAN, None, 0.5, 0.0, 0.01, 0.0))
     asked.clear()
 
     after(law, 1.0, duty, 0.5)
 
-    assert asked == [getattr(settings, alarm)]
+    assert asked == [alarm]
 
 
 @pytest.mark.parametrize(("peak", "growth"), [(0.22, 1.2), (0.5, 2.5), (1.8, 4.0)])
@@ -223,7 +222,7 @@ def test_where_a_burst_was_seen_and_nothing_is_left_of_it_the_largest_may_come()
 
 
 def test_a_burst_is_forgotten_to_one_eth_in_the_time_of_its_memory() -> None:
-    memory = AimdSettings().burst_memory_s
+    memory = 600.0
     law, duty = began()
     law._peak = 0.5
     for seconds in (0.5 * memory, memory):

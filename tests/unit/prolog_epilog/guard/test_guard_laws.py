@@ -5,17 +5,11 @@ from itertools import pairwise
 
 import pytest
 
+from prolog_epilog.guard.decide import aimd as law_module
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
-from prolog_epilog.guard.decide.choice import LAWS, blind_law, chosen_law
 from prolog_epilog.guard.decide.law import GuardReading, Law
-from prolog_epilog.guard.decide.muxflow import Muxflow, complement
+from prolog_epilog.guard.decide.muxflow import Muxflow, blind_law, complement
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard.settings import (
-    AimdSettings,
-    BoundSettings,
-    GuardSettings,
-    MuxflowSettings,
-)
 from tests.bench.guard.laws import PEERS
 from tests.bench.guard.laws.antman import Antman, AntmanSettings
 from tests.bench.guard.laws.pi import PiSettings, ProportionalIntegral
@@ -51,12 +45,12 @@ class Host:
 
 
 def aimd(slope: float, *, service: bool = False) -> FeedForwardAimd:
-    return FeedForwardAimd(BoundSettings(), AimdSettings(), slope, service=service)
+    return FeedForwardAimd(0.05, slope, service=service)
 
 
-@pytest.mark.parametrize("name", [*LAWS, *PEERS])
+@pytest.mark.parametrize("name", ["aimd", *PEERS])
 def test_a_duty_is_a_share_of_time(name: str) -> None:
-    law = PEERS[name]() if name in PEERS else chosen_law(GuardSettings(law=name), 0.2, service=True)
+    law = PEERS[name]() if name in PEERS else aimd(0.2, service=True)
     host = Host(law, 0.3, noise=0.2)
     host.run(300.0)
 
@@ -92,9 +86,9 @@ def test_a_burst_is_cut_within_three_steps_and_forgotten_after_it() -> None:
     assert host.run(60.0) > 1.5 * in_burst
 
 
-def steps_to_a_cut(seed: int, settings: AimdSettings) -> int:
+def steps_to_a_cut(seed: int) -> int:
     """Steps of 0.9 s, each 3 % longer or shorter, from a burst to twice the bound until the bound holds again."""
-    law = FeedForwardAimd(BoundSettings(), settings, 0.2)
+    law = aimd(0.2)
     host = Host(law, 0.2, noise=0.03, seed=seed, step=0.9)
     host.run(300.0)
     host.slope = 0.1 / max(host.duty, 0.1)
@@ -105,10 +99,11 @@ def steps_to_a_cut(seed: int, settings: AimdSettings) -> int:
     return 40
 
 
-def test_a_host_of_long_and_noisy_steps_is_cut_sooner() -> None:
+def test_a_host_of_long_and_noisy_steps_is_cut_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = range(60)
-    ours = sorted(steps_to_a_cut(seed, AimdSettings()) for seed in seeds)
-    as_others = [steps_to_a_cut(seed, AimdSettings(long_false_alarm_beats=1e6)) for seed in seeds]
+    ours = sorted(map(steps_to_a_cut, seeds))
+    monkeypatch.setattr(law_module, "LONG_FALSE_ALARM_BEATS", 1e6)
+    as_others = list(map(steps_to_a_cut, seeds))
 
     assert sum(ours) < sum(as_others)
     assert ours[len(ours) // 2] <= 2
@@ -227,14 +222,14 @@ def test_pi_settles_at_its_target() -> None:
 
 
 def test_muxflow_gives_what_the_host_leaves() -> None:
-    assert complement(0.5, MuxflowSettings()) == pytest.approx(0.4)
-    assert complement(0.0, MuxflowSettings()) == 0.9
-    assert complement(1.0, MuxflowSettings()) == 0.1
+    assert complement(0.5) == pytest.approx(0.4)
+    assert complement(0.0) == 0.9
+    assert complement(1.0) == 0.1
 
 
 @pytest.mark.parametrize(("held", "duty"), [(False, 0.4), (True, 1.0)])
 def test_a_guest_that_mps_holds_to_what_its_host_leaves_is_not_cut_twice(held: bool, duty: float) -> None:
-    law = blind_law(GuardSettings(), 0.5, held=held)
+    law = blind_law(0.5, held=held)
 
     assert law.duty(GuardReading(0.0, None, 0.0, 0.0, 0.0, 0.0, None)) == pytest.approx(duty)
 
@@ -249,7 +244,7 @@ def test_a_guest_that_mps_holds_to_what_its_host_leaves_is_not_cut_twice(held: b
     ],
 )
 def test_muxflow_holds_launches_back_when_the_device_is_over_its_set_point(sample: DeviceSample, share: float) -> None:
-    law = Muxflow(MuxflowSettings(), 0.4)
+    law = Muxflow(0.4)
     duties = [law.duty(GuardReading(float(now), None, 0.0, 0.0, 0.0, 0.0, sample)) for now in range(100)]
 
     assert duties[-1] == pytest.approx(share)

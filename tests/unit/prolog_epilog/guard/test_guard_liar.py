@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
-from prolog_epilog.guard.decide.fixed import Fixed
+from prolog_epilog.guard.decide.decider import ANSWER_S, Action, Decider, Do, GuestState
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard.settings import ActionSettings, GuardSettings
+from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
+from tests.bench.guard.laws.fixed import Fixed
 from tests.unit.guard_world import UUID, Program, World
 
 pytestmark = pytest.mark.slow
@@ -290,7 +290,7 @@ def test_an_owner_is_not_safe_from_a_guest_that_lies_before_that_is_frozen(world
 
     assert guest.frozen
     assert not safe(world), "the kernel has only begun to hold it"
-    assert ActionSettings().answer_s <= took < 4.0, "the Prolog waits for 6 s"
+    assert ANSWER_S <= took < 4.0, "the Prolog waits for 6 s"
     is_held(guest)
     assert world.seconds(1, until=lambda: safe(world)) < 0.5
     assert guest.process.poll() is None, "it has its grace"

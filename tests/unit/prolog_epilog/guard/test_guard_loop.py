@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prolog_epilog.guard.decide.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Decider
-from prolog_epilog.guard.decide.fixed import Fixed
 from prolog_epilog.guard.decide.law import GuardReading
-from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.decide.muxflow import blind_law
+from prolog_epilog.keys import GuardSettings
 from tests.bench.guard import systems
 from tests.bench.guard.cases import DATA, Case, read
 from tests.bench.guard.device import Linear, Model, Profile
 from tests.bench.guard.figures import numbers, summary
+from tests.bench.guard.laws.fixed import Fixed
 from tests.bench.guard.loop import controlled, uncontrolled
 
 CASE = Case("A", "B", "training", 0.5, 0.01, 0.8, 0.9, 0.5, ((100.0, 130.0, 3.0), (300.0, 304.0, 2.0)), 7)
@@ -23,8 +24,8 @@ WORLD = systems.World(Model((0.1, 0.1, 0.0, 0.5, 0.0), 1.27, 2.3, 0.0, 0.0, 0.0,
 
 
 def decider(law: str = "aimd", *, alone_s: float = 61.0) -> Decider:
-    settings = GuardSettings(law=law)
-    return Decider(settings, chosen_law(settings, 0.2, service=False), blind_law(settings, 0.4), -alone_s)
+    chosen = FeedForwardAimd(0.05, 0.2) if law == "aimd" else Fixed(1.0)
+    return Decider(GuardSettings(), chosen, blind_law(0.4), -alone_s)
 
 
 def test_without_a_guard_harm_is_slope_times_burst() -> None:

@@ -1,61 +1,58 @@
-"""The guard's keys: defaults that can be told from each other, and errors that name the key."""
+"""The guard's keys: what is read, errors that name the key, and keys of an earlier release."""
 
-import ast
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prolog_epilog.config import filled
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.guard import settings
-from prolog_epilog.guard.decide.choice import LAWS, chosen_law
-from prolog_epilog.guard.settings import GuardSettings, settings_from
+from prolog_epilog.keys import GONE, GuardSettings
+
+
+def read(section: dict[str, Any], gone: Any = len) -> GuardSettings:
+    return filled(GuardSettings(), section, "guard", gone)
 
 
 def test_an_empty_section_is_the_defaults() -> None:
-    assert settings_from({}) == GuardSettings()
+    assert read({}) == GuardSettings()
 
 
 def test_keys_are_read_from_their_tables() -> None:
-    read = settings_from({"law": "open", "bound": {"slowdown": 0.1}, "aimd": {"certain_beats": 4}})
+    found = read({"metrics": "/x.prom", "bound": {"slowdown": 0.1}, "action": {"evict_grace_s": 5}})
 
-    assert (read.law, read.bound.slowdown, read.aimd.certain_beats) == ("open", 0.1, 4)
-    assert read.machine == GuardSettings().machine
+    assert (found.metrics, found.bound.slowdown, found.action.evict_grace_s) == ("/x.prom", 0.1, 5.0)
+    assert found.machine == GuardSettings().machine
 
 
 @pytest.mark.parametrize(
     ("section", "said"),
     [
         ({"boond": {}}, "[guard] has no key boond; did you mean bound?"),
-        ({"bound": {"slowdwn": 0.1}}, "[guard] bound has no key slowdwn; did you mean slowdown?"),
+        ({"bound": {"slowdwn": 0.1}}, "[guard.bound] has no key slowdwn; did you mean slowdown?"),
         ({"bound": 0.05}, "[guard] bound is a table of keys"),
-        ({"bound": {"slowdown": "5 %"}}, "[guard] bound slowdown is a number"),
-        ({"bound": {"slowdown": -0.05}}, "not negative"),
-        ({"machine": {"admit_s": True}}, "is a number"),
-        ({"aimd": {"certain_beats": 2.5}}, "whole number"),
-        ({"law": 1}, "[guard] law is a word"),
+        ({"bound": {"slowdown": "5 %"}}, "[guard.bound] slowdown is a number"),
+        ({"bound": {"slowdown": -0.05}}, "[guard.bound] slowdown is from 0 to 1, not -0.05"),
+        ({"machine": {"admit_s": True}}, "[guard.machine] admit_s is a number"),
+        ({"machine": {"over_memory": 95}}, "[guard.machine] over_memory is from 0 to 1, not 95.0"),
+        ({"metrics": 1}, "[guard] metrics is a text in quotes"),
+        ({"aimd": {"cutt": 0.5}}, "[guard.aimd] has no key cutt; it has none"),
+        ({"aimd": 1}, "[guard] has no key aimd"),
     ],
 )
 def test_a_wrong_key_is_named(section: dict[str, object], said: str) -> None:
     with pytest.raises(NodeConfigError) as error:
-        settings_from(section)
+        read(section)
 
     assert said in str(error.value)
 
 
-def test_every_law_can_be_chosen_and_no_other() -> None:
-    for name in LAWS:
-        chosen_law(GuardSettings(law=name), 0.1, service=False)
-    with pytest.raises(NodeConfigError, match="law is one of aimd, "):
-        chosen_law(GuardSettings(law="bang"), 0.1, service=False)
+@pytest.mark.parametrize(("table", "keys", "advice"), GONE)
+def test_a_key_that_is_gone_does_nothing_and_is_named(table: str, keys: str, advice: str) -> None:
+    for key in keys.split():
+        said: list[str] = []
+        section: dict[str, Any] = {key: "whatever"}
+        for name in reversed(table.split(".")[1:]):
+            section = {name: section}
 
-
-def test_every_key_says_what_it_is() -> None:
-    """Keys in a row may share the sentence below the last of them."""
-    tree = ast.parse(Path(settings.__file__).read_text())
-    tables = [item for item in tree.body if isinstance(item, ast.ClassDef)]
-    assert len(tables) == 7
-    for table in tables[:-1]:  # the last one is made of the others
-        kinds = [isinstance(item, ast.AnnAssign) for item in table.body]
-        assert ast.get_docstring(table), table.name
-        assert not kinds[-1], f"the last key of {table.name} has no sentence"
-        assert sum(kinds) <= 2 * (len(kinds) - sum(kinds)), f"{table.name} explains too few of its keys"
+        assert read(section, said.append) == GuardSettings()
+        assert said == [f"[{table}] {key} is no key any more: {advice}; take the line out"]
