@@ -236,3 +236,15 @@ def test_a_guest_whose_prolog_runs_twice_keeps_its_share_though_its_host_has_gon
         ("wait", 50),
         ("wait", 100),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [11, 1, 9])
+def test_a_job_that_ends_during_its_prolog_tells_a_sites_scripts_the_gpus_that_slurm_names(size: int) -> None:
+    # On one node, on two, and on two with both GPUs of each: on two Slurm had forgotten them, and "no GPU" was told.
+    play_nodes([
+        ("site", 347, 1, 8),
+        ("submit", "whole", 4, size, 200, 0),
+        ("sched",),
+        ("people", "end", 7),
+        ("wait", 700),
+    ])  # fmt: skip
