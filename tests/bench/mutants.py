@@ -26,7 +26,7 @@ import time
 import traceback
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from types import ModuleType
 
@@ -210,7 +210,7 @@ def main() -> int:
     os.chdir(ROOT)
     os.nice(19)
     os.environ["BERTH_EXAMPLES"] = "0.2"
-    tests, figures, whole = Tests(), list[Figure](), Counter[str]()
+    tests, counts = Tests(), dict[str, Counter[str]]()
     first, last = map(int, asked.lines.split("-"))
     groups = {path: [path] for path in asked.files} or by_folder()
     for name, paths in groups.items():
@@ -227,13 +227,23 @@ def main() -> int:
                 return 1
             count += check(path, sorted(chosen, key=lambda one: one.start), tests)
         print(f"{name}: {dict(count)} of {len(every)}", flush=True)
-        whole += count
         if count:
-            figures.append(_figure(name, count))
-    figures.append(_figure("all", whole))
-    notes = {"seed": str(asked.seed), "sample": str(asked.sample), "date": dt.datetime.now(dt.UTC).date().isoformat()}
+            counts[name] = count
+    figures = shares(counts)
+    notes = {"seed": str(asked.seed), "sample": str(asked.sample), "python": sys.version.split()[0]}
+    notes["date"] = dt.datetime.now(dt.UTC).date().isoformat()
     report("mutants", "Changes that the unit tests notice", figures, notes)
     return int(not all(one.good for one in figures))
+
+
+def shares(counts: Mapping[str, Counter[str]]) -> list[Figure]:
+    """The share that was noticed in each folder, in all folders of `policy` and the like, and in all."""
+    parts = defaultdict[str, Counter[str]](Counter)
+    for name, count in counts.items():
+        parts[name.partition("/")[0]] += count
+    made = [_figure(name, count) for name, count in counts.items()]
+    made += [_figure(f"all of {part}", count) for part, count in parts.items()]
+    return [*made, _figure("all", sum(parts.values(), Counter()))]
 
 
 def _figure(name: str, count: Counter[str]) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,20 @@ def test_a_constant_is_tried_with_the_tests_that_ran_a_line_with_its_name_not_wi
     changed = Mutant(1, 0, 0, "4", "5", ("LEAST",))
 
     assert tests.of("policy.py", changed) == ["tests.test_a.test_quick", "tests.test_a.test_slow"]
+
+
+def test_the_share_is_told_of_each_folder_of_each_part_and_of_all() -> None:
+    counts = {
+        "policy/plan": Counter({"killed": 3, "timeout": 1}),
+        "policy/site": Counter({"killed": 1, "survived": 3}),
+        "topology": Counter({"killed": 9, "survived": 1}),
+    }
+
+    assert [(one.name, one.value, one.unit, one.good) for one in mutants.shares(counts)] == [
+        ("policy/plan", 100.0, "% of 4 (1 by time)", True),
+        ("policy/site", 25.0, "% of 4 (0 by time)", False),
+        ("topology", 90.0, "% of 10 (0 by time)", True),
+        ("all of policy", 62.5, "% of 8 (1 by time)", False),
+        ("all of topology", 90.0, "% of 10 (0 by time)", True),
+        ("all", 77.77777777777777, "% of 18 (1 by time)", False),
+    ]
