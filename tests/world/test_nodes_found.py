@@ -248,3 +248,16 @@ def test_a_job_that_ends_during_its_prolog_tells_a_sites_scripts_the_gpus_that_s
         ("people", "end", 7),
         ("wait", 700),
     ])  # fmt: skip
+
+
+def test_an_epilog_that_is_repeated_once_its_job_waits_again_tells_the_gpu_that_slurm_names() -> None:
+    # The world's law wanted both GPUs. The first Epilog was told them, and by the second Slurm has forgotten them.
+    play_nodes([
+        ("site", 474, 1, 3),
+        ("submit", "whole", 2, 0, 200, 0),
+        ("sched",),
+        ("people", "requeue", 2),
+        ("wait", 10),
+        ("again", "epilog", 8),
+        ("run", "", 4, 30),
+    ])  # fmt: skip

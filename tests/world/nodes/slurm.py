@@ -432,13 +432,15 @@ class NodeSlurm:
 
 
 def _is_forgotten(run: NodeRun, context: str) -> bool:
-    """Tells whether Slurm may name no GPUs of a run's node but the last: its job had several nodes, and has ended.
+    """Tells whether Slurm may name no GPUs of a run's node but the last.
 
-    Then the Extra tells them, or its Prolog has kept them for its first Epilog.
+    Its Extra does not tell them. Its job has ended, and had several nodes, or has been put back into the queue since.
+    Its Prolog has kept them for its first Epilog, if it was told them itself.
     """
-    if "," not in run.environment["SLURM_JOB_NODELIST"] or run.berth is not None or not run.ends:
+    if run.berth is not None or not run.ends:
         return False
-    return context == "prolog" or not run.was_ready or run.phase == "over"
+    is_on_several = "," in run.environment["SLURM_JOB_NODELIST"]
+    return run.phase == "over" or (is_on_several and (context == "prolog" or not run.was_ready))
 
 
 def _sum(details: Iterable[str]) -> str:
