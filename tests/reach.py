@@ -14,11 +14,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def naming(path: str) -> list[str]:
-    """Returns the test files that name a module, by whatever import."""
+def names(path: str) -> re.Pattern[str]:
+    """Returns what a file that imports a module has in its text."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     parent, _, name = (re.escape(one) for one in module.rpartition("."))
-    word = re.compile(rf"\b{re.escape(module)}\b|from {parent} import (?:\([^)]*|[^\n]*)\b{name}\b")
+    return re.compile(rf"\b{re.escape(module)}\b|from {parent} import (?:\([^)]*|[^\n]*)\b{name}\b")
+
+
+def naming(path: str) -> list[str]:
+    """Returns the test files that name a module, by whatever import."""
+    word = names(path)
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return [str(file.relative_to(ROOT)) for file in files if word.search(file.read_text(encoding="utf-8"))]
 

@@ -38,6 +38,7 @@ from coverage.numbits import numbits_to_nums
 from tests.bench.coverage import DATA, FOLDER, ROOT
 from tests.bench.mutator import Mutant, mutants
 from tests.bench.table import Figure, at_least, report
+from tests.reach import names
 
 FOLDERS = ("policy", "topology", "prolog_epilog")
 """All files of these are drawn from."""
@@ -86,7 +87,7 @@ class Tests:
                     {mutant.line} if other == path else set()
                 )
                 found.update(*(lines[i] for i in at & lines.keys()))
-        found = found or set().union(*mine.values())
+        found = found or set().union(*mine.values()) or self._of_importers(path)
         chosen, seconds = list[str](), 0.0
         for name in sorted(found & self.took.keys(), key=lambda one: (self.took[one], one)):
             seconds += self.took[name]
@@ -94,6 +95,12 @@ class Tests:
                 break
             chosen.append(name)
         return chosen
+
+    def _of_importers(self, path: str) -> set[str]:
+        """The tests that ran a file which imports this one: of a file of constants they are all that there are."""
+        word = names(path)
+        importers = (other for other in self._lines if word.search((ROOT / other).read_text(encoding="utf-8")))
+        return set[str]().union(*chain.from_iterable(self._lines[other].values() for other in importers))
 
     def running(self, path: str) -> list[str]:
         """The tests that ran any line of a file, the quickest first."""
