@@ -43,5 +43,4 @@ def _gpus(job: NodeJob, here: Here) -> tuple[int, ...]:
         return ()
     except ExtraError:
         pass
-    # At the end Slurm may have forgotten which. What it names itself is among them.
-    return indices_of(job, berth, here, held) or job.indices
+    return indices_of(job, berth, here, held)

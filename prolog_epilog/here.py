@@ -61,7 +61,8 @@ class Here(NamedTuple):
 def indices_of(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | None = None) -> tuple[int, ...]:
     """Returns the indices of all of a job's GPUs; `held` is Slurm's answer, if it is known already.
 
-    If Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
+    If Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job. If Slurm has
+    forgotten them, because the job is about to end, those that the environment names are returned: they are among them.
     """
     if not job.indices:
         return ()
@@ -69,7 +70,7 @@ def indices_of(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres
     if held is not None or berth is not None:
         return chain.indices(held.positions if held is not None else berth.gpus if berth else (), known)
     try:
-        return chain.indices(here.slurm.gpus(job.id, job.node), known)
+        return chain.indices(here.slurm.gpus(job.id, job.node), known) or job.indices
     except NodeSlurmError as problem:
         here.say(f"{problem}; the site's scripts see GPU {_list(job.indices)} only")
         return job.indices

@@ -1,20 +1,32 @@
-"""Failures that say what was wanted: a segment names the keys that it has, and bytes show where they part."""
+"""Failures that say what was wanted: named values tell which there are, and bytes show where they part."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 
-class Segment(dict[str, str]):
-    """The keys of a job's segment; a key that is missing fails a test with what there is instead."""
+class Told(dict[str, str]):
+    """Named values of a reply, a record, ...; a missing one fails a test with those that there are instead.
 
-    def __init__(self, values: Mapping[str, str], whose: object = "") -> None:
+    >>> Told({"JobState": "PENDING"}, "Slurm's record of job 7")["Restarts"]
+    Traceback (most recent call last):
+    AssertionError: Slurm's record of job 7 was to have 'Restarts', and has only: JobState=PENDING
+    """
+
+    def __init__(self, values: Mapping[str, str], whose: str) -> None:
         super().__init__(values)
         self._whose = whose
 
     def __missing__(self, key: str) -> str:
-        text = " ".join(f"{name}={value}" for name, value in self.items())
-        raise AssertionError(f"the segment of job {self._whose or '?'} was to have {key!r}, and has only: {text}")
+        text = " ".join(f"{name}={value}" for name, value in self.items()) or "nothing"
+        raise AssertionError(f"{self._whose} was to have {key!r}, and has only: {text}")
+
+
+class Segment(Told):
+    """The values of a job's segment."""
+
+    def __init__(self, values: Mapping[str, str], job: object = "") -> None:
+        super().__init__(values, f"the segment of job {job or '?'}")
 
 
 def difference(wanted: bytes, found: bytes) -> list[str]:

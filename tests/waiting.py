@@ -9,13 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(what: str, get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
-    """Poll until `get` gives something; fail with a sentence."""
+def until(what: str | Callable[[], str], get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
+    """Poll until `get` gives something; fail with a sentence, which `what` may make when time is up."""
     deadline = time.monotonic() + seconds
     while True:
         value = get()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s in vain: {what}")
+            raise AssertionError(f"waited {seconds:.0f} s in vain: {what if isinstance(what, str) else what()}")
         time.sleep(every)

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 
-from containers.cluster import PREFIX
+from containers.cluster import IMAGES, PREFIX
 
 from .hook import AS_SLURM, CLUSTER, NODES, Controller, quantile
 from .table import Figure, report
@@ -64,7 +64,7 @@ class Beside(Controller):
     def __init__(self, version: str) -> None:
         super().__init__(version, "none")
         self.name = f"{PREFIX}-bench-gateway-{version.replace('.', '')}"
-        self.image = f"{PREFIX}-cluster:{version}"
+        self.image = f"{IMAGES}-cluster:{version}"
 
 
 def measure(version: str, rounds: int) -> tuple[str, dict[str, dict[str, list[float]]]]:

@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Self
 
-from containers.cluster import PREFIX
+from containers.cluster import IMAGES, PREFIX
 
 from .table import Figure, at_least, at_most, report
 
@@ -65,7 +65,7 @@ class Controller:
         self.layout = layout
         self.nodes = nodes
         self.name = f"{PREFIX}-bench-{version.replace('.', '')}-{plugin}"
-        self.image = f"{PREFIX}-cluster:{version}"
+        self.image = f"{IMAGES}-cluster:{version}"
 
     def __enter__(self) -> Self:
         self.remove()

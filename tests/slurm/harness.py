@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from tests.told import Told
 from tests.waiting import until
 from topology.files import decode
 from topology.model import Machine
@@ -140,7 +141,7 @@ class Slurm:
             words = [(key, value)] if key in FREE_TEXT else re.findall(r"(\S+?)=(\S*)", line)
             for name, content in words:
                 record.setdefault(name, content)
-        return record
+        return Told(record, f"Slurm's record of job {job}")
 
     def comment(self, job: int) -> str:
         return self.show(job).get("AdminComment", "")
@@ -149,7 +150,12 @@ class Slurm:
         return self.show(job).get("JobState", "")
 
     def wait_state(self, job: int, states: set[str], seconds: float = 60.0) -> str:
-        return until(f"job {job} in {sorted(states)}", lambda: s if (s := self.state(job)) in states else None, seconds)
+        def told() -> str:
+            record = self.show(job)
+            shown = " ".join(f"{name}={record.get(name, '')}" for name in ("JobState", "Reason", "NodeList"))
+            return f"job {job} in {sorted(states)}; it has {shown}"
+
+        return until(told, lambda: s if (s := self.state(job)) in states else None, seconds)
 
     def finish(self, job: int, seconds: float = 120.0) -> str:
         """Wait for a job's end; its output."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty
 
 from policy.formats import wire
+from tests.told import Told
 
 from .hands import Hands
 
@@ -104,8 +105,7 @@ class Target(ABC):
     def berthd(self) -> dict[str, str]:
         """What berthd says of itself; nothing where it does not answer."""
         said = self.run(["berth", "status", "--json"], user="root", check=False).out
-        status: dict[str, str] = json.loads(said) if said.startswith("{") else {}
-        return status
+        return Told(json.loads(said) if said.startswith("{") else {}, "berthd's status")
 
 
 class Container(Target):
@@ -133,7 +133,7 @@ class Container(Target):
         answer = _hands(self.name).run(socket=SOCKET, send=wire.encode("status", {}).decode()).get(timeout=90)
         if answer.get("rc") or not answer.get("out"):
             return {}
-        return dict(wire.decode(answer["out"].encode()).fields)
+        return Told(wire.decode(answer["out"].encode()).fields, "berthd's status")
 
 
 class Prefix(Target):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from policy.formats import segment as segments
+from tests.told import Segment
 
 from .harness import Slurm, until
 
@@ -27,8 +28,8 @@ def shape(slurm: Slurm, job: int) -> dict[str, str]:
     return {key: record.get(key, "") for key in SHAPE}
 
 
-def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
-    return dict(segments.fields(slurm.comment(job)) or {})
+def segment_of(slurm: Slurm, job: int) -> Segment:
+    return Segment(segments.fields(slurm.comment(job)) or {}, job)
 
 
 def plain_shape(slurm: Slurm, *options: str) -> dict[str, str]:

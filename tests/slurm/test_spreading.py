@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from policy.formats import segment as segments
+from tests.told import Segment
 
 from .harness import Slurm, until
 
@@ -58,8 +59,8 @@ def take(slurm: Slurm, gpus: int) -> int:
     return job
 
 
-def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
-    return dict(segments.fields(slurm.comment(job)) or {})
+def segment_of(slurm: Slurm, job: int) -> Segment:
+    return Segment(segments.fields(slurm.comment(job)) or {}, job)
 
 
 @pytest.mark.parametrize("free", FREE)

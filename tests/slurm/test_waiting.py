@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policy.formats import segment as segments
+from tests.told import Segment
 
 from .harness import Slurm, seen, until
 
@@ -13,10 +14,8 @@ pytestmark = pytest.mark.any_slurm
 SLEEP = "exec sleep 300"
 
 
-def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
-    segment = segments.fields(slurm.comment(job))
-    assert segment is not None
-    return dict(segment)
+def segment_of(slurm: Slurm, job: int) -> Segment:
+    return Segment(segments.fields(slurm.comment(job)) or {}, job)
 
 
 def test_a_waiting_job_is_pinned_to_what_comes_free_soonest(slurm: Slurm) -> None:

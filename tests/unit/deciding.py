@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.formats import reply
+from policy.formats import reply, segment
 from policy.placement.base import Policy
 from policy.plan.answer import decide as answers
 from policy.plan.answer import on_nodes
@@ -15,6 +15,7 @@ from policy.plan.book import Book
 from policy.plan.claims import Claim
 from policy.request.settings import Settings
 from policy.request.submission import read
+from tests.told import Segment, Told
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Decision:
         return self.made.reply.verb
 
     @property
-    def fields(self) -> dict[str, str]:
-        return reply.fields(self.made.reply)
+    def fields(self) -> Told:
+        return Told(reply.fields(self.made.reply), f"the reply {self.verb!r}")
 
     @property
     def claim(self) -> Claim | None:
@@ -62,6 +63,11 @@ def decide_nodes(
     stale: str = "",
 ) -> Decision:
     return Decision(on_nodes.decide_nodes(read(fields), Context(book, policy, settings, now, stale), understanding))
+
+
+def values(decision: Decision) -> Segment:
+    """The segment that a reply writes into its job."""
+    return Segment(segment.fields(f"[berth/1 {decision.fields['segment']}]") or {})
 
 
 def only_watch(decision: Decision) -> Decision:

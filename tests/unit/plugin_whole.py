@@ -20,6 +20,7 @@ import pytest
 from policy.daemon.write import pinned
 from policy.formats import segment, wire
 from tests import building
+from tests.told import Told
 
 from . import fake_berthd
 
@@ -120,10 +121,11 @@ class Plugin:
         finally:
             self.built.fake_end(job)
 
-    def _fields(self, job: ctypes.c_void_p) -> dict[str, str]:
+    def _fields(self, job: ctypes.c_void_p) -> Told:
         value = ctypes.create_string_buffer(70_000)
         size = ctypes.c_size_t(len(value))
-        return {name: value.value.decode() for name in SHOWN if self.built.fake_get(job, name.encode(), value, size)}
+        found = {name: value.value.decode() for name in SHOWN if self.built.fake_get(job, name.encode(), value, size)}
+        return Told(found, "the job that the plugin has seen")
 
 
 def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:

@@ -23,14 +23,15 @@ CUBE_MESH = (
 
 def machine(node: str, kind: str, size: int = 8) -> Machine:
     """A machine of a well-known kind: v100, h100, a6000 (pairs) or l40s (no NVLink)."""
-    links = {
+    links_of = {
         "v100": tuple(Link(a, b, count, 25.0 * count) for a, b, count in CUBE_MESH),
         "h100": tuple(Link(a, b, 18, 450.0, "switch") for a in range(size) for b in range(a + 1, size)),
         "a6000": tuple(Link(a, a + 1, 4, 56.25) for a in range(0, size, 2)),
         "l40s": (),
-    }[kind]
+    }
+    assert kind in links_of, f"no machine of kind {kind!r} is drawn here, only of {sorted(links_of)}"
     gpus = tuple(Gpu(position, position, f"GPU-{node}-{position}") for position in range(size))
-    return Machine(node, kind, gpus, links)
+    return Machine(node, kind, gpus, links_of[kind])
 
 
 def node(name: str, /, **changes: object) -> NodeFacts:

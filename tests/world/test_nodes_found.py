@@ -236,3 +236,28 @@ def test_a_guest_whose_prolog_runs_twice_keeps_its_share_though_its_host_has_gon
         ("wait", 50),
         ("wait", 100),
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [11, 1, 9])
+def test_a_job_that_ends_during_its_prolog_tells_a_sites_scripts_the_gpus_that_slurm_names(size: int) -> None:
+    # On one node, on two, and on two with both GPUs of each: on two Slurm had forgotten them, and "no GPU" was told.
+    play_nodes([
+        ("site", 347, 1, 8),
+        ("submit", "whole", 4, size, 200, 0),
+        ("sched",),
+        ("people", "end", 7),
+        ("wait", 700),
+    ])  # fmt: skip
+
+
+def test_an_epilog_that_is_repeated_once_its_job_waits_again_tells_the_gpu_that_slurm_names() -> None:
+    # The world's law wanted both GPUs. The first Epilog was told them, and by the second Slurm has forgotten them.
+    play_nodes([
+        ("site", 474, 1, 3),
+        ("submit", "whole", 2, 0, 200, 0),
+        ("sched",),
+        ("people", "requeue", 2),
+        ("wait", 10),
+        ("again", "epilog", 8),
+        ("run", "", 4, 30),
+    ])  # fmt: skip

@@ -185,6 +185,19 @@ def test_where_the_prolog_kept_nothing_the_sum_counts_for_a_job_of_one_node(
     assert written(site, "reset/resets") == [f"reset -i {gpu}" for gpu in expected]
 
 
+@pytest.mark.parametrize(("nodes", "expected"), [(NODE, ["1", "4"]), ("n[1-2]", ["4"])])
+def test_a_prolog_of_a_job_that_ends_already_tells_the_gpus_that_slurm_still_names(
+    site: World, nodes: str, expected: list[str]
+) -> None:
+    """As when a job is cancelled while its Prolog runs: its scripts set up what the Epilog's scripts take back."""
+    site.slurm_knows("")
+    over(site)
+
+    site.run("prolog", gpus="4", SLURM_JOB_NODELIST=nodes)
+
+    assert written(site, "site/checked") == [f"gpu {gpu} good" for gpu in expected]
+
+
 def test_a_job_whose_extra_tells_its_gpus_costs_no_file(site: World) -> None:
     site.run("prolog", berth(1, 4), "4")
 
@@ -215,7 +228,7 @@ def test_a_job_without_gpus_asks_nobody(site: World) -> None:
         pytest.param("exec /bin/sleep 30", "did not end within 1 s", marks=pytest.mark.slow),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "Invalid job id specified"),
         ("exit 0", "shows nothing of job 7"),
-        ("echo 'JobId=7 JobName=train'", ""),
+        ("echo 'JobId=7 JobName=train'", "job 7 is about to end"),
     ],
 )
 def test_a_slurm_that_does_not_answer_costs_a_second_and_no_node(site: World, body: str, says: str) -> None:
@@ -229,7 +242,7 @@ def test_a_slurm_that_does_not_answer_costs_a_second_and_no_node(site: World, bo
     assert done.returncode == 0
     assert says in done.stderr
     assert time.monotonic() - start < 25
-    assert written(site, "site/checked") == (["gpu 4 good"] if says else [])
+    assert written(site, "site/checked") == ["gpu 4 good"]
 
 
 def test_a_guests_seat_is_nothing_that_a_script_may_reset(site: World) -> None:

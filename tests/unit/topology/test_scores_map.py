@@ -64,6 +64,20 @@ def test_a_picture_is_well_formed_and_has_a_tip_for_each_gpu() -> None:
     assert any("n10 GPU 1\ncompute 1.200 +- 0.020\n3 runs, the last 2026-11-21T10:00:00Z" in tip for tip in tips)
 
 
+def test_a_small_picture_is_as_wide_as_its_legend_and_shows_what_is_known_badly_by_a_square_in_a_frame() -> None:
+    tree = ElementTree.fromstring(draw_map(TABLE, "compute"))  # noqa: S314  our own text, written a moment ago
+    squares = [
+        tuple(float(one.get(name, "")) for name in ("x", "y", "width", "height"))
+        for one in tree.iter("{http://www.w3.org/2000/svg}rect")
+        if one.get("width") in {"13", "6"}
+    ]
+    (inner,) = (one for one in squares if one[2] == 6)
+    frame = squares[squares.index(inner) - 1]
+
+    assert (tree.get("width"), tree.get("viewBox")) == ("760", "0 0 760 248")
+    assert [inner[at] + 3 for at in (0, 1)] == [frame[at] + 6.5 for at in (0, 1)], "it is in the middle of its frame"
+
+
 def test_a_picture_of_nothing_says_so() -> None:
     assert "no score" in draw_map((), "compute")
     assert text_map((), "compute").startswith("compute: no score")

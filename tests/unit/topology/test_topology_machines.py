@@ -51,6 +51,17 @@ def simulated(one: Machine, folder: Path) -> Machine:
     return discovered(path, sysfs_tree(one, folder / "sys"))
 
 
+@pytest.mark.parametrize(
+    ("name", "cards", "gbps"),
+    [("dgx-1v", 4, 12.5), ("dgx-a100", 8, 25.0), ("hgx-h100", 8, 50.0), ("hgx-b200", 8, 50.0)],
+)
+def test_infiniband_cards_are_as_fast_as_their_source_says(name: str, cards: int, gbps: float) -> None:
+    # EDR, HDR and NDR have 100, 200 and 400 Gb/s.
+    found = [card.gbps for card in machine(name, "n1").nics if card.kind == "infiniband"]
+
+    assert found == [gbps] * cards
+
+
 @pytest.mark.parametrize(("name", "matrix"), MATRICES.items())
 def test_a_named_machine_is_its_recorded_matrix(name: str, matrix: str) -> None:
     named = machine(name, "n1")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.policy_world import machine
-from topology.tables import SetTables, code, positions
+from topology.tables import _UNKNOWN, SetTables, code, positions
 
 EVERY_GPU = 0xFF
 
@@ -70,6 +70,19 @@ def test_islands_that_a_set_cuts_into_are_counted_and_left_alone() -> None:
     assert tables.islands_kept(int(offset[0]), 0b0111_1111, 0b0000_0101) == 1
     assert tables.islands_kept(int(offset[0]), 0b0111_1111, 0b0100_0000) == 3
     assert tables.tidy(offset, free, np.array([0b0100_0111])).tolist() == [0b0100_0011]
+
+
+@pytest.mark.parametrize(("size", "is_warm"), [(8, True), (9, False)])
+def test_machines_of_up_to_eight_gpus_are_warm_before_a_request_asks(size: int, is_warm: bool) -> None:
+    tables = SetTables([machine("n1", "l40s", size=size)])
+
+    tables.warm()
+
+    entries = slice(tables.offset(machine("n1", "l40s", size=size)), None)
+    assert [bool((tables.row(2, level).codes[entries] == _UNKNOWN).any()) for level in ("node", "nvlink")] == [
+        not is_warm,
+        not is_warm,
+    ]
 
 
 def test_tables_of_another_process_answer_as_those_that_they_were() -> None:

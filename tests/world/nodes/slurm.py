@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -56,6 +57,8 @@ class NodeRun:
     """SPANK has stopped it, as it had no share."""
     superseded: bool = False
     """Another run of its job has begun here before its Epilog had ended, as after a node was down."""
+    was_ready: bool = False
+    """Its Prolog had ended before its job did."""
 
     @cached_property
     def berth(self) -> NodeBerth | None:
@@ -76,6 +79,11 @@ class NodeRun:
     @property
     def gpus(self) -> tuple[int, ...]:
         return tuple(places(self.portion))
+
+    @property
+    def ends(self) -> bool:
+        """Tells whether its job has ended here, or is over."""
+        return self.node in self.job.ends_on or self.job.restarts != self.number or self.job.over
 
 
 class NodeSlurm:
@@ -120,12 +128,12 @@ class NodeSlurm:
         self.cluster.started.clear()
         for run in list(self.runs.values()):
             self._too_long(run)
-            ends = run.node in run.job.ends_on or run.job.restarts != run.number or run.job.over
-            if run.phase in {"ready", "runs"} and ends:
+            if run.phase in {"ready", "runs"} and run.ends:
                 self._end_programs(run)
                 run.phase, run.ended_at = "ends", self.tasks.clock.passed
             if run.phase == "prolog" and run.prolog is None:
-                run.phase, run.ended_at = "ends" if ends else "ready", self.tasks.clock.passed
+                run.was_ready = not run.ends
+                run.phase, run.ended_at = "ready" if run.was_ready else "ends", self.tasks.clock.passed
             if run.phase == "ends" and run.prolog is None:
                 self._epilog(run)
         for job in list(self.cluster.jobs.values()):
@@ -361,9 +369,11 @@ class NodeSlurm:
         run = next((one for one in found if one.start == start), None)
         if run is None or run.sharing or run.job.touched or run.excuse or self.excuse_at(machine.name):
             return
-        told = environment.get("SLURM_JOB_GPUS", "")
-        if told != ",".join(str(machine.gpus[place].minor) for place in run.gpus):
-            which = environment["SLURM_SCRIPT_CONTEXT"].partition("_")[0]
+        told, which = environment.get("SLURM_JOB_GPUS", ""), environment["SLURM_SCRIPT_CONTEXT"].partition("_")[0]
+        allowed = [",".join(str(machine.gpus[place].minor) for place in run.gpus)]
+        if _is_forgotten(run, which):
+            allowed.append(run.environment.get("SLURM_JOB_GPUS", ""))
+        if told not in allowed:
             self.problems.append(f"a script behind the {which} of job {job} is told GPU {told!r}, not {run.gpus}")
 
     def answer(self, words: tuple[str, ...]) -> str:
@@ -404,15 +414,38 @@ class NodeSlurm:
             f"   UserId=u({job.user}) GroupId=u({job.user}) MCS_label=N/A",
             f"   JobState={job.shown} Reason={job.reason} Dependency=(null)",
         ]
-        held = {name: self.cluster.nodes[name].held.get(job.id) for name in job.nodes if name in self.cluster.nodes}
+        had = {(run.job.id, run.node): run.portion for run in (*self.past, *self.runs.values())}
+        held = {
+            name: self.cluster.nodes[name].held.get(job.id) or had.get((job.id, name))
+            for name in job.nodes
+            if name in self.cluster.nodes
+        }
         if detailed and any(held.values()):
             found = {name: detail(one) for name, one in held.items() if one is not None}
-            counts = re.sub(r"\([^)]*\)", "", next(iter(found.values())))
-            lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", f"   JOB_GRES={counts}"]
-            # At a job's end Slurm has forgotten the GPUs of each node.
-            lines += [
-                f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={'' if job.ends_on else gres}"
-                for name, gres in found.items()
-            ]
+            # At a job's end Slurm has forgotten the GPUs of each node, and keeps their sum.
+            is_over = bool(job.ends_on) or job.over
+            lines += ["   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*", f"   JOB_GRES={_sum(found.values())}"]
+            places_of = {name: "" if is_over else gres for name, gres in found.items()}
+            lines += [f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={gres}" for name, gres in places_of.items()]
         lines += ["   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0", f"   AdminComment={job.admin_comment}"]
         return "\n".join(lines) + "\n"
+
+
+def _is_forgotten(run: NodeRun, context: str) -> bool:
+    """Tells whether Slurm may name no GPUs of a run's node but the last.
+
+    Its Extra does not tell them. Its job has ended, and had several nodes, or has been put back into the queue since.
+    Its Prolog has kept them for its first Epilog, if it was told them itself.
+    """
+    if run.berth is not None or not run.ends:
+        return False
+    is_on_several = "," in run.environment["SLURM_JOB_NODELIST"]
+    return run.phase == "over" or (is_on_several and (context == "prolog" or not run.was_ready))
+
+
+def _sum(details: Iterable[str]) -> str:
+    """The GRES of all nodes by type: `gpu:g0:2`."""
+    counts = Counter[str]()
+    for kind, count in re.findall(r"(\w+:g\d+):(\d+)", ",".join(details)):
+        counts[kind] += int(count)
+    return ",".join(f"{kind}:{count}" for kind, count in counts.items())

@@ -147,6 +147,18 @@ def test_an_epilog_goes_on_after_a_while_though_the_planner_is_busy(in_charge: b
         assert (notice.job, notices.taken, notices.late) == (18, 1, 1)
 
 
+def test_an_answer_leaves_when_the_planner_gives_it_not_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY", 3_600.0)
+    with hub(within=3_600.0) as notices:
+        peer = client(notices, credential(TEXT) + b"\n")
+        peer.settimeout(30.0)
+        (notice,) = take(notices)
+
+        notice.answer()
+
+        assert heard(peer) == b"berth/1 done\n"
+
+
 WAIT = 1.5
 
 

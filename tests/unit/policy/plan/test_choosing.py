@@ -19,7 +19,7 @@ from policy.sharing.profiles import ProfileKey
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.unit.company_world import FULL, World, guest, hosts, store, where
-from tests.unit.guest_world import NOW, fleet, node, reading
+from tests.unit.guest_world import NOW, fleet, host, node, reading, running
 from tests.unit.guest_world import guest as seated_guest
 
 HEAVY, HALF, LIGHT = (ProfileKey("ann", "lab", name) for name in ("heavy", "half", "light"))
@@ -86,6 +86,19 @@ def test_a_seat_that_comes_free_between_two_passes_is_judged_by_its_own_host() -
 
     assert changed is not None
     assert where({one.job.id: one for one in changed if isinstance(one, Move)}) == {10: "n3"}
+
+
+def test_an_owner_that_ends_frees_the_seats_of_its_own_gpus_but_not_its_guests() -> None:
+    nodes = [node("n1", used=0b1111_1111, seats_used=0b1111_1111)]
+    jobs = [host(1, "n1", 0b0000_0011), running(2, "n1", 0b1111_1100, 9_000), seated_guest(3, "n1", 0)]
+    picture = Picture(fleet(look := reading(nodes, jobs), Sharing()))
+    picture.update(look)
+
+    assert picture.end(1, "n1") == {0}
+
+    left = picture._nodes[0]
+    assert left is not None
+    assert (left.gpus_used, left.seats_used) == (0b1111_1100, 0b1111_1101), "the guest on GPU 0 stays"
 
 
 def test_idle_gpus_come_first_and_need_no_matching() -> None:

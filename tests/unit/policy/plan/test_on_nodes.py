@@ -21,6 +21,7 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.unit.deciding import Decision, decide_nodes
+from tests.unit.deciding import values as told
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit
 from topology.fabric import Fabric
 
@@ -44,10 +45,6 @@ def book_of(look: Reading, kinds: dict[str, str] | None = None) -> Book:
 
 def answer(book: Book, **fields: str) -> Decision:
     return decide_nodes(submit(**fields), book, create("berth"), Settings(), NOW, Understanding())
-
-
-def told(decision: Decision) -> dict[str, str]:
-    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
 
 
 def held(job_id: int, name: str, gpus: int, ends_in: float = 600) -> JobFacts:

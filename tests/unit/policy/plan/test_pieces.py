@@ -29,6 +29,7 @@ from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
 from topology.fabric import Fabric
 
 LEAF = 2
+PIECES = [(node, mask) for node in (1, 2) for mask in (0x0F, 0xF0)]
 
 
 def world_of(nodes: list[NodeFacts], jobs: list[JobFacts], slow: tuple[int, ...] = ()) -> World:
@@ -222,6 +223,16 @@ def test_a_search_for_faster_gpus_is_worth_it_where_one_node_has_as_many_as_the_
 
     assert planned(world).now_together(demand, policy).names == (place,)
     assert policy.asked == searches
+
+
+@pytest.mark.parametrize(("used", "open_nodes"), [(0, [True, True, False, False]), (FULL, None)])
+def test_a_job_may_go_anywhere_once_all_leaves_are_open(used: int, open_nodes: list[bool] | None) -> None:
+    pieces = [running(number, f"n{node}", mask, 600) for number, (node, mask) in enumerate(PIECES)] if used else []
+    book = planned(world_of(busy(used, used, 0, 0), pieces))
+
+    found = Leaves().nodes(Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_)), book.cluster)
+
+    assert (None if found is None else found.tolist()) == open_nodes
 
 
 def test_new_scores_show_faster_gpus_elsewhere() -> None:

@@ -26,7 +26,7 @@ from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, NOBODY, Share
 from policy.slurm import changes
 from policy.slurm.interface import Pin
-from tests.unit.deciding import Decision, decide
+from tests.unit.deciding import Decision, decide, values
 from tests.unit.policy_world import NOW, machine, reading, running, submit, waiting
 from tests.unit.share_world import GPU_MIB, book, node, packed, packed_waiting, with_memory
 
@@ -41,10 +41,6 @@ def ask(opened: Book, percent: int = 30, /, **fields: str) -> Decision:
 def where(decision: Decision) -> tuple[str, str]:
     assert decision.verb == "place", decision.fields
     return decision.fields["nodes"], decision.fields["gpus"]
-
-
-def values(decision: Decision) -> dict[str, str]:
-    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
 
 
 # What may be asked

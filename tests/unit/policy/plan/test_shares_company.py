@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from policy.cluster.shared.company import NOBODY_KNOWN
 from policy.cluster.shared.tenants import PlannedTenant
 from policy.daemon.known.profiles import load_fit
-from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
@@ -23,7 +22,7 @@ from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, Mate, Share
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.profiles import Measured
-from tests.unit.deciding import Decision, decide
+from tests.unit.deciding import Decision, decide, values
 from tests.unit.policy_world import NOW, reading, running, submit
 from tests.unit.share_world import fleet, node, packed, packed_waiting
 
@@ -62,7 +61,7 @@ def ask(opened: Book, name: str, percent: int = 30, /, **fields: str) -> Decisio
 
 def told(decision: Decision) -> dict[str, str]:
     assert decision.verb == "place", decision.fields
-    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
+    return values(decision)
 
 
 TWO_GPUS = [node("n1", used=0xFC, shared=(30, 30))]

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cluster.fit import on_fleet
-from policy.formats import segment
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
@@ -26,7 +25,7 @@ from policy.request.demand import Demand
 from policy.request.parse import read
 from policy.request.settings import Settings
 from tests.examples import examples
-from tests.unit.deciding import Decision, decide
+from tests.unit.deciding import Decision, decide, values
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 
@@ -57,10 +56,6 @@ def busy(seconds: float, *masks: int) -> Reading:
     nodes = [node(f"n{number}", used=mask) for number, mask in enumerate(masks, 1)]
     jobs = [running(number, f"n{number}", mask, seconds) for number, mask in enumerate(masks, 1) if mask]
     return reading(nodes, jobs)
-
-
-def values(decision: Decision) -> dict[str, str]:
-    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
 
 
 def test_one_gpu_on_each_of_two_nodes_of_a_leaf_is_a_place_for_two() -> None:

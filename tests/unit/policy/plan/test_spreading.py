@@ -24,7 +24,7 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
-from tests.unit.deciding import Decision, decide, only_watch
+from tests.unit.deciding import Decision, decide, only_watch, values
 from tests.unit.guest_world import guest
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
 
@@ -41,10 +41,6 @@ def used(*masks: int) -> tuple[list[NodeFacts], list[JobFacts]]:
 
 def answer(*masks: int, settings: Settings | None = None, **fields: str) -> Decision:
     return decide(submit(**{**ALONE, **fields}), book(reading(*used(*masks))), POLICY, settings or Settings(), NOW)
-
-
-def values(decision: Decision) -> dict[str, str]:
-    return segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
 
 
 def on_several(decision: Decision) -> bool:

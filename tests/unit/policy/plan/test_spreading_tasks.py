@@ -20,8 +20,8 @@ from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
-from tests.unit.deciding import Decision, decide, only_watch
-from tests.unit.policy.plan.test_spreading import FIVE, FULL, POLICY, SEVEN, on_several, used, values
+from tests.unit.deciding import Decision, decide, only_watch, values
+from tests.unit.policy.plan.test_spreading import FIVE, FULL, POLICY, SEVEN, on_several, used
 from tests.unit.policy_world import NOW, book, fleet, reading, submit, waiting
 
 SIX = 0b0011_1111

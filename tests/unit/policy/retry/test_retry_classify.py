@@ -17,11 +17,12 @@ from policy.formats.errors import FormatError
 from policy.retry.classes import CLASSES, NO_SIGNATURE
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
 from policy.retry.patterns import MOST_WAYS, REACH, bounded
-from policy.retry.rules import read_rules
+from policy.retry.rules import FailureRule, read_rules
 from tests.examples import examples
 
 FAILURES = Path(__file__).resolve().parents[3] / "fixtures" / "failures"
 RULES = shipped_rules()
+SIGNALS = {"first": {1}, "last": {64}, "no signal": {65}}
 HEAD = 'format = "berth-failures/1"\n'
 
 
@@ -80,6 +81,13 @@ def test_a_warning_explains_a_failure_only_where_nothing_else_does() -> None:
 )
 def test_facts_speak_where_the_log_does_not(facts: Facts, failure: str) -> None:
     assert of("step 100\n", facts).failure == failure
+
+
+@pytest.mark.parametrize(("code", "failure"), [(128, NO_SIGNATURE), (129, "first"), (192, "last"), (193, NO_SIGNATURE)])
+def test_exit_codes_from_129_to_192_are_the_signals_1_to_64(code: int, failure: str) -> None:
+    rules = [FailureRule(name, 1, transient=False, signals=frozenset(some)) for name, some in SIGNALS.items()]
+
+    assert classify(b"step 100\n", Facts(exit_code=code), tuple(rules)).failure == failure
 
 
 def test_a_fact_of_a_cause_stands_before_the_log_and_a_signal_behind_it() -> None:

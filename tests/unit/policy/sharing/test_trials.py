@@ -145,10 +145,10 @@ def replace_user(one: JobIdentity, user: int) -> JobIdentity:
     return one._replace(user=user)
 
 
-def asked(speed: float, count: int = 20) -> Pairs:
+def asked(speed: float, count: int = 20, busy: tuple[float, float] = (0.02, 0.14), bandwidth: float = 0.0) -> Pairs:
     """A new job beside jobs of the fit."""
-    first = np.array([profile(0.02, 0.0, 30_000.0)] * count)
-    second = np.array([profile(0.14, 0.0, 2_048.0)] * count)
+    first = np.array([profile(busy[0], 0.0, 30_000.0)] * count)
+    second = np.array([profile(busy[1], bandwidth, 2_048.0)] * count)
     return Pairs(first, second, np.full((count, 2), speed), [("New", "Light")] * count)
 
 
@@ -167,6 +167,15 @@ def test_a_replay_stops_trying_a_job_that_harms() -> None:
 
     assert found.promised == 0
     assert 1 <= found.trials == found.trials_harmed <= 4
+
+
+def test_a_replay_promises_a_job_that_is_better_than_its_numbers_after_two_trials() -> None:
+    pairs = asked(1.0, busy=(0.6, 0.5), bandwidth=0.1)
+    assert guess(FIT, pairs, 0.85).least.min() < 0.9, "numbers alone would not promise it"
+
+    found = replay(FIT, pairs, 0.85)
+
+    assert (found.trials, found.promised) == (2, 18)
 
 
 def test_a_replay_of_hosts_alone_does_not_mind_what_guests_lose() -> None:

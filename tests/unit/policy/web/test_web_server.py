@@ -35,13 +35,23 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> SimulatedSource:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/app.css", "/app.js", "/draw.js", "/room.js", "/icon.svg", "/api/room", "/api/moment"]
+    ("path", "kind"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/app.css", "text/css; charset=utf-8"),
+        ("/app.js", "text/javascript; charset=utf-8"),
+        ("/draw.js", "text/javascript; charset=utf-8"),
+        ("/room.js", "text/javascript; charset=utf-8"),
+        ("/icon.svg", "image/svg+xml"),
+        ("/api/room", "application/json"),
+        ("/api/moment", "application/json"),
+    ],
 )
-def test_every_reply_forbids_what_is_not_its_own(day: SimulatedSource, path: str) -> None:
+def test_every_reply_says_its_kind_and_forbids_what_is_not_its_own(day: SimulatedSource, path: str, kind: str) -> None:
     with served(day) as server:
         status, headers, body = asked(server, path)
 
-    assert status == 200
+    assert (status, headers["Content-Type"]) == (200, kind), "a browser guesses no kind: nosniff"
     assert headers["Content-Security-Policy"].startswith("default-src 'self'; ")
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")

@@ -48,6 +48,26 @@ STRANGERS = (
 )
 
 
+def test_a_signal_that_a_held_process_has_yet_to_get_is_awaited(tmp_path: Path) -> None:
+    cgroups = Cgroups(tmp_path, "v1")
+    cgroups.job("freezer/slurm/uid_1000", 42)
+    (group, *_) = freezer.groups(42, tmp_path)
+    with subprocess.Popen(["/bin/sleep", "60"]) as held:
+        try:
+            (group / "cgroup.procs").write_text(str(held.pid))
+            held.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, held.pid, os.WSTOPPED)
+            assert not freezer.awaits(42, signal.SIGTERM, tmp_path)
+
+            held.send_signal(signal.SIGTERM)
+
+            assert freezer.awaits(42, signal.SIGTERM, tmp_path)
+            assert not freezer.awaits(42, signal.SIGUSR1, tmp_path)
+            assert not freezer.awaits(43, signal.SIGTERM, tmp_path), "it is no process of that job"
+        finally:
+            held.kill()
+
+
 def test_v2_freezes_tasks_and_neither_slurms_level_nor_slurmstepd(tmp_path: Path) -> None:
     cgroups = Cgroups(tmp_path, "v2")
     cgroups.job("system.slice/slurmstepd.scope", 42)

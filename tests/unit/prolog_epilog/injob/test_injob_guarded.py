@@ -159,6 +159,20 @@ def test_a_program_that_never_ends_a_step_shows_that_it_naps(guard: Guard) -> No
         assert read_beats(guard.page)[0].epoch == guard.grip.epoch
 
 
+@pytest.mark.parametrize(("since", "in_a_step"), [(0.0, True), (0.39, True), (0.41, False)])
+def test_a_program_computes_a_step_for_twice_as_long_as_its_steps_take(
+    guard: Guard, since: float, in_a_step: bool
+) -> None:
+    slot = WordSlot(guard.page)
+    slot.numbers[word.AT] = 10 * 10**9
+    slot.numbers[word.STEPS], slot.numbers[word.STEP_NS] = 5, 10**9
+    (beat,) = read_beats(guard.page)
+
+    assert grip._is_in_a_step(10.0 + since, beat) is in_a_step
+    slot.numbers[word.PROCESS] |= word.LIBRARY
+    assert not grip._is_in_a_step(10.0, read_beats(guard.page)[0]), "the library gates within a step"
+
+
 def test_of_a_job_on_several_gpus_nobody_guesses_the_place(tmp_path: Path) -> None:
     words = word.create(tmp_path / "42", ["GPU-a", "GPU-b"], os.getuid(), os.getgid())
 

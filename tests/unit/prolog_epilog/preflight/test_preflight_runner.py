@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main as berth
+from prolog_epilog.injob import word
+from prolog_epilog.injob.errors import InjobError
+from prolog_epilog.preflight import runner
 from tests.programs import python_program
 
 pytestmark = pytest.mark.slow
@@ -230,6 +233,22 @@ def test_a_user_may_keep_berth_out_of_the_program(world: dict[str, str], tmp_pat
     done, _ = fly({**world, "BERTH_INJOB": "off"}, script(tmp_path, 'echo "[$PYTHONPATH][$BERTH_WORD]"'))
 
     assert done.stdout == "[][]\n"
+
+
+@pytest.mark.parametrize("fault", [InjobError("no page for job 7"), OSError(28, "No space left on device")])
+def test_a_script_of_which_no_step_can_be_seen_is_run_and_that_is_said(
+    fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(word, "create", fail)
+
+    environment = runner.prepare(tmp_path, {"PATH": "/usr/bin"})
+
+    assert "BERTH_WORD" not in environment
+    assert environment["PATH"].endswith(":/usr/bin")
+    assert f"berth-preflight: no step of the script can be seen: {fault}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--seconds=x", "--", "a"], ["--seconds=5", "a", "b"], ["launch"]])
