@@ -22,9 +22,13 @@ static const char asked_folder[] = "asked", changed_folder[] = "changed";
 static uint32_t nodes_of_tasks(const job_desc_msg_t *change, uint64_t tasks)
 {
 #ifdef JOB_IMPLICIT_MAX_NODES
-	/* Slurm tests the change by the old number of tasks too. */
-	return change->num_tasks != NO_VAL && change->num_tasks > tasks ? change->num_tasks
-									: (uint32_t)tasks;
+	/* Slurm tests new GPUs of each node by the old number of tasks first. The word comes before
+	   those that fill tres_per_node. */
+	bool by_node = change->tres_per_node && *change->tres_per_node;
+
+	if (change->num_tasks == NO_VAL || (by_node && change->num_tasks < tasks))
+		return (uint32_t)tasks;
+	return change->num_tasks;
 #else
 	(void)change, (void)tasks;
 	return 0;
