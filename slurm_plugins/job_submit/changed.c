@@ -44,7 +44,9 @@ static void fill_number(job_desc_msg_t *change, const char *name, uint64_t numbe
 		change->max_nodes = (uint32_t)number;
 	else if (!strcmp(name, "max_nodes_of_tasks") && change->max_nodes == NO_VAL)
 		change->max_nodes = nodes_of_tasks(change, number);
-	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16)
+	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16 &&
+		 !(change->tres_per_task && *change->tres_per_task))
+		/* Of a task with GPUs Slurm counts them itself, and refuses another number. */
 		change->cpus_per_task = (uint16_t)number;
 	else if (!strcmp(name, "pn_min_cpus") && change->pn_min_cpus == NO_VAL16)
 		change->pn_min_cpus = (uint16_t)number;
