@@ -155,7 +155,7 @@ def copies(rooms: tuple[Room, ...]) -> tuple[Room, ...]:
 
 def first(
     rooms: Sequence[Room],
-    typed_nodes: Collection[int],
+    typed_nodes: Collection[tuple[int, str]],
     demand: Demand,
     at: float,
     user: int,
@@ -165,12 +165,13 @@ def first(
 ) -> str:
     """Returns the reservation beside or in which Slurm may start a job now; empty if there is none.
 
-    None of its nodes may be one where GPUs are reserved by type: a job that names no types is not kept off these.
+    None of the job's nodes may be one where GPUs are reserved by type: a job that names no types is not kept off these.
+    Those of the magnetic reservation that draws the job are for this job too.
     """
-    if demand.candidates[list(typed_nodes)].any():
-        return ""
     for room in rooms:
-        if (room.magnet is not None or not magnetic) and room.takes(demand, at, user, account):
+        drawn = room.magnet is not None
+        others = [node for node, name in typed_nodes if not (drawn and name == room.name)]
+        if (drawn or not magnetic) and not demand.candidates[others].any() and room.takes(demand, at, user, account):
             return room.name
     return ""
 

@@ -77,8 +77,11 @@ class Cluster:
     """A cache of data about the tenants; it finds by itself which tenants have changed."""
     reservations: "tuple[Reservation, ...]" = ()
     """Those that have not ended."""
-    typed: frozenset[int] = frozenset()
-    """Nodes with GPUs that are reserved by type: Slurm may give these to any job that names no types."""
+    typed: frozenset[tuple[int, str]] = frozenset()
+    """Nodes with GPUs that are reserved by type, each with the reservation's name.
+
+    Slurm may give these GPUs to any job that names no types.
+    """
     rooms: "tuple[Room, ...]" = ()
     """Rooms beside or in reservations, where Slurm alone gives GPUs."""
     neighbours: "Company | None" = None

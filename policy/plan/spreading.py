@@ -49,7 +49,7 @@ def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> l
         return []
     view = book.cluster.now(limit)
     for pool in needs.pools or (needs.candidates,):
-        if _guests_there(book, pool) or pool[list(book.cluster.typed)].any():
+        if _guests_there(book, pool) or pool[[node for node, _ in book.cluster.typed]].any():
             continue
         nodes = np.flatnonzero(pool & view.open)
         free, tasks = _room(needs, view.cpus[nodes], view.mem[nodes], np.bitwise_count(view.free[nodes]))

@@ -207,7 +207,7 @@ class Picture:
             spare_sms=self.spare_sms,
             shelves=self._shelves,
             reservations=self._reservations,
-            typed=frozenset(place for place, holds in self._holds.items() if any(one.mask for one in holds)),
+            typed=frozenset((place, one.name) for place, holds in self._holds.items() for one in holds if one.mask),
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )

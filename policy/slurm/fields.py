@@ -28,13 +28,12 @@ _MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 # A node that is powered down is open: Slurm powers it up for a job that is pinned there. One that is to reboot is open
-# too until it is idle, unless it drains (`scontrol reboot ASAP`). One that is RESERVED may be so in part: the
-# reservation says which.
+# too until it is idle, unless it drains (`scontrol reboot ASAP`). One that is RESERVED or in MAINTENANCE may be so in
+# part: the reservation says which.
 _CLOSED = frozenset(
     {
         *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
-        *("NOT_RESPONDING", "BLOCKED", "MAINTENANCE", "MAINT"),
-        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"),
+        *("NOT_RESPONDING", "BLOCKED", "POWER_DOWN", "POWERING_DOWN", "REBOOT_ISSUED"),
     }
 )
 

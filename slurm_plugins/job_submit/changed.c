@@ -22,9 +22,13 @@ static const char asked_folder[] = "asked", changed_folder[] = "changed";
 static uint32_t nodes_of_tasks(const job_desc_msg_t *change, uint64_t tasks)
 {
 #ifdef JOB_IMPLICIT_MAX_NODES
-	/* Slurm tests the change by the old number of tasks too. */
-	return change->num_tasks != NO_VAL && change->num_tasks > tasks ? change->num_tasks
-									: (uint32_t)tasks;
+	/* Slurm tests new GPUs of each node by the old number of tasks first. The word comes before
+	   those that fill tres_per_node. */
+	bool by_node = change->tres_per_node && *change->tres_per_node;
+
+	if (change->num_tasks == NO_VAL || (by_node && change->num_tasks < tasks))
+		return (uint32_t)tasks;
+	return change->num_tasks;
 #else
 	(void)change, (void)tasks;
 	return 0;
@@ -40,7 +44,9 @@ static void fill_number(job_desc_msg_t *change, const char *name, uint64_t numbe
 		change->max_nodes = (uint32_t)number;
 	else if (!strcmp(name, "max_nodes_of_tasks") && change->max_nodes == NO_VAL)
 		change->max_nodes = nodes_of_tasks(change, number);
-	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16)
+	else if (!strcmp(name, "cpus_per_task") && change->cpus_per_task == NO_VAL16 &&
+		 !(change->tres_per_task && *change->tres_per_task))
+		/* Of a task with GPUs Slurm counts them itself, and refuses another number. */
 		change->cpus_per_task = (uint16_t)number;
 	else if (!strcmp(name, "pn_min_cpus") && change->pn_min_cpus == NO_VAL16)
 		change->pn_min_cpus = (uint16_t)number;

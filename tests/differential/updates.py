@@ -254,6 +254,13 @@ def counts_less_memory(names: set[str], change: Change) -> bool:
     return names == {"ReqTRES"} and {"NumNodes", "MinCPUsNode"} <= fields
 
 
+def has_more_nodes_than_gpus(plain: Changed, berth: Changed) -> bool:
+    """Tells whether Slurm tested a number of nodes by fewer GPUs (`--gpus`): it does when GRES of a job change."""
+    record = dict(plain.record)
+    refused = "UPDATED 0" in plain.said and "Invalid generic resource (gres) specification" in berth.said
+    return refused and int(record["NumNodes"].partition("-")[0]) > _gpus(record.get("TresPerJob", "")) > 0
+
+
 def _gpus(text: str) -> int:
     found = re.fullmatch(r"gres/gpu[:=](\d+)", text)
     return int(found[1]) if found else 0
@@ -263,6 +270,8 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     """What a user would miss with Berth; empty where nothing."""
     if change.state == "running" and any(word.startswith("ReqNodeList=") for word in change.words):
         # Slurm takes the nodes on which a job runs, and no others: each cluster has chosen its own.
+        return ""
+    if has_more_nodes_than_gpus(plain, berth):
         return ""
     if plain.said != berth.said:
         refused = "berth: " in berth.said and "UPDATED 0" in plain.said

@@ -19,8 +19,8 @@ REQUEUE_DELAY = 121
 MIN_JOB_AGE = 300
 """Seconds for which the record of a job that is over is kept."""
 
-BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "MAINTENANCE",
-                      "POWERING_DOWN", "INVALID_REG"})  # fmt: skip
+BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN",
+                      "INVALID_REG"})  # fmt: skip
 """Marks of nodes that take no job."""
 
 HELD = frozenset(

@@ -80,7 +80,9 @@ def words(job: JobFacts) -> str:
         if was.get("min_nodes", "1") != str(n):
             found["min_nodes"] = was.get("min_nodes", "1")
         of_tasks = "num_tasks" in was and "max_nodes" not in was
-        found |= {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
+        # The first word: the plugin asks whether the change itself names GPUs of a node.
+        most = {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
+        found = most | found
         # Slurm counts the job's CPUs anew from these, so only what a pin can have changed is named.
         if "cpus_per_tres" in asked:
             found["cpus_per_task"] = was.get("cpus_per_task", "1")

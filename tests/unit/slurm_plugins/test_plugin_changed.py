@@ -58,10 +58,36 @@ def test_an_owners_change_stands_beside_the_rest_of_the_request(plugin: Plugin, 
     said = plugin.modify("JobId=7", **{field: CHANGES[field]})
     assert said.rc == 0, said.text
     wanted = {**ASKED, field: CHANGES[field]}
+    if field == "tres_per_task":
+        # With CPUs for each GPU Slurm counts those of a task itself, and refuses another number.
+        wanted["cpus_per_task"] = ""
     assert {key: said.fields.get(key, "") for key in wanted} == wanted
     assert [file.name for file in (plugin.folder / "pinned.changed").iterdir()] == ["7"]
     again = plugin.modify("JobId=7", tres_per_node="gres/gpu:5")
     assert (again.rc, again.fields.get("tres_per_job")) == (0, None), "what was changed once is not asked for again"
+
+
+@pytest.mark.parametrize(
+    ("change", "most"),
+    [
+        ({"num_tasks": "1"}, "1"),
+        ({"num_tasks": "4"}, "4"),
+        ({"num_tasks": "1", "tres_per_job": "gres/gpu:1"}, "1"),
+        ({"num_tasks": "1", "tres_per_node": "gres/gpu:2"}, "3"),
+        ({"tres_per_node": "gres/gpu:2"}, "3"),
+        ({"num_tasks": "1", "max_nodes": "2"}, "2"),
+    ],
+)
+def test_the_most_nodes_of_a_change_are_as_many_as_slurm_tests_it_by(
+    plugin: Plugin, headers: Path, change: Mapping[str, str], most: str
+) -> None:
+    """From 26.05 on Slurm takes them from the new number of tasks, and tests GPUs of a node by the old number first."""
+    asked = {key: value for key, value in ASKED.items() if key != "max_nodes"}
+    plugin.list({7: PINNED})
+    keep(plugin, 7, {"max_nodes_of_tasks": "3", **asked})
+    said = plugin.modify("JobId=7", **change)
+    assert said.rc == 0, said.text
+    assert said.fields.get("max_nodes", "0") == ("0" if headers.name == "24.11" and "max_nodes" not in change else most)
 
 
 def test_without_what_was_asked_such_a_change_is_refused_as_ever(plugin: Plugin) -> None:

@@ -65,6 +65,11 @@ def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
     }
 
 
+def test_the_number_of_tasks_comes_before_the_gpus_that_the_plugin_fills_in() -> None:
+    job = replace(PINNED, segment=PLACED | {"was": "num_tasks:2"})
+    assert asked.words(job).startswith("max_nodes_of_tasks=2 ")
+
+
 def test_a_job_of_several_nodes_has_its_users_least_cpus_of_a_node_again() -> None:
     assert "pn_min_cpus=1" in asked.words(replace(PINNED, plan=JobPlan({**PLACED, "n": "2"}))).split()
     assert "extra=" not in asked.words(replace(PINNED, own_extra=None)), "a gateway cannot tell it"

@@ -186,6 +186,21 @@ def test_a_full_magnetic_reservation_draws_nobody() -> None:
     assert asks(look, os.getuid(), tres_per_node="gres/gpu:4").fields["nodes"] == "n1"
 
 
+@pytest.mark.parametrize(("of_other", "gpus", "verb"), [(False, 2, "later"), (False, 3, "place"), (True, 2, "place")])
+def test_a_magnetic_reservation_by_type_draws_what_fits_unless_another_reserves_types(
+    *, of_other: bool, gpus: int, verb: str
+) -> None:
+    magnetic = reservation(
+        "n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}), cores=(cores("n2", 4),), gpus=types(0, 1)
+    )
+    other = reservation("n1", users=("root",), cores=(cores("n1", 1),), gpus=types(0), name="s")
+    every = (magnetic, other) if of_other else (magnetic,)
+    look = reading([node("n1"), node("n2")], reservations=every, version="26.05.1")
+
+    assert asks(look, os.getuid(), tres_per_node=f"gres/gpu:{gpus}").verb == verb
+    assert asks(look, tres_per_node=f"gres/gpu:{gpus}").verb == "place"
+
+
 def test_users_accounts_and_groups_admit() -> None:
     one = reservation("n1")
     uid = os.getuid()

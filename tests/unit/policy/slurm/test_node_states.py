@@ -17,7 +17,7 @@ from tests.unit.policy.slurm.test_gateway import DATA, VERSIONS
         ("DOWN*+DRAIN", False),
         ("IDLE*", False),
         ("IDLE+RESERVED", True),
-        ("IDLE+MAINTENANCE", False),
+        ("IDLE+MAINTENANCE+RESERVED", True),
         ("IDLE+NOT_RESPONDING", False),
         ("IDLE+REBOOT_ISSUED", False),
         ("MIXED+REBOOT_REQUESTED", True),  # it reboots when it is idle; ASAP comes with DRAIN
