@@ -408,7 +408,7 @@ MESSAGES: dict[int, MessageEntry] = {
         "Make `[metrics] token_file` readable for SlurmUser.",
     ),
     671: MessageEntry(
-        "Slurm does not tell who may see what, so that metrics are shown to whom they were shown before.",
+        "Slurm does not tell who may see what: what it said last holds, and before that everything is private.",
         "Look whether slurmctld answers: `scontrol ping`.",
     ),
     672: MessageEntry("A request for metrics met a fault of berthd's own.", "Report the line."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import os
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -154,12 +155,15 @@ def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Cre
 
 def _live(options: argparse.Namespace, config: Config) -> LiveSource:
     from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
+    from policy.site.privacy import SlurmRules  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
     from policy.web.live import LiveSource  # noqa: PLC0415
 
-    gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
+    name = config.gateway if options.gateway == "auto" else options.gateway
+    # Two gateways, as each serves one thread at a time.
+    rules = SlurmRules(open_gateway(name).config, os.geteuid())
     overview = OverviewFile(path_of(config.socket))
-    return LiveSource(overview.read, gateway, lambda: _known(config, ()).links)
+    return LiveSource(overview.read, open_gateway(name), rules, lambda: _known(config, ()).links)
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

@@ -1,7 +1,5 @@
 """Shows the cluster as berthd's overview tells it: the file that also `berth nodes`, `queue` and `top` are made of."""
 
-import os
-import re
 import threading
 import time
 from collections import deque
@@ -12,23 +10,22 @@ from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import user_of
+from policy.site.privacy import SlurmRules, Visibility
 from policy.web.model import (
     MOST_EVENTS,
     WebEvent,
     WebJob,
     WebMoment,
     WebNode,
-    WebPrivacy,
     WebRoom,
     changes,
 )
 
-RARELY = 60.0
-"""Seconds between looks at who may see what, and age from which on an overview is called old."""
+OLD = 60.0
+"""Age in seconds from which on an overview is called old."""
 OFTEN = 5.0
 """Seconds for which a job's decision is kept, so that many viewers of a job are one question to Slurm."""
 MOST_DECISIONS = 1_000
-_SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
 _SHOWN = ("PENDING", "RUNNING")
 _APP_CLASS = "compute"
 _DECISION = (
@@ -45,10 +42,6 @@ class SlurmToShow(Protocol):
         """Returns one job, for its page."""
         ...
 
-    def config(self) -> Mapping[str, str]:
-        """Returns Slurm's configuration."""
-        ...
-
 
 class LiveSource:
     """Reads the overview when it is asked to, and notes what has changed since."""
@@ -59,16 +52,16 @@ class LiveSource:
         self,
         overview: Callable[[], Mapping[str, Any]],
         slurm: SlurmToShow,
+        rules: SlurmRules,
         links: Callable[[], Mapping[str, Sequence[Sequence[float]]]],
         now: Callable[[], float] = time.time,
     ) -> None:
         """`links` returns the NVLinks of each model, from the topology files."""
-        self._overview, self._slurm, self._links, self._now = overview, slurm, links, now
+        self._overview, self._slurm, self._rules, self._links, self._now = overview, slurm, rules, links, now
         self._room = WebRoom([])
         self._jobs: dict[str, WebJob] | None = None
         self._events: deque[WebEvent] = deque(maxlen=MOST_EVENTS)
         self._latest = WebMoment(0.0, (), problem="the overview was not read yet")
-        self._rules: tuple[float, WebPrivacy] | None = None
         self._lock = threading.Lock()
         self._decisions: dict[str, tuple[float, Mapping[str, str]]] = {}
 
@@ -111,7 +104,6 @@ class LiveSource:
 
     def _look(self) -> None:
         overview = self._overview()
-        self._look_at_rules()
         at, told = float(overview["at"]), overview["nodes"]
         nodes = [_node(one) for one in told]
         if nodes != self._room.nodes:
@@ -126,22 +118,12 @@ class LiveSource:
         self._jobs = jobs
         sick = {index[node["name"]]: "takes no jobs" for node in told if node["state"] == "down"}
         age = self._now() - at
-        problem = f"berthd's overview is {age:.0f} s old; is berthd running?" if age > RARELY else ""
+        problem = f"berthd's overview is {age:.0f} s old; is berthd running?" if age > OLD else ""
         self._latest = WebMoment(at, list(jobs.values()), list(self._events), sick, problem=problem)
 
-    def privacy(self) -> WebPrivacy:
-        """Returns who may see what; until Slurm has told, jobs and nodes are private."""
-        return WebPrivacy() if self._rules is None else self._rules[1]
-
-    def _look_at_rules(self) -> None:
-        now = self._now()
-        if self._rules is not None and now - self._rules[0] < RARELY:
-            return
-        config = self._slurm.config()
-        words = {word.strip().lower() for word in config.get("PrivateData", "all").split(",")}
-        user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))
-        trusted = frozenset({0, os.geteuid(), *([int(user[1])] if user else [])})
-        self._rules = now, WebPrivacy(bool(words & {"jobs", "all"}), bool(words & {"nodes", "all"}), trusted)
+    def visibility(self) -> Visibility:
+        """Returns who may see what."""
+        return self._rules.visibility()
 
 
 def _node(told: Mapping[str, Any]) -> WebNode:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from policy.site.privacy import Visibility
+
 SCHEMA_VERSION = 1
 MOST_EVENTS = 1_000
 """Events that a moment tells; older ones are left out."""
@@ -120,20 +122,6 @@ class WebViewer:
 
     uid: int | None = None
     name: str = ""
-    sees_all: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WebPrivacy:
-    """Slurm's PrivateData, as far as the page is concerned."""
-
-    jobs: bool = True
-    nodes: bool = True
-    trusted: frozenset[int] = frozenset()
-    """Users who see everything: root, Slurm's user, and the user of `berth web`."""
-
-
-OPEN = WebPrivacy(jobs=False, nodes=False)
 
 
 class WebSource(Protocol):
@@ -149,7 +137,7 @@ class WebSource(Protocol):
         """Returns the latest reading, or that of a moment of a simulation."""
         ...
 
-    def privacy(self) -> WebPrivacy:
+    def visibility(self) -> Visibility:
         """Returns who may see what."""
         ...
 
@@ -158,12 +146,10 @@ class WebSource(Protocol):
         ...
 
 
-def seen_by(viewer: WebViewer, moment: WebMoment, privacy: WebPrivacy) -> WebMoment:
+def seen_by(viewer: WebViewer, moment: WebMoment, visibility: Visibility) -> WebMoment:
     """Returns the part of a moment that Slurm would show to this viewer."""
-    if viewer.sees_all or viewer.uid in privacy.trusted:
-        return moment
-    if privacy.jobs:
-        own = [job for job in moment.jobs if viewer.uid is not None and job.uid == viewer.uid]
+    if not visibility.shows("jobs", viewer.uid):
+        own = [job for job in moment.jobs if visibility.shows("jobs", viewer.uid, job.uid)]
         names = {job.id for job in own}
         masks: dict[int, int] = {}
         for job in moment.jobs:
@@ -172,7 +158,7 @@ def seen_by(viewer: WebViewer, moment: WebMoment, privacy: WebPrivacy) -> WebMom
         # Of jobs that have ended nobody knows any more whose they were.
         events = [one for one in moment.events if one.job in names]
         moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
-    if privacy.nodes:
+    if not visibility.shows("nodes", viewer.uid):
         jobs = [replace(job, places=(), segment={}) for job in moment.jobs]
         moment = replace(moment, jobs=jobs, sick={}, hidden=())
     return moment

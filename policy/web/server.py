@@ -12,7 +12,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -88,8 +87,7 @@ class Exhibit:
 
     def room(self, viewer: WebViewer) -> tuple[bytes, bytes]:
         """Returns the room as this viewer may see it, plain and compressed."""
-        privacy = self.source.privacy()
-        hide = privacy.nodes and not self._all(viewer)
+        hide = not self.source.visibility().shows("nodes", viewer.uid)
         room = self.source.room()
         shown = WebRoom([], live=room.live, zero=room.zero, began=room.began, until=room.until) if hide else room
         return self._reply(("room", hide), shown.plain)
@@ -124,16 +122,13 @@ class Exhibit:
         return None if room.live or at is None else float(min(max(round(at), room.began), room.until))
 
     def _seen(self, viewer: WebViewer, at: float | None) -> WebMoment:
-        return seen_by(replace(viewer, sees_all=self._all(viewer)), self.source.moment(at), self.source.privacy())
-
-    def _all(self, viewer: WebViewer) -> bool:
-        return viewer.sees_all or viewer.uid in self.source.privacy().trusted
+        return seen_by(viewer, self.source.moment(at), self.source.visibility())
 
     def _kind(self, viewer: WebViewer) -> object:
         """Returns what viewers have in common who see the same."""
-        privacy = self.source.privacy()
-        open_to_all = self._all(viewer) or not (privacy.jobs or privacy.nodes)
-        return (privacy, "all") if open_to_all else (privacy, viewer.uid)
+        visibility = self.source.visibility()
+        jobs, nodes = visibility.shows("jobs", viewer.uid), visibility.shows("nodes", viewer.uid)
+        return nodes, None if jobs else ("only", viewer.uid)
 
     def _reply(self, key: tuple[object, ...], make: Callable[[], Mapping[str, Any]]) -> tuple[bytes, bytes]:
         with self._lock:

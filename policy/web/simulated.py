@@ -11,16 +11,15 @@ from typing import Any
 from policy.formats.errors import FormatError
 from policy.report import rows
 from policy.report.past_days import past_days
+from policy.site.privacy import Visibility
 from policy.slurm.accounting import opened
 from policy.web.model import (
     MOST_EVENTS,
-    OPEN,
     SCHEMA_VERSION,
     WebEvent,
     WebJob,
     WebMoment,
     WebNode,
-    WebPrivacy,
     WebRoom,
     places_of,
 )
@@ -66,9 +65,9 @@ class SimulatedSource:
         """Returns what the file has of a job's decision."""
         return job.segment
 
-    def privacy(self) -> WebPrivacy:
+    def visibility(self) -> Visibility:
         """Returns that everybody sees everything, as the jobs are made up or were given by the viewer."""
-        return OPEN
+        return Visibility(hidden=frozenset())
 
     def moment(self, at: float | None) -> WebMoment:
         """Returns the cluster at a moment; the first one without `at`."""

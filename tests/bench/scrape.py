@@ -33,6 +33,7 @@ from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from policy.site.config import Config, MetricsOptions
+from policy.site.privacy import SlurmRules
 
 from .plan import World
 from .table import Figure, at_most, report
@@ -65,7 +66,9 @@ class Measured:
 
     def scrapes(self, count: int) -> tuple[list[float], list[float], int]:
         """Milliseconds of whole scrapes, by the clock and of a processor, and the bytes of a scrape."""
-        server = make_server(self.config, Path("/nowhere"), Access(lambda: {"PrivateData": "none"}, None))
+        server = make_server(
+            self.config, Path("/nowhere"), Access(SlurmRules(lambda: {"PrivateData": "none"}, 0), None)
+        )
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         clock, processor, size = [], [], 0

@@ -32,6 +32,7 @@ from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import OverviewFile
 from policy.site.priority import give_way
+from policy.site.privacy import SlurmRules
 from policy.web.access import WebAccess
 from policy.web.live import LiveSource
 from policy.web.server import poll
@@ -46,21 +47,19 @@ READ_EVERY = 5.0
 
 
 class NoSlurm:
-    """Slurm without PrivateData, and without decisions."""
+    """Slurm without decisions."""
 
     def job(self, job_id: int) -> JobText:
         """Knows no job: no viewer opens one here."""
         raise SlurmError(f"there is no job {job_id}")
 
-    def config(self) -> dict[str, str]:
-        """Returns what the page asks for."""
-        return {"PrivateData": "none", "SlurmUser": "slurm(1)"}
-
 
 def serve(overview: str) -> None:
     """Serves the page of an overview until standard input ends."""
     give_way()
-    source = LiveSource(OverviewFile(Path(overview)).read, NoSlurm(), dict)
+    source = LiveSource(
+        OverviewFile(Path(overview)).read, NoSlurm(), SlurmRules(lambda: {"PrivateData": "none"}, 0), dict
+    )
     with served(source, WebAccess(), patience=1.0) as server:
         stop = threading.Event()
         threading.Thread(target=poll, args=(server.exhibit, source, READ_EVERY, stop), daemon=True).start()

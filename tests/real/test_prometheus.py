@@ -23,6 +23,7 @@ from policy.daemon.metrics.families import Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import MetricsServer, MetricsSite
 from policy.daemon.passes.cluster_state import read
+from policy.site.privacy import SlurmRules
 from prolog_epilog.guard.seats import metrics as guard_metrics
 from prolog_epilog.node import cgroups
 from tests.bench.scrape import Measured
@@ -92,7 +93,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     cluster = Measured(folder, 64)
     cluster.write()
     state, hook = read(cluster.file), HookCalls(folder / "hook.log")
-    site = MetricsSite(Access(lambda: {"PrivateData": "none"}, None), lambda: Sources(state, STATUS, hook), 0)
+    site = MetricsSite(
+        Access(SlurmRules(lambda: {"PrivateData": "none"}, 0), None), lambda: Sources(state, STATUS, hook), 0
+    )
 
     class Node(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

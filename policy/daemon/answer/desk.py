@@ -22,6 +22,7 @@ from policy.site.config import Config
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
 from policy.site.overview import OverviewFile, path_of
 from policy.site.ports import listen
+from policy.site.privacy import SlurmRules
 from policy.slurm.interface import Gateway
 
 _REQUEST_BYTES = 1_024
@@ -153,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer_users(config: Config, gateway: Gateway, berthd: Path) -> None:
-    questions = Questions(gateway, lambda: ask.status(berthd), os.geteuid(), OverviewFile(path_of(berthd)).read)
+    rules = SlurmRules(gateway.config, os.geteuid())
+    questions = Questions(gateway, rules, lambda: ask.status(berthd), OverviewFile(path_of(berthd)).read)
     desk = Desk(questions.answer, Munge(config.munge_socket).decode)
     asyncio.run(_serve(desk, listen(config.users_port)))
 

@@ -14,12 +14,9 @@ from policy.formats import messages, segment, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobText
 from policy.site.overview import MOST_BYTES, fleet_for, queue_for
+from policy.site.privacy import SlurmRules
 
 _QUESTION = re.compile(rb"berth/1 (?:(status)|(fleet|queue)|why job=([1-9][0-9]{0,9}))")
-_SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
-
-RARELY = 60.0
-"""Seconds between looks at who may see whose jobs."""
 
 STATUS_FOR = 1.0
 """Seconds for which what berthd said of itself is told on."""
@@ -38,10 +35,6 @@ class SlurmToAsk(Protocol):
 
     def job(self, job_id: int) -> JobText:
         """One job's record."""
-        ...
-
-    def config(self) -> Mapping[str, str]:
-        """Slurm's configuration."""
         ...
 
 
@@ -68,17 +61,16 @@ class Questions:
     def __init__(
         self,
         slurm: SlurmToAsk,
+        rules: SlurmRules,
         status: Callable[[], Mapping[str, str]],
-        own_uid: int,
         overview: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._slurm = slurm
+        self._rules = rules
         self._status = status
         self._overview = overview
-        self._trusted = {0, own_uid}
         self._turns = QuestionBudget()
         self._told: tuple[float, Mapping[str, str]] | None = None
-        self._rules: tuple[float, frozenset[str], int | None] | None = None
 
     def answer(self, uid: int, question: bytes) -> bytes | None:
         """The reply to what a user asks; None for what is no question."""
@@ -92,8 +84,8 @@ class Questions:
             if match[1]:
                 return self._of_berthd(now)
             if match[2]:
-                return self._of_cluster(uid, match[2].decode(), now)
-            return self._of_job(uid, int(match[3]), now)
+                return self._of_cluster(uid, match[2].decode())
+            return self._of_job(uid, int(match[3]))
         except BerthError as problem:
             return refusal(str(problem))
 
@@ -102,9 +94,9 @@ class Questions:
             self._told = now, self._status()
         return wire.encode("status", self._told[1])
 
-    def _of_job(self, uid: int, job_id: int, now: float) -> bytes:
+    def _of_job(self, uid: int, job_id: int) -> bytes:
         job = self._slurm.job(job_id)
-        if not self._may_see(uid, job, now):
+        if not self._rules.visibility().shows("jobs", uid, job.user_id):
             # In the words for a job that is none: that there is one is part of what is private.
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
         values = segment.fields(job.admin_comment)
@@ -114,39 +106,18 @@ class Questions:
             raise FormatError(f"what is known of job {job_id} is too long; scontrol show job {job_id} has it all")
         return reply
 
-    def _of_cluster(self, uid: int, question: str, now: float) -> bytes:
+    def _of_cluster(self, uid: int, question: str) -> bytes:
         """Answers `fleet` and `queue` from the overview; no call to Slurm but for who may see what."""
-        if question == "fleet" and not self._sees("nodes", uid, now):
+        visibility = self._rules.visibility()
+        if question == "fleet" and not visibility.shows("nodes", uid):
             raise BerthError("Slurm hides the nodes from you (PrivateData=nodes); berth queue shows your jobs")
-        visible = None if self._sees("jobs", uid, now) else uid
+        visible = None if visibility.shows("jobs", uid) else uid
         found = self._overview()
         told = fleet_for(found, visible) if question == "fleet" else queue_for(found, uid, visible)
         reply = f"{wire.VERSION} {question}\n{json.dumps(told, separators=(',', ':'))}\n".encode("ascii")
         if len(reply) > MOST_BYTES:
             raise FormatError(f"the answer is longer than {MOST_BYTES} bytes; ask an admin for a part of it")
         return reply
-
-    def _may_see(self, uid: int, job: JobText, now: float) -> bool:
-        return uid == job.user_id or self._sees("jobs", uid, now)
-
-    def _sees(self, kind: str, uid: int, now: float) -> bool:
-        """Tells whether a user may see all `jobs`, or the `nodes`."""
-        if uid in self._trusted:
-            return True
-        hidden, slurm_user = self._private_data(now)
-        return not hidden & {kind, "all"} or uid == slurm_user
-
-    def _private_data(self, now: float) -> tuple[frozenset[str], int | None]:
-        """Returns the words of PrivateData, and Slurm's user; where Slurm does not tell, everything is private."""
-        if self._rules is None or now - self._rules[0] > RARELY:
-            try:
-                config = self._slurm.config()
-            except SlurmError:
-                return (frozenset({"all"}), None) if self._rules is None else self._rules[1:]
-            hidden = frozenset(word.strip().lower() for word in config.get("PrivateData", "all").split(","))
-            user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))
-            self._rules = now, hidden, int(user[1]) if user else None
-        return self._rules[1:]
 
 
 def refusal(text: str) -> bytes:

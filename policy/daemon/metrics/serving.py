@@ -22,6 +22,7 @@ from policy.daemon.processes.beside import run_beside
 from policy.formats.errors import DaemonError
 from policy.site import ask
 from policy.site.config import Config
+from policy.site.privacy import SlurmRules
 from policy.slurm.interface import Gateway
 
 STATUS_FOR = 5.0
@@ -88,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(config: Config, gateway: Gateway, berthd: Path) -> None:
-    server = make_server(config, berthd, Access(gateway.config, config.metrics.token_file))
+    rules = SlurmRules(gateway.config, os.geteuid())
+    server = make_server(config, berthd, Access(rules, config.metrics.token_file))
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not from this thread: `shutdown` waits for the loop that it interrupts here.
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())

@@ -18,8 +18,9 @@ from policy.daemon.metrics.families import PAGES, TABLE, Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import HttpReply, MetricsServer, MetricsSite
 from policy.daemon.passes.cluster_state import ClusterState
-from policy.formats.errors import ConfigError, DaemonError, SlurmError
+from policy.formats.errors import ConfigError, DaemonError
 from policy.site.config import MetricsOptions, load
+from policy.site.privacy import SlurmRules
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 OPEN: Mapping[str, str] = {"PrivateData": "none", "SlurmctldHost[0]": "ctl1(10.0.0.1)"}
@@ -47,7 +48,7 @@ def site(
     sources: Sources | None = None, config: Mapping[str, str] = OPEN, token_file: Path | None = None
 ) -> MetricsSite:
     made = sources or Sources(STATE, STATUS, HookCalls(None))
-    return MetricsSite(Access(lambda: config, token_file), lambda: made, 6828)
+    return MetricsSite(Access(SlurmRules(lambda: config, 0), token_file), lambda: made, 6828)
 
 
 def get(path: str, one: MetricsSite | None = None, **headers: str) -> HttpReply:
@@ -227,35 +228,11 @@ def test_no_token_or_an_empty_one_opens_nothing(tmp_path: Path, content: str | N
         assert reply.status is HTTPStatus.UNAUTHORIZED
 
 
-def test_slurms_rules_are_read_once_a_minute_and_kept_while_it_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now, asked, answers = [0.0], [0], [OPEN]
-    monkeypatch.setattr("policy.daemon.metrics.access.time.monotonic", lambda: now[0])
-
-    def config() -> Mapping[str, str]:
-        asked[0] += 1
-        if not answers:
-            raise SlurmError("slurmctld does not answer")
-        return answers[0]
-
-    access = Access(config, None)
-    for moment in (0.0, 1.0, 59.0):
-        now[0] = moment
-        assert access.refusal("") is None
-    assert asked[0] == 1
-    answers.clear()
-    now[0] = 61.0
-    assert access.refusal("") is None
-    assert asked[0] == 2
-    assert "slurmctld does not answer" in capsys.readouterr().err
-
-
 def test_a_fault_or_an_odd_header_costs_one_reply(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> Sources:
         raise ZeroDivisionError("odd")
 
-    one = MetricsSite(Access(lambda: OPEN, None), broken, 1)
+    one = MetricsSite(Access(SlurmRules(lambda: OPEN, 0), None), broken, 1)
     assert one.get("/metrics/nodes", {}).status is HTTPStatus.INTERNAL_SERVER_ERROR
     assert "ZeroDivisionError('odd')" in capsys.readouterr().err
     for accept in ("application/openmetrics-text; version=x.y", "application/openmetrics-text;version", ";;,,", "\x00"):

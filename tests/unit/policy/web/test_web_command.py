@@ -1,6 +1,7 @@
 """`berth web` from its words to its server: what it listens on, whom it must know, what it knows of the nodes."""
 
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,10 @@ import pytest
 
 from policy.cli.main import main
 from policy.site.config import load
+from policy.slurm.by_command.command import CommandGateway
+from policy.slurm.by_command.recorded import recorded_gateway
 from policy.web import command
+from policy.web.model import WebJob
 from policy.web.server import WebServer
 from tests.unit.policy_world import machine
 from topology import files, scores
@@ -68,6 +72,34 @@ def test_it_tells_its_address_serves_and_ends(
     assert (host, capsys.readouterr().out) == ("127.0.0.1", f"berth web: http://127.0.0.1:{port}/\n")
     assert server.stopped.is_set()
     assert not server.access.must_be_known
+
+
+def test_viewers_and_the_poller_have_a_gateway_each(
+    site: Path, opened: list[WebServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateways: list[CommandGateway] = []
+    asked: list[object] = []
+
+    def gateway(_: str) -> CommandGateway:
+        gateways.append(recorded_gateway(Path(RECORDED.partition(":")[2])))
+        return gateways[-1]
+
+    def config(gateway: CommandGateway) -> dict[str, str]:
+        asked.append(gateway)
+        return {}
+
+    monkeypatch.setattr("policy.slurm.gateways.open_gateway", gateway)
+    monkeypatch.setattr(CommandGateway, "config", config)
+    monkeypatch.setattr(CommandGateway, "job", lambda gateway, _: asked.append(gateway))
+    assert main(["web", "--port", "0"]) == 0
+    source = opened[0].exhibit.source
+    source.visibility()
+    with suppress(AttributeError):
+        source.decision(WebJob("7", "RUNNING", "a", 1, "", "", 1, 0.0))
+
+    # A gateway serves one thread at a time, and the poller's thread reads PrivateData.
+    assert len(gateways) == 2
+    assert set(map(id, asked)) == set(map(id, gateways))
 
 
 def test_other_hosts_are_served_where_viewers_are_known(site: Path, opened: list[WebServer], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from policy.formats import segment
 from policy.formats.errors import DaemonError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.report.rows import COLUMNS
+from policy.site.privacy import SlurmRules
 from policy.web.live import LiveSource
 from policy.web.model import WebNode, WebRoom, WebViewer, seen_by
 from policy.web.simulated import CollectedSource, SimulatedSource
@@ -83,7 +84,8 @@ def job(number: int, user: int, **values: object) -> JobFacts:
 
 
 def live(slurm: StandInSlurm) -> LiveSource:
-    return LiveSource(slurm.overview, slurm, lambda: {"h100": [(0, 1, 450.0)]}, lambda: slurm.at)
+    rules = SlurmRules(slurm.config, os.geteuid())
+    return LiveSource(slurm.overview, slurm, rules, lambda: {"h100": [(0, 1, 450.0)]}, lambda: slurm.at)
 
 
 def test_events_are_what_changed_between_two_readings() -> None:
@@ -129,13 +131,11 @@ def test_a_reading_that_nobody_understands_leaves_the_last_one_and_the_reason() 
     slurm.jobs = [job(1, 1001)]
     source = live(slurm)
     assert source.read()
-    slurm.jobs = [job(1, 1001, nodes=("nobody",))]
-    slurm.config = lambda: {"PrivateData": None}  # type: ignore[method-assign, dict-item]
-    source._rules = None
+    source._overview = lambda: {"at": 1.0, "nodes": [{}], "jobs": []}
     assert not source.read()
     assert "a fault of berth web's own" in source.moment(None).problem
     assert len(source.moment(None).jobs) == 1
-    del slurm.config
+    source._overview = slurm.overview
     slurm.jobs = []
     assert source.read()
     assert not source.moment(None).problem
@@ -150,7 +150,7 @@ def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
     source.read()
     slurm.jobs = [job(1, 11, holds=(1,)), job(2, 12, holds=(6,))]
     source.read()
-    moment, privacy = source.moment(None), source.privacy()
+    moment, privacy = source.moment(None), source.visibility()
 
     own = seen_by(WebViewer(11, "a"), moment, privacy)
     assert [one.id for one in own.jobs] == ["1"]
@@ -162,15 +162,13 @@ def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
         assert seen_by(WebViewer(uid), moment, privacy) == moment
 
 
-def test_private_nodes_leave_no_place_and_nothing_is_public_before_slurm_has_told_its_rules() -> None:
+def test_private_nodes_leave_no_place() -> None:
     slurm = StandInSlurm("nodes")
     source = live(slurm)
-    assert source.privacy().jobs
-    assert source.privacy().nodes
     slurm.jobs = [job(1, 11, holds=(1,), segment={"nodes": "n1", "gpus": "0"})]
     source.read()
 
-    [shown] = seen_by(WebViewer(12), source.moment(None), source.privacy()).jobs
+    [shown] = seen_by(WebViewer(12), source.moment(None), source.visibility()).jobs
     assert (shown.places, shown.segment) == ((), {})
 
 
@@ -191,7 +189,7 @@ def test_room_places_and_waits_are_those_of_the_overview() -> None:
 
 def test_an_old_overview_says_so() -> None:
     slurm = StandInSlurm()
-    source = LiveSource(slurm.overview, slurm, dict, lambda: slurm.at + 90)
+    source = LiveSource(slurm.overview, slurm, SlurmRules(slurm.config, 0), dict, lambda: slurm.at + 90)
 
     assert source.read()
     assert source.moment(None).problem == "berthd's overview is 90 s old; is berthd running?"
