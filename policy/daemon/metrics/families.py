@@ -18,8 +18,8 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from policy.daemon.metrics.hook_calls import HookCalls
-from policy.daemon.passes.cluster_state import ClusterState, Durations
 from policy.site.histogram import Histogram
+from policy.site.metrics_state import ClusterState, Durations
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 PageName = Literal["nodes", "gpus", "fabric", "jobs", "scheduler"]

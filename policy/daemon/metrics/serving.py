@@ -17,11 +17,12 @@ from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import MetricsServer, MetricsSite
-from policy.daemon.passes.cluster_state import ClusterState, path_beside, read
 from policy.daemon.processes.beside import run_beside
 from policy.formats.errors import DaemonError
 from policy.site import ask
 from policy.site.config import Config
+from policy.site.metrics_state import ClusterState, read_metrics
+from policy.site.overview import path_of
 from policy.site.privacy import SlurmRules
 from policy.slurm.interface import Gateway
 
@@ -63,14 +64,14 @@ class Readings:
             return None
         stamp = found.st_ino, found.st_mtime_ns
         if self._state[0] != stamp:
-            self._state = stamp, read(self._state_file)
+            self._state = stamp, read_metrics(self._state_file)
         return self._state[1]
 
 
 def make_server(config: Config, socket: Path, access: Access) -> MetricsServer:
     """Returns the server that berth.conf describes; it listens already."""
     hook = HookCalls(config.hook_log) if config.hook_log is not None else None
-    readings = Readings(socket, path_beside(config.pinned_file), hook)
+    readings = Readings(socket, path_of(socket), hook)
     site = MetricsSite(access, readings.sources, config.metrics.port)
     return MetricsServer(site, config.metrics.address, config.metrics.port, hook.look if hook is not None else None)
 

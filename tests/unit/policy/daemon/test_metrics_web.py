@@ -17,9 +17,9 @@ from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import PAGES, TABLE, Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import HttpReply, MetricsServer, MetricsSite
-from policy.daemon.passes.cluster_state import ClusterState
 from policy.formats.errors import ConfigError, DaemonError
 from policy.site.config import MetricsOptions, load
+from policy.site.metrics_state import ClusterState
 from policy.site.privacy import SlurmRules
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
