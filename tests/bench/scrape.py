@@ -22,9 +22,6 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import PAGES
-from policy.daemon.metrics.serving import make_server
 from policy.daemon.passes.cluster_state import StateMaker
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.overviews import OverviewWriter
@@ -33,6 +30,10 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
+from policy.serve.metrics.endpoints import make_server
+from policy.serve.metrics.families import PAGES
+from policy.serve.status import BerthdStatus
+from policy.site import ask
 from policy.site.config import Config, MetricsOptions
 from policy.site.overview import path_of
 from policy.site.privacy import SlurmRules
@@ -71,7 +72,8 @@ class Measured:
 
     def scrapes(self, count: int) -> tuple[list[float], list[float], int]:
         """Milliseconds of whole scrapes, by the clock and of a processor, and the bytes of a scrape."""
-        server = make_server(self.config, self.socket, Access(SlurmRules(lambda: {"PrivateData": "none"}, 0), None))
+        rules = SlurmRules(lambda: {"PrivateData": "none"}, 0)
+        server = make_server(self.config, rules, BerthdStatus(lambda: ask.status(self.socket)), self.file)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         clock, processor, size = [], [], 0

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import Sources
-from policy.daemon.metrics.hook_calls import HookCalls
-from policy.daemon.metrics.web import MetricsServer, MetricsSite
+from policy.serve.metrics.access import Access
+from policy.serve.metrics.endpoints import MetricsServer, MetricsSite
+from policy.serve.metrics.families import Sources
+from policy.serve.metrics.hook_calls import HookCalls
 from policy.site.metrics_state import read_metrics
 from policy.site.privacy import SlurmRules
 from prolog_epilog.guard.seats import metrics as guard_metrics

@@ -13,13 +13,11 @@ from typing import Any, Protocol
 from policy.formats import messages, segment, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.serve.status import BerthdStatus
 from policy.site.overview import MOST_BYTES, fleet_for, queue_for
 from policy.site.privacy import SlurmRules
 
 _QUESTION = re.compile(rb"berth/1 (?:(status)|(fleet|queue)|why job=([1-9][0-9]{0,9}))")
-
-STATUS_FOR = 1.0
-"""Seconds for which what berthd said of itself is told on."""
 
 BURST, EACH_SECOND = 20.0, 5.0
 """Questions of one user at once, and for long: each costs Slurm the look at a job."""
@@ -62,7 +60,7 @@ class Questions:
         self,
         slurm: SlurmToAsk,
         rules: SlurmRules,
-        status: Callable[[], Mapping[str, str]],
+        status: BerthdStatus,
         overview: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._slurm = slurm
@@ -70,29 +68,22 @@ class Questions:
         self._status = status
         self._overview = overview
         self._turns = QuestionBudget()
-        self._told: tuple[float, Mapping[str, str]] | None = None
 
     def answer(self, uid: int, question: bytes) -> bytes | None:
         """The reply to what a user asks; None for what is no question."""
         match = _QUESTION.fullmatch(question)
         if match is None:
             return None
-        now = time.monotonic()
-        if not self._turns.take(uid, now, DEAR if match[2] else 1.0):
+        if not self._turns.take(uid, time.monotonic(), DEAR if match[2] else 1.0):
             return refusal(f"too many questions of one user; {EACH_SECOND:.0f} a second are answered")
         try:
             if match[1]:
-                return self._of_berthd(now)
+                return wire.encode("status", self._status.told())
             if match[2]:
                 return self._of_cluster(uid, match[2].decode())
             return self._of_job(uid, int(match[3]))
         except BerthError as problem:
             return refusal(str(problem))
-
-    def _of_berthd(self, now: float) -> bytes:
-        if self._told is None or now - self._told[0] > STATUS_FOR:
-            self._told = now, self._status()
-        return wire.encode("status", self._told[1])
 
     def _of_job(self, uid: int, job_id: int) -> bytes:
         job = self._slurm.job(job_id)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from policy.daemon.answer import questions as module
-from policy.daemon.answer.questions import BURST, EACH_SECOND, QuestionBudget, Questions
 from policy.formats import segment, wire
 from policy.formats.errors import DaemonError, SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.serve.questions import answers as module
+from policy.serve.questions.answers import BURST, EACH_SECOND, QuestionBudget, Questions
+from policy.serve.status import BerthdStatus
 from policy.site.privacy import SlurmRules
 
 ALICE, BOB, SLURM = 1001, 1002, 64030
@@ -45,7 +46,7 @@ def questions(
     status: Callable[[], Mapping[str, str]] = dict,
     overview: Callable[[], Mapping[str, Any]] = dict,
 ) -> Questions:
-    return Questions(slurm, SlurmRules(slurm.config, own_uid), status, overview)
+    return Questions(slurm, SlurmRules(slurm.config, own_uid), BerthdStatus(status), overview)
 
 
 def asked(slurm: Slurm, uid: int, text: bytes = b"berth/1 why job=7") -> wire.Message | None:

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from policy.daemon.metrics.hook_calls import HookCalls
+from policy.serve.metrics.hook_calls import HookCalls
 from policy.site.histogram import Histogram
 from policy.site.metrics_state import ClusterState, Durations
 

@@ -13,15 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any, cast
 
 from prometheus_client import exposition
 
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import PAGES, MetricsPage, PageName, Sources
 from policy.formats.errors import DaemonError
+from policy.serve.metrics.access import Access
+from policy.serve.metrics.families import PAGES, MetricsPage, PageName, Sources
+from policy.serve.metrics.hook_calls import HookCalls
+from policy.serve.metrics.readings import Readings
+from policy.serve.status import BerthdStatus
 from policy.site import log
+from policy.site.config import Config
 from policy.site.http_server import BoundedServer
+from policy.site.privacy import SlurmRules
 
 FRESH = 30_000
 """Milliseconds up to which a reading is fresh; jobs are placed by none that is older."""
@@ -159,6 +165,14 @@ class MetricsServer(BoundedServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing: a reader that hangs up is no news."""
+
+
+def make_server(config: Config, rules: SlurmRules, status: BerthdStatus, state_file: Path) -> MetricsServer:
+    """Returns the server that berth.conf describes; it listens already."""
+    hook = HookCalls(config.hook_log) if config.hook_log is not None else None
+    options, readings = config.metrics, Readings(status, state_file, hook)
+    site = MetricsSite(Access(rules, options.token_file), readings.sources, options.port)
+    return MetricsServer(site, options.address, options.port, hook.look if hook is not None else None)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.daemon.metrics import hook_calls
-from policy.daemon.metrics.hook_calls import OUTCOMES, HookCalls
+from policy.serve.metrics import hook_calls
+from policy.serve.metrics.hook_calls import OUTCOMES, HookCalls
 from policy.site.histogram import Histogram
 
 ROOT = Path(__file__).parents[4]

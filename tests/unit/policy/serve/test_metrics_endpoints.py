@@ -13,11 +13,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import PAGES, TABLE, Sources
-from policy.daemon.metrics.hook_calls import HookCalls
-from policy.daemon.metrics.web import HttpReply, MetricsServer, MetricsSite
 from policy.formats.errors import ConfigError, DaemonError
+from policy.serve.metrics.access import Access
+from policy.serve.metrics.endpoints import HttpReply, MetricsServer, MetricsSite
+from policy.serve.metrics.families import PAGES, TABLE, Sources
+from policy.serve.metrics.hook_calls import HookCalls
 from policy.site.config import MetricsOptions, load
 from policy.site.metrics_state import ClusterState
 from policy.site.privacy import SlurmRules

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from policy.daemon.answer import desk as module
-from policy.daemon.answer.desk import Desk
 from policy.daemon.processes.child import Child
 from policy.formats import wire
 from policy.formats.errors import ConfigError
+from policy.serve.questions import desk as module
+from policy.serve.questions.desk import Desk
 from policy.site.config import load
 from policy.site.munge import Munge
 from tests.fakes import munge
@@ -188,7 +188,7 @@ def conf(tmp_path: Path) -> Path:
 def child(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(munge.library().parent))
     monkeypatch.setenv("BERTH_CONF", str(conf))
-    command = [sys.executable, "-m", "policy.daemon.answer.desk", "--config", str(conf)]
+    command = [sys.executable, "-m", "policy.serve.main", "--config", str(conf)]
     command += ["--gateway", f"recorded:{conf.parent / 'recording'}", "--socket", str(conf.parent / "no.sock")]
     made = Child("desk", command)
     made.tend(0.0)

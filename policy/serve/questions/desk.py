@@ -1,29 +1,18 @@
 """The TCP port for users' commands: one question and one reply a connection; munge says who asks.
 
-A process of its own, so that whatever users do, neither the answers to job_submit nor the plan wait for it. One thread
-serves the sockets; another asks munged and Slurm, one question after the other.
+One thread serves the sockets; another asks munged and Slurm, one question after the other.
 """
 
 import asyncio
-import os
 import re
-import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from policy.daemon.answer.questions import Questions, refusal
-from policy.daemon.processes.beside import run_beside
-from policy.site import ask, log
-from policy.site.config import Config
-from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
-from policy.site.overview import OverviewFile, path_of
-from policy.site.ports import listen
-from policy.site.privacy import SlurmRules
-from policy.slurm.interface import Gateway
+from policy.serve.questions.answers import refusal
+from policy.site import log
+from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 
 _REQUEST_BYTES = 1_024
 """A credential takes some 250."""
@@ -136,29 +125,3 @@ class Desk:
             self._said = {said: until for said, until in self._said.items() if until > now}
             self._said[text] = now + _SAY_EVERY
             log.error(text, 627)
-
-
-async def _serve(desk: Desk, listener: socket.socket) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    # berthd holds the other end: when it is gone, so is the reader's end of the file.
-    loop.add_reader(sys.stdin.fileno(), stop.set)
-    await desk.serve(listener, stop)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Answers users until berthd ends."""
-    return run_beside("berthd-desk", arguments, _answer_users)
-
-
-def _answer_users(config: Config, gateway: Gateway, berthd: Path) -> None:
-    rules = SlurmRules(gateway.config, os.geteuid())
-    questions = Questions(gateway, rules, lambda: ask.status(berthd), OverviewFile(path_of(berthd)).read)
-    desk = Desk(questions.answer, Munge(config.munge_socket).decode)
-    asyncio.run(_serve(desk, listen(config.users_port)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
