@@ -30,15 +30,15 @@ from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats import wire
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.serve.web.access import WebAccess
+from policy.serve.web.live import LiveSource
+from policy.serve.web.server import poll
 from policy.site.overview import OverviewFile
 from policy.site.priority import give_way
 from policy.site.privacy import SlurmRules
-from policy.web.access import WebAccess
-from policy.web.live import LiveSource
-from policy.web.server import poll
 from tests.bench.scrape import Measured
 from tests.bench.table import Figure, at_most, report
-from tests.unit.policy.web.web_world import served
+from tests.unit.policy.serve.web.web_world import served
 from tests.unit.policy_world import submit
 
 NODES, TURN, EVERY = 1_024, 10.0, 0.02

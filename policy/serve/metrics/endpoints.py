@@ -7,8 +7,6 @@
 * `/metrics/PAGE` shows metrics; a standby sends the reader to the first SlurmctldHost.
 """
 
-import ipaddress
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,7 +16,7 @@ from typing import Any, cast
 
 from prometheus_client import exposition
 
-from policy.formats.errors import DaemonError
+from policy.serve.http_server import BoundedServer
 from policy.serve.metrics.access import Access
 from policy.serve.metrics.families import PAGES, MetricsPage, PageName, Sources
 from policy.serve.metrics.hook_calls import HookCalls
@@ -26,7 +24,6 @@ from policy.serve.metrics.readings import Readings
 from policy.serve.status import BerthdStatus
 from policy.site import log
 from policy.site.config import Config
-from policy.site.http_server import BoundedServer
 from policy.site.privacy import SlurmRules
 
 FRESH = 30_000
@@ -149,22 +146,15 @@ class MetricsServer(BoundedServer):
 
     def __init__(self, site: MetricsSite, address: str, port: int, each_turn: Callable[[], None] | None = None) -> None:
         """`each_turn` is called twice a second."""
-        self.address_family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
         self.site = site
         self._each_turn = each_turn
-        try:
-            super().__init__((address, port), _Handler)
-        except OSError as problem:
-            raise DaemonError(f"cannot serve metrics on {address} port {port}: {problem.strerror}") from None
+        super().__init__((address, port), _Handler)
 
     def service_actions(self) -> None:
         """Cuts connections that last too long, and takes the caller's turn."""
         super().service_actions()
         if self._each_turn is not None:
             self._each_turn()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: a reader that hangs up is no news."""
 
 
 def make_server(config: Config, rules: SlurmRules, status: BerthdStatus, state_file: Path) -> MetricsServer:

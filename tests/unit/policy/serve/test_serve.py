@@ -29,7 +29,7 @@ def test_a_port_that_is_taken_costs_its_listener_alone(tmp_path: Path, capfd: py
             def told() -> str:
                 nonlocal said
                 said += capfd.readouterr().err
-                return said if "cannot serve metrics" in said else ""
+                return said if "cannot listen on" in said else ""
 
             assert f"127.0.0.1 port {port}: Address already in use" in until("the log to say so", told)
             assert made.ask()

@@ -10,18 +10,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.formats.errors import BerthError, ConfigError, UsageError
+from policy.formats.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from policy.serve.web.access import WebAccess
+    from policy.serve.web.live import LiveSource
+    from policy.serve.web.model import WebRoom
+    from policy.serve.web.server import WebServer
+    from policy.serve.web.simulated import SimulatedSource
     from policy.site.config import Config
     from policy.site.munge import Credential
-    from policy.web.access import WebAccess
-    from policy.web.live import LiveSource
-    from policy.web.model import WebRoom
-    from policy.web.server import WebServer
-    from policy.web.simulated import SimulatedSource
 
 __all__ = ["register"]
 
@@ -60,7 +60,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(options: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
-    from policy.web.server import Exhibit, poll  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.serve.web.server import Exhibit, poll  # noqa: PLC0415 - keeps `berth --help` fast
 
     if options.every < _LEAST:
         raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for Slurm")
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _recorded(options: argparse.Namespace) -> SimulatedSource:
+    from policy.serve.web.simulated import CollectedSource, SimulatedSource  # noqa: PLC0415
     from policy.site.config import config_path, load  # noqa: PLC0415
-    from policy.web.simulated import CollectedSource, SimulatedSource  # noqa: PLC0415
 
     if options.from_simulation:
         if options.from_collect or options.day:
@@ -113,20 +113,15 @@ def _recorded(options: argparse.Namespace) -> SimulatedSource:
 
 
 def _server(options: argparse.Namespace, exhibit: object, access: WebAccess) -> WebServer:
-    from policy.web.server import Exhibit, WebServer  # noqa: PLC0415
+    from policy.serve.web.server import Exhibit, WebServer  # noqa: PLC0415
 
     assert isinstance(exhibit, Exhibit)  # noqa: S101 - narrows the type
-    try:
-        return WebServer((options.bind, options.port), exhibit, access, frozenset(options.host_name), options.embed_in)
-    except (OSError, OverflowError) as problem:
-        raise BerthError(
-            f"cannot listen on {options.bind} port {options.port}: {problem}; choose another --port"
-        ) from None
+    return WebServer((options.bind, options.port), exhibit, access, frozenset(options.host_name), options.embed_in)
 
 
 def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
+    from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
     from policy.site.munge import Munge  # noqa: PLC0415
-    from policy.web.access import WebAccess, read_tokens  # noqa: PLC0415
 
     try:
         loopback = ipaddress.ip_address(options.bind).is_loopback
@@ -154,10 +149,10 @@ def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Cre
 
 
 def _live(options: argparse.Namespace, config: Config) -> LiveSource:
+    from policy.serve.web.live import LiveSource  # noqa: PLC0415
     from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
     from policy.site.privacy import SlurmRules  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
-    from policy.web.live import LiveSource  # noqa: PLC0415
 
     name = config.gateway if options.gateway == "auto" else options.gateway
     # Two gateways, as each serves one thread at a time.
@@ -168,9 +163,9 @@ def _live(options: argparse.Namespace, config: Config) -> LiveSource:
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:
     """Returns the nodes as the topology files and the score table describe them."""
+    from policy.serve.web.model import WebNode, WebRoom  # noqa: PLC0415
     from policy.site.config import fabric_file  # noqa: PLC0415
     from policy.site.log import error  # noqa: PLC0415
-    from policy.web.model import WebNode, WebRoom  # noqa: PLC0415
     from topology import scores  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.fabric import Fabric  # noqa: PLC0415

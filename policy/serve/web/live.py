@@ -9,9 +9,7 @@ from typing import Any, Protocol
 from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobText
-from policy.site.overview import user_of
-from policy.site.privacy import SlurmRules, Visibility
-from policy.web.model import (
+from policy.serve.web.model import (
     MOST_EVENTS,
     WebEvent,
     WebJob,
@@ -20,6 +18,8 @@ from policy.web.model import (
     WebRoom,
     changes,
 )
+from policy.site.overview import user_of
+from policy.site.privacy import SlurmRules, Visibility
 
 OLD = 60.0
 """Age in seconds from which on an overview is called old."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.web.simulated import SimulatedSource
-from tests.unit.policy.web.web_world import BROWSER, HOSTILE, served, simulated_day
+from policy.serve.web.simulated import SimulatedSource
+from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
 
 
 @pytest.mark.slow

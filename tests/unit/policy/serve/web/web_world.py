@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from policy.placement.berth import BerthPolicy
+from policy.serve.web.access import WebAccess
+from policy.serve.web.model import WebSource
+from policy.serve.web.server import Exhibit, WebServer
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
 from policy.simulate.report.history import write_history
 from policy.simulate.slurm.settings import Delays, SlurmSettings
 from policy.simulate.world import Layout, build
-from policy.web.access import WebAccess
-from policy.web.model import WebSource
-from policy.web.server import Exhibit, WebServer
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "<img src=x onerror=alert(1)>"

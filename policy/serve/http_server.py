@@ -7,12 +7,15 @@ whole within milliseconds, so slow ones are cut first there as well.
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections import Counter
 from http.server import ThreadingHTTPServer
 from math import inf
 from typing import Any
+
+from policy.formats.errors import DaemonError
 
 
 class BoundedServer(ThreadingHTTPServer):
@@ -27,7 +30,12 @@ class BoundedServer(ThreadingHTTPServer):
         self._open: dict[Any, tuple[float, str]] = {}
         """When the request began, and the peer."""
         self._lock = threading.Lock()
-        super().__init__(address, handler)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        try:
+            super().__init__(address, handler)
+        except (OSError, OverflowError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else problem
+            raise DaemonError(f"cannot listen on {address[0]} port {address[1]}: {why}; choose another port") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a connection; beyond the bound another one makes room for it."""
@@ -55,6 +63,11 @@ class BoundedServer(ThreadingHTTPServer):
         with self._lock:
             for late in [one for one, (since, _) in self._open.items() if time.monotonic() - since > self.lives_for]:
                 self._cut(late)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Leaves readers alone who hang up; every other fault is reported."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def _cut(self, request: Any) -> None:
         del self._open[request]

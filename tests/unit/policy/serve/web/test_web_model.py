@@ -14,12 +14,12 @@ from policy.formats import segment
 from policy.formats.errors import DaemonError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.report.rows import COLUMNS
+from policy.serve.web.live import LiveSource
+from policy.serve.web.model import WebNode, WebRoom, WebViewer, seen_by
+from policy.serve.web.simulated import CollectedSource, SimulatedSource
 from policy.site.privacy import SlurmRules
-from policy.web.live import LiveSource
-from policy.web.model import WebNode, WebRoom, WebViewer, seen_by
-from policy.web.simulated import CollectedSource, SimulatedSource
 from tests.unit.policy.report.collected import line
-from tests.unit.policy.web.web_world import simulated_day
+from tests.unit.policy.serve.web.web_world import simulated_day
 from tests.unit.policy_world import fleet, node
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
+from policy.serve.web import command
+from policy.serve.web.model import WebJob
+from policy.serve.web.server import WebServer
 from policy.site.config import load
 from policy.slurm.by_command.command import CommandGateway
 from policy.slurm.by_command.recorded import recorded_gateway
-from policy.web import command
-from policy.web.model import WebJob
-from policy.web.server import WebServer
 from tests.unit.policy_world import machine
 from topology import files, scores
 from topology.scores import Score
 
-RECORDED = f"recorded:{Path(__file__).parents[2]}/data/slurm-26.05"
+RECORDED = f"recorded:{Path(__file__).parents[3]}/data/slurm-26.05"
 LEAVES = "SwitchName=leaf1 Nodes=n1\nSwitchName=leaf2 Nodes=n2\nSwitchName=pod Switches=leaf[1-2]\n"
 
 

@@ -16,15 +16,15 @@ import pytest
 
 from policy.cli.main import main
 from policy.formats.errors import ConfigError
+from policy.serve.web import server as module
+from policy.serve.web.access import MUNGE_TEXT, WebAccess, read_tokens
+from policy.serve.web.model import WebMoment, WebViewer
+from policy.serve.web.server import Exhibit, poll
+from policy.serve.web.simulated import SimulatedSource
 from policy.site.munge import Credential
-from policy.web import server as module
-from policy.web.access import MUNGE_TEXT, WebAccess, read_tokens
-from policy.web.model import WebMoment, WebViewer
-from policy.web.server import Exhibit, poll
-from policy.web.simulated import SimulatedSource
 from tests.unit.policy.daemon.test_notices import raise_file_limit
-from tests.unit.policy.web.test_web_model import StandInSlurm, job, live
-from tests.unit.policy.web.web_world import asked, served, simulated_day, told
+from tests.unit.policy.serve.web.test_web_model import StandInSlurm, job, live
+from tests.unit.policy.serve.web.web_world import asked, served, simulated_day, told
 
 ME = getpass.getuser()
 
@@ -226,7 +226,7 @@ def test_a_file_of_tokens_is_its_owners_alone(tmp_path: Path) -> None:
         (["--embed-in", "x; script-src *"], "--embed-in is one origin"),
         (["--from-simulation", "/none/day.json"], "cannot read /none/day.json"),
         (
-            ["--bind", "192.0.2.1", "--gateway", f"recorded:{Path(__file__).parents[2]}/data/slurm-26.05"],
+            ["--bind", "192.0.2.1", "--gateway", f"recorded:{Path(__file__).parents[3]}/data/slurm-26.05"],
             "viewers have to be known",
         ),
     ],

@@ -10,8 +10,8 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from policy.formats.errors import ConfigError
+from policy.serve.web.model import WebViewer
 from policy.site.munge import Credential
-from policy.web.model import WebViewer
 
 COOKIE = "berth_token"
 MUNGE_TEXT = b"berth-web/1"

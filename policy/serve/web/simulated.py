@@ -11,9 +11,7 @@ from typing import Any
 from policy.formats.errors import FormatError
 from policy.report import rows
 from policy.report.past_days import past_days
-from policy.site.privacy import Visibility
-from policy.slurm.accounting import opened
-from policy.web.model import (
+from policy.serve.web.model import (
     MOST_EVENTS,
     SCHEMA_VERSION,
     WebEvent,
@@ -23,6 +21,8 @@ from policy.web.model import (
     WebRoom,
     places_of,
 )
+from policy.site.privacy import Visibility
+from policy.slurm.accounting import opened
 
 
 class SimulatedSource:

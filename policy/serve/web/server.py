@@ -7,7 +7,6 @@ waits for each viewer, however slow he is.
 import contextlib
 import gzip
 import json
-import socket
 import threading
 import time
 from collections import OrderedDict
@@ -21,9 +20,9 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from policy.plan.answer.explain import rows
-from policy.site.http_server import BoundedServer
-from policy.web.access import COOKIE, NoAccessError, WebAccess
-from policy.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, WebViewer, seen_by
+from policy.serve.http_server import BoundedServer
+from policy.serve.web.access import COOKIE, NoAccessError, WebAccess
+from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, WebViewer, seen_by
 
 MOST_VIEWERS = 200
 """Open event streams; whoever comes later is told so, and may still load the page."""
@@ -295,7 +294,6 @@ class WebServer(BoundedServer):
 
     most_connections = 512
     lives_for = PATIENCE
-    allow_reuse_address = True
     request_queue_size = 128
 
     def __init__(
@@ -307,16 +305,14 @@ class WebServer(BoundedServer):
         embed_in: str = "",
         patience: float = PATIENCE,
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.exhibit, self.access, self.patience = exhibit, access, patience
         self.stopped = threading.Event()
         self.policy = (
             f"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self' {embed_in}".strip()
         )
         self._names = frozenset({"localhost", "127.0.0.1", "[::1]", address[0].lower(), *map(str.lower, names)})
-        self._files = {
-            name: _packed(files("policy.web").joinpath("static", name).read_bytes()) for name, _ in _FILES.values()
-        }
+        folder = files("policy.serve.web") / "static"
+        self._files = {name: _packed((folder / name).read_bytes()) for name, _ in _FILES.values()}
         super().__init__(address, partial(WebHandler))
 
     def is_our_name(self, host: str) -> bool:
@@ -327,13 +323,6 @@ class WebServer(BoundedServer):
     def file(self, name: str) -> tuple[bytes, bytes]:
         """Returns a file of the page, plain and compressed."""
         return self._files[name]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leaves viewers alone who hang up; every other fault is reported."""
-        import sys  # noqa: PLC0415 - only here
-
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
 
     def stop(self) -> None:
         """Ends the server and all event streams."""
