@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -27,6 +28,8 @@ from policy.slurm.interface import Gateway
 
 AGAIN_AFTER = 30.0
 """Seconds until a listener that failed is opened again."""
+MOST_FILES = 4_096
+"""Open files; all connections that the listeners' bounds admit are some 1,100."""
 
 
 class ReadOnlyProcess:
@@ -42,8 +45,12 @@ class ReadOnlyProcess:
 
     def start(self) -> None:
         """Starts the listeners that berth.conf switches on; they end with the process."""
-        wanted = [(self._metrics, self._config.metrics.enabled), (self._questions, bool(self._config.users_hosts))]
-        for serve, is_wanted in wanted:
+        config = self._config
+        for serve, is_wanted in (
+            (self._metrics, config.metrics.enabled),
+            (self._questions, bool(config.users_hosts)),
+            (self._page, config.web_options is not None),
+        ):
             if is_wanted:
                 threading.Thread(target=_keep, args=(serve,), daemon=True).start()
 
@@ -65,6 +72,11 @@ class ReadOnlyProcess:
         with listen(self._config.users_port) as listener:
             asyncio.run(desk.serve(listener, asyncio.Event()))
 
+    def _page(self) -> None:
+        from policy.serve.web.command import serve_page  # noqa: PLC0415
+
+        serve_page(self._config, self._state_file, self._gateway(), self._rules)
+
 
 def _keep(serve: Callable[[], None]) -> None:
     while True:
@@ -77,6 +89,14 @@ def _keep(serve: Callable[[], None]) -> None:
         time.sleep(AGAIN_AFTER)
 
 
+def _leave_room() -> None:
+    """Makes this process the first to end where berthd's memory is used up, and lets all its listeners be full."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(MOST_FILES, hard), hard))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until berthd ends."""
     parser = argparse.ArgumentParser(prog="berthd-serve")
@@ -87,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     give_way()
+    _leave_room()
     try:
         config = load(options.config)
         name = config.gateway if options.gateway == "auto" else options.gateway

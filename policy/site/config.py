@@ -53,6 +53,7 @@ _BERTHD = {
 _NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
 _USERS = {"hosts": str, "port": int}
 _METRICS = {"enabled": bool, "address": str, "port": int, "token_file": str, "job_info": bool}
+_WEB = {"enabled": bool, "options": str}
 _SHARING = {
     "multi_user": bool,
     "way": str,
@@ -91,7 +92,7 @@ _PREFLIGHT = {
     "tier": str,
     "fail": str,
 }
-_TABLES = ("hook", "berthd", "notice", "users", "metrics", "sharing", "moving", "preflight", "node", "guard")
+_TABLES = ("hook", "berthd", "notice", "users", "metrics", "web", "sharing", "moving", "preflight", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
 NOTICE_PORT, USERS_PORT, METRICS_PORT = 6826, 6827, 6828
 MOST_GRACE = 45
@@ -163,6 +164,8 @@ class Config:
     """Hosts on which users' commands find berthd; none: they do without."""
     users_port: int = USERS_PORT
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    web_options: str | None = None
+    """The options of `berth web` with which berthd serves the page; None: it serves none."""
     hook_log: Path | None = None
     """The plugin's file of one line for each call; None: it writes none."""
     preflight_partition: str = ""
@@ -210,6 +213,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     notice = _checked(path, tables, "notice", _NOTICE)
     notice_port = _port(path, notice, "notice", NOTICE_PORT)
     users = _checked(path, tables, "users", _USERS)
+    web = _checked(path, tables, "web", _WEB)
     defaults = Config()
     fabric = berthd.get("fabric", defaults.fabric)
     sharing = _sharing(path, _checked(path, tables, "sharing", _SHARING))
@@ -243,6 +247,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),
         users_port=_port(path, users, "users", USERS_PORT),
         metrics=_metrics(path, _checked(path, tables, "metrics", _METRICS)),
+        web_options=web.get("options", "") if web.get("enabled") else None,
         hook_log=Path(hook["hook_log"]) if hook.get("hook_log") else None,
         preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
         preflight_partition=tables.get("preflight", {}).get("partition", ""),

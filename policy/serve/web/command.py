@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import shlex
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from policy.formats.errors import ConfigError, UsageError
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from policy.serve.web.access import WebAccess
-    from policy.serve.web.live import LiveSource
     from policy.serve.web.model import WebRoom
     from policy.serve.web.server import WebServer
     from policy.serve.web.simulated import SimulatedSource
     from policy.site.config import Config
     from policy.site.munge import Credential
+    from policy.site.privacy import SlurmRules
+    from policy.slurm.interface import Gateway
 
 __all__ = ["register"]
 
@@ -35,6 +37,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--from-simulation", type=Path, metavar="FILE", help="show a run of simulate --history instead")
     parser.add_argument("--from-collect", type=Path, metavar="FILE", help="show past days, of a file of berth collect")
     parser.add_argument("--day", metavar="DATE", help="with --from-collect: this day alone, such as 2026-11-20")
+    parser.add_argument("--gateway", default="auto", metavar="NAME", help="as berthd's (default: of berth.conf)")
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that berth.conf may name too."""
     parser.add_argument(
         "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
     )
@@ -43,7 +52,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
     )
     parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
-    parser.add_argument("--gateway", default="auto", metavar="NAME", help="as berthd's (default: of berth.conf)")
     parser.add_argument(
         "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
     )
@@ -55,42 +63,81 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
-    from policy.serve.web.server import Exhibit, poll  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.serve.web.server import Exhibit  # noqa: PLC0415 - keeps `berth --help` fast
 
+    _check(options)
+    if options.from_simulation or options.from_collect:
+        known = _access(options, "", is_simulated=bool(options.from_simulation))
+        _serve(_server(options, Exhibit(_recorded(options)), known))
+        return 0
+    if options.day:
+        raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
+    from policy.site.config import config_path, load  # noqa: PLC0415
+    from policy.site.overview import path_of  # noqa: PLC0415
+    from policy.site.priority import give_way  # noqa: PLC0415
+    from policy.site.privacy import SlurmRules  # noqa: PLC0415
+    from policy.slurm.gateways import open_gateway  # noqa: PLC0415
+
+    give_way()
+    config = load(config_path())
+    name = config.gateway if options.gateway == "auto" else options.gateway
+    # Two gateways, as each serves one thread at a time.
+    rules = SlurmRules(open_gateway(name).config, os.geteuid())
+    _serve_live(options, config, path_of(config.socket), open_gateway(name), rules)
+    return 0
+
+
+def serve_page(config: Config, state_file: Path, gateway: Gateway, rules: SlurmRules) -> None:
+    """Serves the cluster as it is, with the options that berth.conf names."""
+    parser = _OptionsParser(prog="[web] options", add_help=False)
+    _add_options(parser)
+    try:
+        options = parser.parse_args(shlex.split(config.web_options or ""))
+    except ValueError as problem:
+        raise ConfigError(f"[web] options of berth.conf: {problem}") from None
+    _check(options)
+    _serve_live(options, config, state_file, gateway, rules)
+
+
+class _OptionsParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"[web] options of berth.conf: {message}")
+
+
+def _check(options: argparse.Namespace) -> None:
     if options.every < _LEAST:
         raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for Slurm")
     if set(options.embed_in) & set(" ;,'\n"):
         raise UsageError("--embed-in is one origin, such as https://ondemand.site")
-    stop = threading.Event()
-    if options.from_simulation or options.from_collect:
-        server = _server(options, Exhibit(_recorded(options)), _access(options, ""))
-    elif options.day:
-        raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
-    else:
-        from policy.site.config import config_path, load  # noqa: PLC0415
-        from policy.site.priority import give_way  # noqa: PLC0415
 
-        give_way()
-        config = load(config_path())
-        source = _live(options, config)
-        exhibit = Exhibit(source)
-        server = _server(options, exhibit, _access(options, config.munge_socket))
-        threading.Thread(target=poll, args=(exhibit, source, options.every, stop), daemon=True).start()
+
+def _serve_live(
+    options: argparse.Namespace, config: Config, state_file: Path, gateway: Gateway, rules: SlurmRules
+) -> None:
+    from policy.serve.web.live import LiveSource  # noqa: PLC0415
+    from policy.serve.web.server import Exhibit, poll  # noqa: PLC0415
+    from policy.site.overview import OverviewFile  # noqa: PLC0415
+
+    source = LiveSource(OverviewFile(state_file).read, gateway, rules, lambda: _known(config, ()).links)
+    exhibit = Exhibit(source)
+    server = _server(options, exhibit, _access(options, config.munge_socket))
+    threading.Thread(target=poll, args=(exhibit, source, options.every, server.stopped), daemon=True).start()
+    _serve(server)
+
+
+def _serve(server: WebServer) -> None:
     host, port = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else str(host)
     print(f"berth web: http://{shown}:{port}/", flush=True)
     try:
         server.serve_forever()
     finally:
-        stop.set()
         server.stopped.set()
         server.server_close()
-    return 0
 
 
 def _recorded(options: argparse.Namespace) -> SimulatedSource:
@@ -119,7 +166,7 @@ def _server(options: argparse.Namespace, exhibit: object, access: WebAccess) -> 
     return WebServer((options.bind, options.port), exhibit, access, frozenset(options.host_name), options.embed_in)
 
 
-def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
+def _access(options: argparse.Namespace, munge_socket: str, *, is_simulated: bool = False) -> WebAccess:
     from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
     from policy.site.munge import Munge  # noqa: PLC0415
 
@@ -129,7 +176,7 @@ def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
     except ValueError as problem:
         raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
     tokens = read_tokens(options.tokens) if options.tokens else {}
-    known = not (loopback or options.from_simulation)
+    known = not (loopback or is_simulated)
     if known and not (proxies or tokens or options.munge):
         raise ConfigError(
             "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
@@ -146,19 +193,6 @@ def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Cre
             return call(value)
 
     return locked
-
-
-def _live(options: argparse.Namespace, config: Config) -> LiveSource:
-    from policy.serve.web.live import LiveSource  # noqa: PLC0415
-    from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
-    from policy.site.privacy import SlurmRules  # noqa: PLC0415
-    from policy.slurm.gateways import open_gateway  # noqa: PLC0415
-
-    name = config.gateway if options.gateway == "auto" else options.gateway
-    # Two gateways, as each serves one thread at a time.
-    rules = SlurmRules(open_gateway(name).config, os.geteuid())
-    overview = OverviewFile(path_of(config.socket))
-    return LiveSource(overview.read, open_gateway(name), rules, lambda: _known(config, ()).links)
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

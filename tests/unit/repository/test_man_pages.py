@@ -97,6 +97,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "notice": config._NOTICE,
     "users": config._USERS,
     "metrics": config._METRICS,
+    "web": config._WEB,
     "sharing": config._SHARING,
     "moving": config._MOVING,
     "preflight": config._PREFLIGHT,
