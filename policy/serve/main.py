@@ -40,6 +40,7 @@ class ReadOnlyProcess:
         self._config = config
         self._gateway = gateway
         self._state_file = path_of(berthd)
+        self._overview = OverviewFile(self._state_file)
         self._rules = SlurmRules(gateway().config, os.geteuid())
         self._status = BerthdStatus(lambda: ask.status(berthd))
 
@@ -67,7 +68,7 @@ class ReadOnlyProcess:
         from policy.site.munge import Munge  # noqa: PLC0415
         from policy.site.ports import listen  # noqa: PLC0415
 
-        questions = Questions(self._gateway(), self._rules, self._status, OverviewFile(self._state_file).read)
+        questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)
         desk = Desk(questions.answer, Munge(self._config.munge_socket).decode)
         with listen(self._config.users_port) as listener:
             asyncio.run(desk.serve(listener, asyncio.Event()))
@@ -75,7 +76,7 @@ class ReadOnlyProcess:
     def _page(self) -> None:
         from policy.serve.web.command import serve_page  # noqa: PLC0415
 
-        serve_page(self._config, self._state_file, self._gateway(), self._rules)
+        serve_page(self._config, self._overview, self._gateway(), self._rules)
 
 
 def _keep(serve: Callable[[], None]) -> None:

@@ -54,7 +54,8 @@ class OverviewFile:
                 read = json.loads(self._path.read_bytes())
                 if not isinstance(read, dict) or read.get("schema_version") != SCHEMA_VERSION:
                     raise DaemonError(f"{self._path} is of another release; install all of Berth from one")
-                self._key, self._read = key, read
+                # The key last: another thread may read too.
+                self._read, self._key = read, key
         except PermissionError:
             raise DaemonError(
                 f"{self._path} is for Slurm's user and root; ask an admin to let berthd answer users ([users] hosts)"

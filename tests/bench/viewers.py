@@ -46,23 +46,18 @@ READ_EVERY = 5.0
 """Seconds between readings, as `berth web` has them."""
 
 
-class NoSlurm:
-    """Slurm without decisions."""
-
-    def job(self, job_id: int) -> JobText:
-        """Knows no job: no viewer opens one here."""
-        raise SlurmError(f"there is no job {job_id}")
+def no_job(job_id: int) -> JobText:
+    """Knows no job: no viewer opens one here."""
+    raise SlurmError(f"there is no job {job_id}")
 
 
 def serve(overview: str) -> None:
     """Serves the page of an overview until standard input ends."""
     give_way()
-    source = LiveSource(
-        OverviewFile(Path(overview)).read, NoSlurm(), SlurmRules(lambda: {"PrivateData": "none"}, 0), dict
-    )
+    source = LiveSource(OverviewFile(Path(overview)).read, no_job, SlurmRules(lambda: {"PrivateData": "none"}, 0), dict)
     with served(source, WebAccess(), patience=1.0) as server:
         stop = threading.Event()
-        threading.Thread(target=poll, args=(server.exhibit, source, READ_EVERY, stop), daemon=True).start()
+        threading.Thread(target=poll, args=(server.exhibit, source.read, READ_EVERY, stop), daemon=True).start()
         print(server.server_address[1], flush=True)
         sys.stdin.read()
         stop.set()

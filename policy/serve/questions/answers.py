@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from policy.formats import messages, segment, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
@@ -26,14 +26,6 @@ DEAR = 2.0
 """Number of questions that `fleet` and `queue` count as: on a large cluster each takes some 50 ms."""
 
 _MOST_USERS = 4_096
-
-
-class SlurmToAsk(Protocol):
-    """The part of a gateway that answers need."""
-
-    def job(self, job_id: int) -> JobText:
-        """One job's record."""
-        ...
 
 
 class QuestionBudget:
@@ -58,12 +50,12 @@ class Questions:
 
     def __init__(
         self,
-        slurm: SlurmToAsk,
+        slurms_job: Callable[[int], JobText],
         rules: SlurmRules,
         status: BerthdStatus,
         overview: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._slurm = slurm
+        self._slurms_job = slurms_job
         self._rules = rules
         self._status = status
         self._overview = overview
@@ -86,7 +78,7 @@ class Questions:
             return refusal(str(problem))
 
     def _of_job(self, uid: int, job_id: int) -> bytes:
-        job = self._slurm.job(job_id)
+        job = self._slurms_job(job_id)
         if not self._rules.visibility().shows("jobs", uid, job.user_id):
             # In the words for a job that is none: that there is one is part of what is private.
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")

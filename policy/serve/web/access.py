@@ -3,6 +3,7 @@
 import hmac
 import pwd
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
@@ -33,8 +34,9 @@ class WebAccess:
     tokens: Mapping[str, str] = field(default_factory=dict)
     """User names by token."""
     decode: Callable[[bytes], Credential] | None = None
-    """Decodes munge credentials; None: none are taken."""
+    """Decodes munge credentials, for one thread at a time; None: none are taken."""
     must_be_known: bool = False
+    _decodes: threading.Lock = field(default_factory=threading.Lock)
 
     def viewer(self, peer: str, headers: "Message[str, str]") -> WebViewer:
         """Returns who looks; a `NoAccessError` for a false claim."""
@@ -67,7 +69,8 @@ class WebAccess:
     def _of_credential(self, text: str) -> WebViewer:
         if self.decode is None or not text.isascii():
             raise NoAccessError("munge credentials are not taken here; use a token")
-        credential = self.decode(text.encode("ascii"))
+        with self._decodes:
+            credential = self.decode(text.encode("ascii"))
         if credential.error or credential.payload != MUNGE_TEXT:
             raise NoAccessError(f"the munge credential is refused: {credential.reason}")
         return WebViewer(credential.uid, str(credential.uid))

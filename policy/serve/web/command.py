@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from policy.serve.web.access import WebAccess
-    from policy.serve.web.model import WebRoom
-    from policy.serve.web.server import WebServer
+    from policy.serve.web.model import WebRoom, WebSource
     from policy.serve.web.simulated import SimulatedSource
     from policy.site.config import Config
-    from policy.site.munge import Credential
+    from policy.site.overview import OverviewFile
     from policy.site.privacy import SlurmRules
     from policy.slurm.interface import Gateway
 
-__all__ = ["register"]
+__all__ = ["register", "serve_page"]
 
 PORT = 8484
 _LEAST = 1.0
@@ -67,17 +66,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
-    from policy.serve.web.server import Exhibit  # noqa: PLC0415 - keeps `berth --help` fast
-
     _check(options)
     if options.from_simulation or options.from_collect:
-        known = _access(options, "", is_simulated=bool(options.from_simulation))
-        _serve(_server(options, Exhibit(_recorded(options)), known))
+        _serve(options, _recorded(options), _access(options, ""))
         return 0
     if options.day:
         raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
-    from policy.site.config import config_path, load  # noqa: PLC0415
-    from policy.site.overview import path_of  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
     from policy.site.priority import give_way  # noqa: PLC0415
     from policy.site.privacy import SlurmRules  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
@@ -87,20 +83,21 @@ def run(options: argparse.Namespace) -> int:
     name = config.gateway if options.gateway == "auto" else options.gateway
     # Two gateways, as each serves one thread at a time.
     rules = SlurmRules(open_gateway(name).config, os.geteuid())
-    _serve_live(options, config, path_of(config.socket), open_gateway(name), rules)
+    _serve_live(options, config, OverviewFile(path_of(config.socket)), open_gateway(name), rules)
     return 0
 
 
-def serve_page(config: Config, state_file: Path, gateway: Gateway, rules: SlurmRules) -> None:
+def serve_page(config: Config, overview: OverviewFile, gateway: Gateway, rules: SlurmRules) -> None:
     """Serves the cluster as it is, with the options that berth.conf names."""
     parser = _OptionsParser(prog="[web] options", add_help=False)
     _add_options(parser)
+    parser.set_defaults(from_simulation=None)
     try:
         options = parser.parse_args(shlex.split(config.web_options or ""))
     except ValueError as problem:
         raise ConfigError(f"[web] options of berth.conf: {problem}") from None
     _check(options)
-    _serve_live(options, config, state_file, gateway, rules)
+    _serve_live(options, config, overview, gateway, rules)
 
 
 class _OptionsParser(argparse.ArgumentParser):
@@ -116,28 +113,31 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _serve_live(
-    options: argparse.Namespace, config: Config, state_file: Path, gateway: Gateway, rules: SlurmRules
+    options: argparse.Namespace, config: Config, overview: OverviewFile, gateway: Gateway, rules: SlurmRules
 ) -> None:
     from policy.serve.web.live import LiveSource  # noqa: PLC0415
-    from policy.serve.web.server import Exhibit, poll  # noqa: PLC0415
-    from policy.site.overview import OverviewFile  # noqa: PLC0415
 
-    source = LiveSource(OverviewFile(state_file).read, gateway, rules, lambda: _known(config, ()).links)
-    exhibit = Exhibit(source)
-    server = _server(options, exhibit, _access(options, config.munge_socket))
-    threading.Thread(target=poll, args=(exhibit, source, options.every, server.stopped), daemon=True).start()
-    _serve(server)
+    source = LiveSource(overview.read, gateway.job, rules, lambda: _known(config, ()).links)
+    _serve(options, source, _access(options, config.munge_socket), source.read)
 
 
-def _serve(server: WebServer) -> None:
-    host, port = server.server_address[:2]
-    shown = f"[{host!s}]" if ":" in str(host) else str(host)
-    print(f"berth web: http://{shown}:{port}/", flush=True)
-    try:
-        server.serve_forever()
-    finally:
-        server.stopped.set()
-        server.server_close()
+def _serve(
+    options: argparse.Namespace, source: WebSource, access: WebAccess, read: Callable[[], object] | None = None
+) -> None:
+    """Serves a source; one that has to be read again and again has `read`."""
+    from policy.serve.web.server import Exhibit, WebServer, poll  # noqa: PLC0415
+
+    exhibit, names = Exhibit(source), frozenset(options.host_name)
+    with WebServer((options.bind, options.port), exhibit, access, names, options.embed_in) as server:
+        if read is not None:
+            threading.Thread(target=poll, args=(exhibit, read, options.every, server.stopped), daemon=True).start()
+        host, port = server.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        print(f"berth web: http://{shown}:{port}/", flush=True)
+        try:
+            server.serve_forever()
+        finally:
+            server.stopped.set()
 
 
 def _recorded(options: argparse.Namespace) -> SimulatedSource:
@@ -159,14 +159,7 @@ def _recorded(options: argparse.Namespace) -> SimulatedSource:
     return CollectedSource(options.from_collect, lambda names: _known(config, names), since, until)
 
 
-def _server(options: argparse.Namespace, exhibit: object, access: WebAccess) -> WebServer:
-    from policy.serve.web.server import Exhibit, WebServer  # noqa: PLC0415
-
-    assert isinstance(exhibit, Exhibit)  # noqa: S101 - narrows the type
-    return WebServer((options.bind, options.port), exhibit, access, frozenset(options.host_name), options.embed_in)
-
-
-def _access(options: argparse.Namespace, munge_socket: str, *, is_simulated: bool = False) -> WebAccess:
+def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
     from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
     from policy.site.munge import Munge  # noqa: PLC0415
 
@@ -176,23 +169,13 @@ def _access(options: argparse.Namespace, munge_socket: str, *, is_simulated: boo
     except ValueError as problem:
         raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
     tokens = read_tokens(options.tokens) if options.tokens else {}
-    known = not (loopback or is_simulated)
+    known = not (loopback or options.from_simulation)
     if known and not (proxies or tokens or options.munge):
         raise ConfigError(
             "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
         )
-    decode = _one_at_a_time(Munge(munge_socket).decode) if options.munge else None
+    decode = Munge(munge_socket).decode if options.munge else None
     return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=known)
-
-
-def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Credential]:
-    lock = threading.Lock()
-
-    def locked(value: bytes) -> Credential:
-        with lock:
-            return call(value)
-
-    return locked
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

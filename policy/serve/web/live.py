@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
@@ -35,14 +35,6 @@ _DECISION = (
 """Keys of the overview's jobs that a decision has too."""
 
 
-class SlurmToShow(Protocol):
-    """The part of a gateway that the page needs beside the overview."""
-
-    def job(self, job_id: int) -> JobText:
-        """Returns one job, for its page."""
-        ...
-
-
 class LiveSource:
     """Reads the overview when it is asked to, and notes what has changed since."""
 
@@ -51,13 +43,13 @@ class LiveSource:
     def __init__(
         self,
         overview: Callable[[], Mapping[str, Any]],
-        slurm: SlurmToShow,
+        slurms_job: Callable[[int], JobText],
         rules: SlurmRules,
         links: Callable[[], Mapping[str, Sequence[Sequence[float]]]],
         now: Callable[[], float] = time.time,
     ) -> None:
         """`links` returns the NVLinks of each model, from the topology files."""
-        self._overview, self._slurm, self._rules, self._links, self._now = overview, slurm, rules, links, now
+        self._overview, self._slurms_job, self._rules, self._links, self._now = overview, slurms_job, rules, links, now
         self._room = WebRoom([])
         self._jobs: dict[str, WebJob] | None = None
         self._events: deque[WebEvent] = deque(maxlen=MOST_EVENTS)
@@ -94,7 +86,7 @@ class LiveSource:
             if kept is not None and self._now() - kept[0] < OFTEN:
                 return kept[1]
             try:
-                found = segment.fields(self._slurm.job(int(job.id)).admin_comment) or job.segment
+                found = segment.fields(self._slurms_job(int(job.id)).admin_comment) or job.segment
             except BerthError:
                 found = job.segment
             if len(self._decisions) >= MOST_DECISIONS:

@@ -4,7 +4,6 @@ One poller reads for all viewers. A viewer's event says only that there is somet
 waits for each viewer, however slow he is.
 """
 
-import contextlib
 import gzip
 import json
 import threading
@@ -16,7 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from math import isfinite, nan
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from policy.plan.answer.explain import rows
@@ -42,14 +41,6 @@ _FILES = {
 }
 _JSON = "application/json"
 _GZIP_FROM = 1_024
-
-
-class Polled(Protocol):
-    """A source that has to be read again and again."""
-
-    def read(self) -> bool:
-        """Reads once; tells whether there was an answer."""
-        ...
 
 
 class Exhibit:
@@ -144,10 +135,10 @@ class Exhibit:
             return made
 
 
-def poll(exhibit: Exhibit, source: Polled, every: float, stop: threading.Event) -> None:
+def poll(exhibit: Exhibit, read: Callable[[], object], every: float, stop: threading.Event) -> None:
     """Reads until it is stopped, while somebody looks; all viewers share these readings."""
     while not stop.is_set():
-        source.read()
+        read()
         exhibit.publish()
         stop.wait(every)
         if time.monotonic() - exhibit.last_asked > IDLE:
@@ -323,14 +314,6 @@ class WebServer(BoundedServer):
     def file(self, name: str) -> tuple[bytes, bytes]:
         """Returns a file of the page, plain and compressed."""
         return self._files[name]
-
-    def stop(self) -> None:
-        """Ends the server and all event streams."""
-        self.stopped.set()
-        self.exhibit.publish()
-        with contextlib.suppress(OSError):
-            self.shutdown()
-        self.server_close()
 
 
 def _packed(text: bytes) -> tuple[bytes, bytes]:

@@ -46,7 +46,7 @@ def questions(
     status: Callable[[], Mapping[str, str]] = dict,
     overview: Callable[[], Mapping[str, Any]] = dict,
 ) -> Questions:
-    return Questions(slurm, SlurmRules(slurm.config, own_uid), BerthdStatus(status), overview)
+    return Questions(slurm.job, SlurmRules(slurm.config, own_uid), BerthdStatus(status), overview)
 
 
 def asked(slurm: Slurm, uid: int, text: bytes = b"berth/1 why job=7") -> wire.Message | None:

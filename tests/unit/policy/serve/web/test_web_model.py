@@ -85,7 +85,7 @@ def job(number: int, user: int, **values: object) -> JobFacts:
 
 def live(slurm: StandInSlurm) -> LiveSource:
     rules = SlurmRules(slurm.config, os.geteuid())
-    return LiveSource(slurm.overview, slurm, rules, lambda: {"h100": [(0, 1, 450.0)]}, lambda: slurm.at)
+    return LiveSource(slurm.overview, slurm.job, rules, lambda: {"h100": [(0, 1, 450.0)]}, lambda: slurm.at)
 
 
 def test_events_are_what_changed_between_two_readings() -> None:
@@ -189,7 +189,7 @@ def test_room_places_and_waits_are_those_of_the_overview() -> None:
 
 def test_an_old_overview_says_so() -> None:
     slurm = StandInSlurm()
-    source = LiveSource(slurm.overview, slurm, SlurmRules(slurm.config, 0), dict, lambda: slurm.at + 90)
+    source = LiveSource(slurm.overview, slurm.job, SlurmRules(slurm.config, 0), dict, lambda: slurm.at + 90)
 
     assert source.read()
     assert source.moment(None).problem == "berthd's overview is 90 s old; is berthd running?"

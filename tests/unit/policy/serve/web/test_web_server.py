@@ -149,7 +149,7 @@ def test_fifty_viewers_cost_one_reading() -> None:
     source = live(slurm)
     with served(source) as server:
         stop = threading.Event()
-        poller = threading.Thread(target=poll, args=(server.exhibit, source, 600.0, stop))
+        poller = threading.Thread(target=poll, args=(server.exhibit, source.read, 600.0, stop))
         poller.start()
         server.exhibit.wait(0, 20)
         for _ in range(50):

@@ -45,7 +45,10 @@ def served(source: WebSource, access: WebAccess | None = None, patience: float =
     try:
         yield server
     finally:
-        server.stop()
+        server.stopped.set()
+        server.exhibit.publish()
+        server.shutdown()
+        server.server_close()
         thread.join(10)
 
 
