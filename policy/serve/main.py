@@ -64,14 +64,14 @@ class ReadOnlyProcess:
 
     def _questions(self) -> None:
         from policy.serve.questions.answers import Questions  # noqa: PLC0415
-        from policy.serve.questions.desk import Desk  # noqa: PLC0415
+        from policy.serve.questions.port import QuestionPort  # noqa: PLC0415
         from policy.site.munge import Munge  # noqa: PLC0415
         from policy.site.ports import listen  # noqa: PLC0415
 
         questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)
-        desk = Desk(questions.answer, Munge(self._config.munge_socket).decode)
+        port = QuestionPort(questions.answer, Munge(self._config.munge_socket).decode)
         with listen(self._config.users_port) as listener:
-            asyncio.run(desk.serve(listener, asyncio.Event()))
+            asyncio.run(port.serve(listener, asyncio.Event()))
 
     def _page(self) -> None:
         from policy.serve.web.command import serve_page  # noqa: PLC0415

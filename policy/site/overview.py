@@ -1,6 +1,6 @@
 """Reads berthd's overview (docs/formats.md, 11.7), and cuts it down to what one user may see.
 
-berthd's planning process writes it, into one file with what the metrics are made from. The desk for users' questions,
+berthd's planning process writes it, into one file with what the metrics are made from. The read-only process,
 and commands of Slurm's user and root, read it.
 """
 

@@ -134,8 +134,8 @@ def test_the_status_is_told_to_all_and_asked_for_once_a_second() -> None:
         times.append(1)
         return {"version": "0.1.0", "waiting": "5"}
 
-    desk = questions(Slurm(PRIVATE), status=status)
-    replies = [desk.answer(uid, b"berth/1 status") for uid in (ALICE, BOB, ALICE)]
+    answers = questions(Slurm(PRIVATE), status=status)
+    replies = [answers.answer(uid, b"berth/1 status") for uid in (ALICE, BOB, ALICE)]
 
     assert {wire.decode(reply or b"").fields["waiting"] for reply in replies} == {"5"}
     assert len(times) == 1
@@ -152,14 +152,14 @@ def test_a_berthd_that_hangs_is_said_to() -> None:
 
 def test_one_user_who_asks_without_end_keeps_nobody_else_from_asking() -> None:
     slurm = Slurm(PUBLIC)
-    desk = questions(slurm)
+    answers = questions(slurm)
 
-    verbs = [wire.decode(desk.answer(BOB, b"berth/1 why job=7") or b"").verb for _ in range(200)]
+    verbs = [wire.decode(answers.answer(BOB, b"berth/1 why job=7") or b"").verb for _ in range(200)]
 
     assert verbs[: int(BURST)] == ["why"] * int(BURST)
     assert verbs.count("refuse") > 100
     assert slurm.asked.count("job 7") == verbs.count("why")
-    assert wire.decode(desk.answer(ALICE, b"berth/1 why job=7") or b"").verb == "why"
+    assert wire.decode(answers.answer(ALICE, b"berth/1 why job=7") or b"").verb == "why"
 
 
 def test_turns_come_back_with_time_and_are_forgotten_for_who_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ Answer = Callable[[int, bytes], bytes | None]
 Decode = Callable[[bytes], Credential]
 
 
-class Desk:
+class QuestionPort:
     """Takes questions until it is stopped; hostile peers cost some connections and munged's time."""
 
     def __init__(self, answer: Answer, decode: Decode, patience: float = PATIENCE) -> None:
@@ -46,7 +46,7 @@ class Desk:
         self._silent: dict[asyncio.StreamWriter, None] = {}
         """Eldest first."""
         self._waiting = 0
-        self._worker = ThreadPoolExecutor(1, "berth-desk")
+        self._worker = ThreadPoolExecutor(1, "berth-questions")
         self._said: dict[str, float] = {}
 
     async def serve(self, listener: socket.socket, until: asyncio.Event) -> None:

@@ -18,8 +18,8 @@ import pytest
 from policy.daemon.processes.child import Child
 from policy.formats import wire
 from policy.formats.errors import ConfigError
-from policy.serve.questions import desk as module
-from policy.serve.questions.desk import Desk
+from policy.serve.questions import port as module
+from policy.serve.questions.port import QuestionPort
 from policy.site.config import load
 from policy.site.munge import Munge
 from tests.fakes import munge
@@ -30,12 +30,12 @@ RECORDING = ROOT / "tests" / "unit" / "data" / "slurm-26.05"
 
 
 class Running:
-    """A desk in a thread of its own."""
+    """A port in a thread of its own."""
 
     def __init__(self, answer: Callable[[int, bytes], bytes | None], patience: float) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2_000)
         self.port: int = self.listener.getsockname()[1]
-        self._desk = Desk(answer, Munge(library=str(munge.library())).decode, patience)
+        self._port = QuestionPort(answer, Munge(library=str(munge.library())).decode, patience)
         self._began = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
@@ -44,7 +44,7 @@ class Running:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._began.set()
-        await self._desk.serve(self.listener, self._stop)
+        await self._port.serve(self.listener, self._stop)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -53,7 +53,9 @@ class Running:
 
 
 @contextmanager
-def desk(answer: Callable[[int, bytes], bytes | None] | None = None, patience: float = 5.0) -> Iterator[Running]:
+def question_port(
+    answer: Callable[[int, bytes], bytes | None] | None = None, patience: float = 5.0
+) -> Iterator[Running]:
     made = Running(answer or (lambda uid, text: b"berth/1 why\nuid=%d\ntext=%d\n" % (uid, len(text))), patience)
     try:
         yield made
@@ -81,7 +83,7 @@ def ask(port: int, text: bytes = b"berth/1 status", **who: int) -> bytes:
 
 
 def test_a_question_is_answered_for_whom_munge_vouches_for() -> None:
-    with desk() as made:
+    with question_port() as made:
         assert ask(made.port, b"berth/1 why job=7", uid=4711) == b"berth/1 why\nuid=4711\ntext=17\n"
 
 
@@ -100,7 +102,7 @@ def test_a_question_is_answered_for_whom_munge_vouches_for() -> None:
 )
 def test_what_is_no_credential_is_hung_up_on_and_nobody_is_asked(data: bytes) -> None:
     asked: list[bytes] = []
-    with desk(lambda _, text: asked.append(text), patience=0.3) as made:
+    with question_port(lambda _, text: asked.append(text), patience=0.3) as made:
         with connected(made.port) as peer, suppress(ConnectionError):
             peer.sendall(data)
             assert heard(peer) == b""
@@ -110,7 +112,7 @@ def test_what_is_no_credential_is_hung_up_on_and_nobody_is_asked(data: bytes) ->
 
 
 def test_a_credential_that_comes_twice_or_late_is_no_question(capsys: pytest.CaptureFixture[str]) -> None:
-    with desk() as made:
+    with question_port() as made:
         line = credential(b"berth/1 status") + b"\n"
         assert heard(connected(made.port, line)).startswith(b"berth/1 why")
         assert heard(connected(made.port, line)) == b""
@@ -123,7 +125,7 @@ def test_a_credential_that_comes_twice_or_late_is_no_question(capsys: pytest.Cap
 def test_hosts_of_silent_and_slow_peers_keep_nobody_from_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     # An ordinary user may have no more than 1,024 files open, and both ends are in this process.
     monkeypatch.setattr(module, "MOST_SILENT", 64)
-    with desk() as made, ExitStack() as peers:
+    with question_port() as made, ExitStack() as peers:
         for number in range(2 * module.MOST_SILENT):
             peers.enter_context(connected(made.port, b"MUNGE:00" if number % 2 else b""))
         began = time.monotonic()
@@ -132,12 +134,12 @@ def test_hosts_of_silent_and_slow_peers_keep_nobody_from_asking(monkeypatch: pyt
 
 
 def test_a_silent_peer_is_hung_up_on_in_time() -> None:
-    with desk(patience=0.2) as made:
+    with question_port(patience=0.2) as made:
         assert heard(connected(made.port, b"MUNGE:00")) == b""
 
 
 def test_a_peer_that_does_not_read_its_reply_harms_nobody() -> None:
-    with desk(lambda *_: b"x" * 8_000_000, patience=0.5) as made, ExitStack() as peers:
+    with question_port(lambda *_: b"x" * 8_000_000, patience=0.5) as made, ExitStack() as peers:
         for _ in range(20):
             peers.enter_context(connected(made.port, credential(b"berth/1 status") + b"\n"))
         assert ask(made.port)
@@ -146,7 +148,7 @@ def test_a_peer_that_does_not_read_its_reply_harms_nobody() -> None:
 def test_more_questions_than_can_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_WAITING", 4)
     go = threading.Event()
-    with desk(lambda *_: b"told" if go.wait(20) else None) as made, ExitStack() as peers:
+    with question_port(lambda *_: b"told" if go.wait(20) else None) as made, ExitStack() as peers:
         waiting = [peers.enter_context(connected(made.port, credential(b"berth/1 status") + b"\n")) for _ in range(4)]
         told = b""
         while not told:  # until all four are in
@@ -164,7 +166,7 @@ def test_a_fault_in_an_answer_is_told_and_logged_and_the_next_is_answered(capsys
             raise fault
         return b"fine"
 
-    with desk(answer) as made:
+    with question_port(answer) as made:
         assert b"fault" in ask(made.port)
         assert ask(made.port) == b"fine"
     assert "ZeroDivisionError('odd')" in capsys.readouterr().err
@@ -190,14 +192,14 @@ def child(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     monkeypatch.setenv("BERTH_CONF", str(conf))
     command = [sys.executable, "-m", "policy.serve.main", "--config", str(conf)]
     command += ["--gateway", f"recorded:{conf.parent / 'recording'}", "--socket", str(conf.parent / "no.sock")]
-    made = Child("desk", command)
+    made = Child("the read-only process", command)
     made.tend(0.0)
     yield made
     made.stop()
 
 
 def berth(*words: str, tries: int = 1) -> subprocess.CompletedProcess[str]:
-    """A user's command, on a host without Slurm; again while the desk is not there yet."""
+    """A user's command, on a host without Slurm; again while the process is not there yet."""
     environment = {**os.environ, "PATH": "/nowhere"}
     command = [sys.executable, "-m", "policy.cli.main", *words]
     for _ in range(tries):
@@ -231,7 +233,7 @@ def test_why_on_a_host_without_slurm(child: Child, conf: Path) -> None:
     assert gone.stderr.count("\n") == 1
 
 
-def test_the_desk_ends_with_berthd_however_that_ends(child: Child) -> None:
+def test_the_process_ends_with_berthd_however_that_ends(child: Child) -> None:
     assert berth("why", "99999", tries=100).returncode == 1
     process = child._process
     assert process is not None
