@@ -71,7 +71,7 @@ class ReadOnlyProcess:
         questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)
         port = QuestionPort(questions.answer, Munge(self._config.munge_socket).decode)
         with listen(self._config.users_port) as listener:
-            asyncio.run(port.serve(listener, asyncio.Event()))
+            asyncio.run(port.serve(listener))
 
     def _page(self) -> None:
         from policy.serve.web.command import serve_page  # noqa: PLC0415

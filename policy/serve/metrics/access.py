@@ -12,6 +12,7 @@ from policy.site import log
 from policy.site.privacy import SlurmRules
 
 _FIRST_HOST = "SlurmctldHost[0]"
+_SHOW = "show the token of [metrics] token_file as Authorization: Bearer TOKEN"
 _HOST = re.compile(r"([^()\s]+)(?:\(([^()\s]+)\))?")
 
 
@@ -22,11 +23,11 @@ class Access:
         self._rules = rules
         self._token_file = token_file
 
-    def refusal(self, authorization: str) -> str | None:
-        """Returns why metrics are not served to a request with this header; None if they are."""
+    def refusal(self, authorization: str, *, is_for_holders: bool = False) -> str | None:
+        """Returns why a request with this header is not served; None if it is."""
         if self._token_file is None:
             hides = "PrivateData in slurm.conf hides data; set [metrics] token_file in berth.conf"
-            return hides if self._is_private() else None
+            return _SHOW if is_for_holders else hides if self._is_private() else None
         try:
             token = self._token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
@@ -35,11 +36,7 @@ class Access:
         word, _, given = authorization.partition(" ")
         if token and word.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
             return None
-        return "show the token of [metrics] token_file as Authorization: Bearer TOKEN"
-
-    def holds_token(self, authorization: str) -> bool:
-        """Tells whether a request shows the site's token; without a token file none can."""
-        return self._token_file is not None and self.refusal(authorization) is None
+        return _SHOW
 
     def primary(self) -> str:
         """Returns the address of the first SlurmctldHost; empty if Slurm does not tell."""

@@ -90,8 +90,8 @@ class MetricsSite:
             )
         return _failed(HTTPStatus.NOT_FOUND, path, "no such path")
 
-    def _refused(self, path: str, authorization: str) -> HttpReply | None:
-        why = self._access.refusal(authorization)
+    def _refused(self, path: str, authorization: str, *, is_for_holders: bool = False) -> HttpReply | None:
+        why = self._access.refusal(authorization, is_for_holders=is_for_holders)
         return None if why is None else _failed(HTTPStatus.UNAUTHORIZED, path, why, WWW_Authenticate="Bearer")
 
     def _sent_on(self, sources: Sources, path: str, query: str) -> HttpReply | None:
@@ -106,9 +106,8 @@ class MetricsSite:
         return HttpReply(HTTPStatus.SEE_OTHER, headers={"Location": location})
 
     def _readiness(self, authorization: str, *, verbose: bool) -> HttpReply:
-        if verbose and not self._access.holds_token(authorization):
-            why = "show the token of [metrics] token_file as Authorization: Bearer TOKEN"
-            return _failed(HTTPStatus.UNAUTHORIZED, "/readyz", why, WWW_Authenticate="Bearer")
+        if verbose and (refused := self._refused("/readyz", authorization, is_for_holders=True)):
+            return refused
         sources = self._sources()
         age = sources.status.get("snapshot_age_ms", "")
         checks = {

@@ -49,12 +49,10 @@ class QuestionPort:
         self._worker = ThreadPoolExecutor(1, "berth-questions")
         self._said: dict[str, float] = {}
 
-    async def serve(self, listener: socket.socket, until: asyncio.Event) -> None:
-        """Answer on a socket until an event comes."""
+    async def serve(self, listener: socket.socket) -> None:
+        """Answers on a socket until it is cancelled."""
         server = await asyncio.start_server(self._meet, sock=listener, limit=_REQUEST_BYTES, backlog=_BACKLOG)
-        await until.wait()
-        server.close()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        await server.serve_forever()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -11,7 +11,6 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from policy.formats.errors import ConfigError
-from policy.serve.web.model import WebViewer
 from policy.site.munge import Credential
 
 COOKIE = "berth_token"
@@ -38,8 +37,8 @@ class WebAccess:
     must_be_known: bool = False
     _decodes: threading.Lock = field(default_factory=threading.Lock)
 
-    def viewer(self, peer: str, headers: "Message[str, str]") -> WebViewer:
-        """Returns who looks; a `NoAccessError` for a false claim."""
+    def viewer(self, peer: str, headers: "Message[str, str]") -> int | None:
+        """Returns the user who looks, None if not known; a `NoAccessError` for a false claim."""
         kind, _, word = headers.get("Authorization", "").partition(" ")
         token = word.strip() if kind.lower() == "bearer" else _cookie(headers.get("Cookie", ""))
         if token:
@@ -53,9 +52,9 @@ class WebAccess:
             return _named(names[0])
         if self.must_be_known:
             raise NoAccessError("this page needs to know who looks: sign in at the site's portal, or give a token")
-        return WebViewer()
+        return None
 
-    def of_token(self, token: str) -> WebViewer:
+    def of_token(self, token: str) -> int:
         """Returns the user of a token."""
         found = [
             name
@@ -66,19 +65,19 @@ class WebAccess:
             raise NoAccessError("this token is not valid here; ask an admin for a new one")
         return _named(found[0])
 
-    def _of_credential(self, text: str) -> WebViewer:
+    def _of_credential(self, text: str) -> int:
         if self.decode is None or not text.isascii():
             raise NoAccessError("munge credentials are not taken here; use a token")
         with self._decodes:
             credential = self.decode(text.encode("ascii"))
         if credential.error or credential.payload != MUNGE_TEXT:
             raise NoAccessError(f"the munge credential is refused: {credential.reason}")
-        return WebViewer(credential.uid, str(credential.uid))
+        return credential.uid
 
 
-def _named(name: str) -> WebViewer:
+def _named(name: str) -> int:
     try:
-        return WebViewer(pwd.getpwnam(name).pw_uid, name)
+        return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
         raise NoAccessError("this user is not known on the host of berth web") from None
 

@@ -116,14 +116,6 @@ class WebMoment:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class WebViewer:
-    """The person who looks, as far as it is known."""
-
-    uid: int | None = None
-    name: str = ""
-
-
 class WebSource(Protocol):
     """Something that the page can show."""
 
@@ -146,10 +138,10 @@ class WebSource(Protocol):
         ...
 
 
-def seen_by(viewer: WebViewer, moment: WebMoment, visibility: Visibility) -> WebMoment:
-    """Returns the part of a moment that Slurm would show to this viewer."""
-    if not visibility.shows("jobs", viewer.uid):
-        own = [job for job in moment.jobs if visibility.shows("jobs", viewer.uid, job.uid)]
+def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:
+    """Returns the part of a moment that Slurm would show to this user; None is a viewer who is not known."""
+    if not visibility.shows("jobs", viewer):
+        own = [job for job in moment.jobs if visibility.shows("jobs", viewer, job.uid)]
         names = {job.id for job in own}
         masks: dict[int, int] = {}
         for job in moment.jobs:
@@ -158,7 +150,7 @@ def seen_by(viewer: WebViewer, moment: WebMoment, visibility: Visibility) -> Web
         # Of jobs that have ended nobody knows any more whose they were.
         events = [one for one in moment.events if one.job in names]
         moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
-    if not visibility.shows("nodes", viewer.uid):
+    if not visibility.shows("nodes", viewer):
         jobs = [replace(job, places=(), segment={}) for job in moment.jobs]
         moment = replace(moment, jobs=jobs, sick={}, hidden=())
     return moment

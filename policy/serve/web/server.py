@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from policy.plan.answer.explain import rows
 from policy.serve.http_server import BoundedServer
 from policy.serve.web.access import COOKIE, NoAccessError, WebAccess
-from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, WebViewer, seen_by
+from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, seen_by
 
 MOST_VIEWERS = 200
 """Open event streams; whoever comes later is told so, and may still load the page."""
@@ -75,19 +75,19 @@ class Exhibit:
         self.last_asked = time.monotonic()
         self.asked.set()
 
-    def room(self, viewer: WebViewer) -> tuple[bytes, bytes]:
+    def room(self, viewer: int | None) -> tuple[bytes, bytes]:
         """Returns the room as this viewer may see it, plain and compressed."""
-        hide = not self.source.visibility().shows("nodes", viewer.uid)
+        hide = not self.source.visibility().shows("nodes", viewer)
         room = self.source.room()
         shown = WebRoom([], live=room.live, zero=room.zero, began=room.began, until=room.until) if hide else room
         return self._reply(("room", hide), shown.plain)
 
-    def moment(self, viewer: WebViewer, at: float | None) -> tuple[bytes, bytes]:
+    def moment(self, viewer: int | None, at: float | None) -> tuple[bytes, bytes]:
         """Returns a moment as this viewer may see it, plain and compressed."""
         at = self._second(at)
         return self._reply(("moment", self._kind(viewer), at), lambda: self._seen(viewer, at).plain())
 
-    def job(self, viewer: WebViewer, name: str, at: float | None) -> dict[str, Any] | None:
+    def job(self, viewer: int | None, name: str, at: float | None) -> dict[str, Any] | None:
         """Returns a job's story; None for a job that is not there, or that this viewer may not see."""
         moment = self._seen(viewer, self._second(at))
         job = next((one for one in moment.jobs if one.id == name), None)
@@ -111,14 +111,14 @@ class Exhibit:
         room = self.source.room()
         return None if room.live or at is None else float(min(max(round(at), room.began), room.until))
 
-    def _seen(self, viewer: WebViewer, at: float | None) -> WebMoment:
+    def _seen(self, viewer: int | None, at: float | None) -> WebMoment:
         return seen_by(viewer, self.source.moment(at), self.source.visibility())
 
-    def _kind(self, viewer: WebViewer) -> object:
+    def _kind(self, viewer: int | None) -> object:
         """Returns what viewers have in common who see the same."""
         visibility = self.source.visibility()
-        jobs, nodes = visibility.shows("jobs", viewer.uid), visibility.shows("nodes", viewer.uid)
-        return nodes, None if jobs else ("only", viewer.uid)
+        jobs, nodes = visibility.shows("jobs", viewer), visibility.shows("nodes", viewer)
+        return nodes, None if jobs else ("only", viewer)
 
     def _reply(self, key: tuple[object, ...], make: Callable[[], Mapping[str, Any]]) -> tuple[bytes, bytes]:
         with self._lock:
@@ -189,7 +189,7 @@ class WebHandler(BaseHTTPRequestHandler):
         self.server.exhibit.note_request()
         self._route(parts.path, query, viewer)
 
-    def _route(self, path: str, query: Mapping[str, list[str]], viewer: WebViewer) -> None:
+    def _route(self, path: str, query: Mapping[str, list[str]], viewer: int | None) -> None:
         exhibit = self.server.exhibit
         try:
             at = float(query["at"][0]) if "at" in query else None

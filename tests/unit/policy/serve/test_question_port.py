@@ -42,12 +42,13 @@ class Running:
         assert self._began.wait(10)
 
     async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.create_task(self._port.serve(self.listener))
         self._began.set()
-        await self._port.serve(self.listener, self._stop)
+        with suppress(asyncio.CancelledError):
+            await self._task
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(10)
         assert not self._thread.is_alive()
 

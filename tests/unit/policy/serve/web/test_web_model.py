@@ -15,7 +15,7 @@ from policy.formats.errors import DaemonError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.report.rows import COLUMNS
 from policy.serve.web.live import LiveSource
-from policy.serve.web.model import WebNode, WebRoom, WebViewer, seen_by
+from policy.serve.web.model import WebNode, WebRoom, seen_by
 from policy.serve.web.simulated import CollectedSource, SimulatedSource
 from policy.site.privacy import SlurmRules
 from tests.unit.policy.report.collected import line
@@ -152,14 +152,14 @@ def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
     source.read()
     moment, privacy = source.moment(None), source.visibility()
 
-    own = seen_by(WebViewer(11, "a"), moment, privacy)
+    own = seen_by(11, moment, privacy)
     assert [one.id for one in own.jobs] == ["1"]
     assert own.hidden == [(0, 6)], "somebody's GPUs, but not whose"
     assert {one.job for one in own.events} == {"1"}
-    stranger = seen_by(WebViewer(), moment, privacy)
+    stranger = seen_by(None, moment, privacy)
     assert (stranger.jobs, stranger.events, stranger.hidden) == ([], [], [(0, 7)])
     for uid in (0, 64_030, os.geteuid()):
-        assert seen_by(WebViewer(uid), moment, privacy) == moment
+        assert seen_by(uid, moment, privacy) == moment
 
 
 def test_private_nodes_leave_no_place() -> None:
@@ -168,7 +168,7 @@ def test_private_nodes_leave_no_place() -> None:
     slurm.jobs = [job(1, 11, holds=(1,), segment={"nodes": "n1", "gpus": "0"})]
     source.read()
 
-    [shown] = seen_by(WebViewer(12), source.moment(None), source.visibility()).jobs
+    [shown] = seen_by(12, source.moment(None), source.visibility()).jobs
     assert (shown.places, shown.segment) == ((), {})
 
 
