@@ -203,7 +203,7 @@ def _flags() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    from policy.daemon.metrics.families import PAGES, TABLE  # noqa: PLC0415
+    from policy.serve.metrics.families import PAGES, TABLE  # noqa: PLC0415
 
     yield "# Metrics of berthd\n\nThe names that `/metrics/PAGE` serves, made from the code's table.\n"
     yield "[metrics.md](../metrics.md) has rules, alerts and the guard's metrics.\n"

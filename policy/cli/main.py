@@ -35,7 +35,7 @@ _COMMANDS = {
     "observe": "policy.cli.observe",
     "vc": "policy.cli.vc",
     "ready": "policy.cli.ready",
-    "web": "policy.web.command",
+    "web": "policy.serve.web.command",
 }
 
 _OURS = frozenset({"policy", "topology", "prolog_epilog"})

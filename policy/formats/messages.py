@@ -338,7 +338,7 @@ MESSAGES: dict[int, MessageEntry] = {
     636: MessageEntry("The reason why a job waits could not be written into it.", "The reason is Slurm's."),
     637: MessageEntry("The scores could not be refreshed from step times.", "Run `berth scores refresh` by hand."),
     638: MessageEntry(
-        "The overview cannot be written, so that `berth nodes`, `queue`, `top` and `web` are out of date.",
+        "The state file cannot be written: `berth nodes`, `queue`, `top`, `web` and the metrics are out of date.",
         "Make the folder of berthd's socket writable for SlurmUser.",
     ),
     639: MessageEntry(
@@ -408,14 +408,10 @@ MESSAGES: dict[int, MessageEntry] = {
         "Make `[metrics] token_file` readable for SlurmUser.",
     ),
     671: MessageEntry(
-        "Slurm does not tell who may see what, so that metrics are shown to whom they were shown before.",
+        "Slurm does not tell who may see what: what it said last holds, and before that everything is private.",
         "Look whether slurmctld answers: `scontrol ping`.",
     ),
     672: MessageEntry("A request for metrics met a fault of berthd's own.", "Report the line."),
-    673: MessageEntry(
-        "The data for metrics cannot be written, so that they are as they were.",
-        "Make the folder that the line names writable for SlurmUser.",
-    ),
     # Commands
     700: MessageEntry("A command cannot do what it was asked.", _REASON),
     701: MessageEntry("A command was called wrongly.", "The message has the right call, or `--help` has it."),

@@ -76,6 +76,8 @@ class Config:
     """Hosts on which users' commands find berthd; none: they do without."""
     users_port: int = USERS_PORT
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    web_options: str | None = None
+    """The options of `berth web` with which berthd serves the page; None: it serves none."""
     hook_log: Path | None = None
     """The plugin's file of one line for each call; None: it writes none."""
     preflight_partition: str = ""
@@ -154,6 +156,7 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         users_hosts=tuple(_names(users["hosts"])),
         users_port=users["port"],
         metrics=_metrics(tables["metrics"]),
+        web_options=(tables["web"]["options"] or "") if tables["web"]["enabled"] else None,
         hook_log=_file(hook["hook_log"]),
         preflight_wait=_preflight(tables["preflight"]),
         preflight_partition=tables["preflight"]["partition"],

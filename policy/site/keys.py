@@ -65,6 +65,10 @@ KEYS: dict[str, dict[str, Key]] = {
         "token_file": Key("path"),
         "job_info": Key("bool", default=False),
     },
+    "web": {
+        "enabled": Key("bool", default=False),
+        "options": Key("text"),
+    },
     "sharing": {
         "multi_user": Key("bool", default=False),
         "way": Key("word", "mps", words=("mps", "time")),

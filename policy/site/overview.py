@@ -1,6 +1,7 @@
 """Reads berthd's overview (docs/formats.md, 11.7), and cuts it down to what one user may see.
 
-berthd's planning process writes it; the desk for users' questions, and commands of Slurm's user and root, read it.
+berthd's planning process writes it, into one file with what the metrics are made from. The read-only process,
+and commands of Slurm's user and root, read it.
 """
 
 import json
@@ -53,7 +54,8 @@ class OverviewFile:
                 read = json.loads(self._path.read_bytes())
                 if not isinstance(read, dict) or read.get("schema_version") != SCHEMA_VERSION:
                     raise DaemonError(f"{self._path} is of another release; install all of Berth from one")
-                self._key, self._read = key, read
+                # The key last: another thread may read too.
+                self._read, self._key = read, key
         except PermissionError:
             raise DaemonError(
                 f"{self._path} is for Slurm's user and root; ask an admin to let berthd answer users ([users] hosts)"

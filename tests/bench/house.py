@@ -177,7 +177,7 @@ def texts(tree: Path) -> Figures:
         "lines of product": sum(len(path.read_text().splitlines()) for path in files),
         "lines of code in it": sum(code_lines(path) for path in files),
         "lines of the page": sum(
-            len(path.read_text().splitlines()) for path in (tree / "policy/web/static").glob("*.[cjh]*")
+            len(path.read_text().splitlines()) for path in (tree / "policy").glob("**/web/static/*.[cjh]*")
         ),
     }
 

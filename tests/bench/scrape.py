@@ -22,17 +22,21 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import PAGES
-from policy.daemon.metrics.serving import make_server
-from policy.daemon.passes.cluster_state import StateFile, path_beside
+from policy.daemon.passes.cluster_state import StateMaker
 from policy.daemon.passes.handover import Snapshot
+from policy.daemon.passes.overviews import OverviewWriter
 from policy.formats import wire
 from policy.placement.berth import BerthPolicy
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
+from policy.serve.metrics.endpoints import make_server
+from policy.serve.metrics.families import PAGES
+from policy.serve.status import BerthdStatus
+from policy.site import ask
 from policy.site.config import Config, MetricsOptions
+from policy.site.overview import path_of
+from policy.site.privacy import SlurmRules
 
 from .plan import World
 from .table import Figure, at_most, report
@@ -53,19 +57,23 @@ class Measured:
         self.picture.update(self.reading)
         self.plan.replan(self.picture.book(), self.reading.jobs)
         self.config = Config(pinned_file=folder / "pinned", metrics=MetricsOptions(enabled=True, port=0))
-        self.file = path_beside(self.config.pinned_file)
-        self.writer = StateFile(self.file, job_info=False)
+        self.socket = folder / "berthd.sock"
+        self.file = path_of(self.socket)
+        self.maker, self.writer = StateMaker(job_info=False), OverviewWriter(self.file)
+        self.write()
 
     def write(self) -> float:
-        """Milliseconds of a processor that one state costs the planner."""
-        self.writer.due = 0.0
+        """Milliseconds of a processor that one state costs the planner, beside an overview that is not due."""
         began = time.process_time()
-        self.writer.write_if_due(self.reading, self.picture.book().cluster, self.plan.queue, {}, {})
+        self.maker.make(self.reading, self.picture.book().cluster, self.plan.queue, {}, {})
+        self.writer.write_if_due(self.plan, self.reading, self.maker.latest)
+        self.writer.close()
         return 1_000 * (time.process_time() - began)
 
     def scrapes(self, count: int) -> tuple[list[float], list[float], int]:
         """Milliseconds of whole scrapes, by the clock and of a processor, and the bytes of a scrape."""
-        server = make_server(self.config, Path("/nowhere"), Access(lambda: {"PrivateData": "none"}, None))
+        rules = SlurmRules(lambda: {"PrivateData": "none"}, 0)
+        server = make_server(self.config, rules, BerthdStatus(lambda: ask.status(self.socket)), self.file)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         clock, processor, size = [], [], 0

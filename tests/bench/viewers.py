@@ -30,14 +30,15 @@ from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats import wire
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.serve.web.access import WebAccess
+from policy.serve.web.live import LiveSource
+from policy.serve.web.server import poll
 from policy.site.overview import OverviewFile
 from policy.site.priority import give_way
-from policy.web.access import WebAccess
-from policy.web.live import LiveSource
-from policy.web.server import poll
+from policy.site.privacy import SlurmRules
 from tests.bench.scrape import Measured
 from tests.bench.table import Figure, at_most, report
-from tests.unit.policy.web.web_world import served
+from tests.unit.policy.serve.web.web_world import served
 from tests.unit.policy_world import submit
 
 NODES, TURN, EVERY = 1_024, 10.0, 0.02
@@ -45,25 +46,18 @@ READ_EVERY = 5.0
 """Seconds between readings, as `berth web` has them."""
 
 
-class NoSlurm:
-    """Slurm without PrivateData, and without decisions."""
-
-    def job(self, job_id: int) -> JobText:
-        """Knows no job: no viewer opens one here."""
-        raise SlurmError(f"there is no job {job_id}")
-
-    def config(self) -> dict[str, str]:
-        """Returns what the page asks for."""
-        return {"PrivateData": "none", "SlurmUser": "slurm(1)"}
+def no_job(job_id: int) -> JobText:
+    """Knows no job: no viewer opens one here."""
+    raise SlurmError(f"there is no job {job_id}")
 
 
 def serve(overview: str) -> None:
     """Serves the page of an overview until standard input ends."""
     give_way()
-    source = LiveSource(OverviewFile(Path(overview)).read, NoSlurm(), dict)
+    source = LiveSource(OverviewFile(Path(overview)).read, no_job, SlurmRules(lambda: {"PrivateData": "none"}, 0), dict)
     with served(source, WebAccess(), patience=1.0) as server:
         stop = threading.Event()
-        threading.Thread(target=poll, args=(server.exhibit, source, READ_EVERY, stop), daemon=True).start()
+        threading.Thread(target=poll, args=(server.exhibit, source.read, READ_EVERY, stop), daemon=True).start()
         print(server.server_address[1], flush=True)
         sys.stdin.read()
         stop.set()

@@ -16,15 +16,15 @@ from typing import Any
 
 from containers.demo_web import trace
 from policy.placement.registry import create
+from policy.serve.web.access import WebAccess
+from policy.serve.web.simulated import SimulatedSource
 from policy.simulate.inputs import read_traces
 from policy.simulate.play import run
 from policy.simulate.report.history import write_history
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
-from policy.web.access import WebAccess
-from policy.web.simulated import SimulatedSource
 from tests.bench.table import Figure, at_most, report
-from tests.unit.policy.web.web_world import BROWSER, served
+from tests.unit.policy.serve.web.web_world import BROWSER, served
 
 PLAYWRIGHT = Path("build/browser/bin/python")
 PICTURES = Path("build/bench/web")

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from policy.daemon.metrics.access import Access
-from policy.daemon.metrics.families import Sources
-from policy.daemon.metrics.hook_calls import HookCalls
-from policy.daemon.metrics.web import MetricsServer, MetricsSite
-from policy.daemon.passes.cluster_state import read
+from policy.serve.metrics.access import Access
+from policy.serve.metrics.endpoints import MetricsServer, MetricsSite
+from policy.serve.metrics.families import Sources
+from policy.serve.metrics.hook_calls import HookCalls
+from policy.site.metrics_state import read_metrics
+from policy.site.privacy import SlurmRules
 from prolog_epilog.guard.seats import metrics as guard_metrics
 from prolog_epilog.node import cgroups
 from tests.bench.scrape import Measured
@@ -91,8 +92,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     guard = guard_text(folder / "guard") + f'node_textfile_mtime_seconds{{file="/x/berth.prom"}} {time.time()}\n'
     cluster = Measured(folder, 64)
     cluster.write()
-    state, hook = read(cluster.file), HookCalls(folder / "hook.log")
-    site = MetricsSite(Access(lambda: {"PrivateData": "none"}, None), lambda: Sources(state, STATUS, hook), 0)
+    state, hook = read_metrics(cluster.file), HookCalls(folder / "hook.log")
+    site = MetricsSite(
+        Access(SlurmRules(lambda: {"PrivateData": "none"}, 0), None), lambda: Sources(state, STATUS, hook), 0
+    )
 
     class Node(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -67,14 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.info(sentence, ConfigError.number)
         answerer = Answerer(config, package_version(), os.getpid())
         listens = options.socket or config.socket
-        children = [
-            Child(name, child_command(module, path, options.gateway, listens))
-            for name, module, used in (
-                ("the desk for users' questions", "policy.daemon.answer.desk", bool(config.users_hosts)),
-                ("the process that serves metrics", "policy.daemon.metrics.serving", config.metrics.enabled),
-            )
-            if used
-        ]
+        serve = child_command("policy.serve.main", path, options.gateway, listens)
+        serves = config.users_hosts or config.metrics.enabled or config.web_options is not None
+        children = [Child("the read-only process", serve)] if serves else []
         Server(answerer, listens, planner_command(path, options.gateway, listens), children).run()
     except ConfigError as problem:
         log.error(problem)

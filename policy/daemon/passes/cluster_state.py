@@ -1,16 +1,12 @@
-"""Writes what the planner knows of the cluster into a file, from which another process makes the metrics.
+"""Makes what the metrics show of the cluster, for the state file, from what the planner knows.
 
-The file is replaced as a whole every few seconds. It holds numbers and names of nodes only, columns in node order, so
-that a cluster of 100,000 GPUs costs the planner some milliseconds each time. Job numbers are in it only if the site
-asks for them (`[metrics] job_info`).
+A cluster of 100,000 GPUs costs the planner some milliseconds each time.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -23,13 +19,13 @@ from policy.formats.plan_fields import BECAUSE
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.plan.wait_reasons import KINDS
 from policy.plan.waiting import Waiting
-from policy.site import log
 from policy.site.histogram import Histogram
+from policy.site.metrics_state import BOUNDS, ClusterState, Durations
 from topology.fabric import NOBODY
 from topology.model import Machine, MachineShape
 from topology.tables import MOST_GPUS, Ints, positions
 
-WRITE_EVERY = 5.0
+MAKE_EVERY = 5.0
 """Seconds; Prometheus asks less often."""
 
 SLOW_FROM = 1.05
@@ -38,9 +34,6 @@ SLOW_FROM = 1.05
 MOST_SLOW = 1_000
 """Slow GPUs that are named, the slowest first; all of them are counted."""
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds."""
-
 STARTING, NEW = "starting", "new"
 """Kinds of waiting jobs beside those of `wait_reasons`: the place is free, and no reason was written yet."""
 
@@ -48,72 +41,16 @@ _HOLDS = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPE
 _FAILED_OF = "failed."
 
 
-class Durations(msgspec.Struct, frozen=True):
-    """A histogram on its way to Prometheus."""
+class StateMaker:
+    """Collects durations, and makes the state when it is time."""
 
-    bounds: tuple[float, ...] = BOUNDS
-    cumulative: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
-    sum: float = 0.0
-
-
-class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of the cluster and all counters of the planning process."""
-
-    at: float
-    in_control: bool
-    names: tuple[str, ...] = ()
-    models: list[str] = []
-    """GPU model of each node; empty if its GPUs cannot be pinned. This column and the next are in node order."""
-    gpus: dict[str, list[int]] = {}
-    """GPUs of each node by owner state."""
-    not_ready: int = 0
-    """GPU nodes that Berth cannot place jobs on."""
-    slow: list[tuple[str, int, str, float]] = []
-    """Node, position, application class and score of slow GPUs."""
-    slow_counts: list[tuple[str, str, int]] = []
-    """Model, application class, number of slow GPUs."""
-    closed: list[tuple[str, int]] = []
-    """Node and position of GPUs that take no guest, by their guards."""
-    islands: list[tuple[str, int, int]] = []
-    """Model, GPUs, number of sets of so many free GPUs that NVLink joins."""
-    stranded_gpus: float = 0.0
-    empty_nodes: int = 0
-    empty_nodes_of_a_leaf: int = 0
-    """Number of empty nodes of the leaf that has most of them."""
-    waiting: dict[str, int] = {}
-    running: dict[str, int] = {}
-    holds: list[tuple[str, int]] = []
-    """UUID of a GPU and number of a job that holds it, if the site wants that to be told."""
-    counts: dict[str, float] = {}
-    failed: dict[str, int] = {}
-    passes: Durations = Durations()
-    looks: Durations = Durations()
-
-
-def path_beside(pinned_file: Path) -> Path:
-    """Returns where the file lies: beside the list of pinned jobs, in berthd's folder of this boot."""
-    return pinned_file.with_name("metrics.json")
-
-
-def read(path: Path) -> ClusterState | None:
-    """Returns the last state; None if the planner has written none that this release can read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ClusterState)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-class StateFile:
-    """Collects durations, and writes the file when it is time."""
-
-    def __init__(self, path: Path, *, job_info: bool) -> None:
-        self._path = path
+    def __init__(self, *, job_info: bool) -> None:
         self._job_info = job_info
         self.due = 0.0
-        self._complained = False
+        self.latest: ClusterState | None = None
         self.passes, self.looks = Histogram(BOUNDS), Histogram(BOUNDS)
 
-    def write_if_due(
+    def make(
         self,
         reading: Reading,
         cluster: Cluster,
@@ -121,13 +58,10 @@ class StateFile:
         counts: Mapping[str, float],
         told: Mapping[str, str],
     ) -> None:
-        """Writes the state every few seconds; `told` are the counters as `berth status` shows them."""
-        now = time.monotonic()
-        if now < self.due:
-            return
-        self.due = now + WRITE_EVERY
+        """Makes the state for the next few seconds; `told` are the counters as `berth status` shows them."""
+        self.due = time.monotonic() + MAKE_EVERY
         numbers = {name: int(text) for name, text in told.items() if text.isdigit()}
-        state = msgspec.structs.replace(
+        self.latest = msgspec.structs.replace(
             state_of(reading, cluster, job_info=self._job_info),
             waiting=waiting_by_reason(queue),
             counts={**counts, **{name: count for name, count in numbers.items() if not name.startswith(_FAILED_OF)}},
@@ -135,21 +69,6 @@ class StateFile:
             passes=Durations(self.passes.bounds, tuple(self.passes.cumulative), self.passes.sum),
             looks=Durations(self.looks.bounds, tuple(self.looks.cumulative), self.looks.sum),
         )
-        self._replace(msgspec.json.encode(state))
-
-    def _replace(self, data: bytes) -> None:
-        new = self._path.with_name(f"{self._path.name}.new")
-        try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
-                file.write(data)
-            new.replace(self._path)
-            self._complained = False
-        except OSError as problem:
-            if not self._complained:
-                log.error(f"cannot write {self._path}: {problem.strerror}; the metrics are as they were", 673)
-            self._complained = True
 
 
 def planner_counts(pins: Pins, evictions: Evictions, taken: int, late: int) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""Writes the overview: the GPUs and the queue as the last pass saw them, in a file from which questions are answered.
+"""Writes the state file: the overview of GPUs and queue as the last pass saw them, and what the metrics are made from.
 
 The file is described in docs/formats.md (11.7). A thread makes and writes it from values that no pass changes, so that
-neither passes nor Epilogs wait for it; it takes a fiftieth of a processor at most.
+neither passes nor Epilogs wait for it. The overview takes a fiftieth of a processor at most; on a large cluster the
+metrics are written more often than it.
 """
 
 import json
@@ -10,6 +11,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from policy.cluster.fleet import Fleet
 from policy.formats import hostlist
@@ -34,6 +37,7 @@ from policy.plan.tracker import HOLDING, gpus_held
 from policy.plan.waiting import Waiting
 from policy.plan.waiting_jobs import WAITS
 from policy.site import log
+from policy.site.metrics_state import ClusterState
 from policy.site.overview import MOST_JOBS, SCHEMA_VERSION
 from topology import atomic
 from topology.errors import TopologyFileError
@@ -103,41 +107,53 @@ def overview_of(moment: Moment) -> dict[str, Any]:
 
 
 class OverviewWriter:
-    """Writes an overview after a pass if one is due and the last one is written."""
+    """Writes the file after a pass if there is something new for it and the last one is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._due = 0.0
+        self._overview = b""
+        self._metrics: ClusterState | None = None
         self._thread: threading.Thread | None = None
         self._problem = ""
 
-    def write_if_due(self, plan: Plan, reading: Reading) -> None:
-        """Begins to write; returns at once."""
-        if time.monotonic() < self._due or (self._thread is not None and self._thread.is_alive()):
+    def write_if_due(self, plan: Plan, reading: Reading, metrics: ClusterState | None = None) -> None:
+        """Begins to write if an overview is due, or if the metrics' state is a new one; returns at once."""
+        is_due = time.monotonic() >= self._due
+        if not (is_due or metrics is not self._metrics) or (self._thread is not None and self._thread.is_alive()):
             return
-        moment = moment_of(plan, reading)
+        moment = moment_of(plan, reading) if is_due else None
         if moment is not None:
             self._due = time.monotonic() + EVERY
-            self._thread = threading.Thread(target=self._write, args=(moment,), name="berth-overview", daemon=True)
-            self._thread.start()
+        self._metrics = metrics
+        self._thread = threading.Thread(target=self._write, args=(moment,), name="berth-overview", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Waits a moment for the overview that is being written."""
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def _write(self, moment: Moment) -> None:
+    def _write(self, moment: Moment | None) -> None:
         began, problem = time.thread_time(), ""
         try:
-            atomic.replace(self._path, _encode(overview_of(moment)), _PRIVATE)
+            if moment is not None:
+                self._overview = _encode(overview_of(moment))
+            if self._overview:
+                atomic.replace(self._path, _with_metrics(self._overview, self._metrics), _PRIVATE)
         except TopologyFileError as fault:
-            problem = f"{fault}; berth nodes, queue, top and web have nothing new to show"
+            problem = f"{fault}; berth nodes, queue, top, web and the metrics have nothing new to show"
         except Exception as fault:  # noqa: BLE001 - an overview that cannot be made must not end the planner
             problem = f"a fault of berthd's own, there is no overview: {fault!r}"
         if problem and problem != self._problem:
             log.error(problem, 638)
         self._problem = problem
-        self._due = time.monotonic() + max(EVERY, REST * (time.thread_time() - began))
+        if moment is not None:
+            self._due = time.monotonic() + max(EVERY, REST * (time.thread_time() - began))
+
+
+def _with_metrics(overview: bytes, metrics: ClusterState | None) -> bytes:
+    return overview if metrics is None else b'%b,"metrics":%b}' % (overview[:-1], msgspec.json.encode(metrics))
 
 
 def _encode(overview: Mapping[str, Any]) -> bytes:

@@ -23,7 +23,7 @@ from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.fleets import Fleets
 from policy.daemon.known.living_scores import LivingScores
-from policy.daemon.passes.cluster_state import StateFile, path_beside, planner_counts
+from policy.daemon.passes.cluster_state import StateMaker, planner_counts
 from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.overviews import OverviewWriter
@@ -44,6 +44,7 @@ from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
 from policy.site import log
 from policy.site.config import Config
+from policy.site.metrics_state import ClusterState
 from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import outcome
 from policy.slurm.waits import WAITS
@@ -108,11 +109,7 @@ class Planner:
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
         self._node_pins = NodePins() if config.plain else None
         self._observe = config.observe
-        self._state_file = (
-            StateFile(path_beside(config.pinned_file), job_info=config.metrics.job_info)
-            if config.metrics.enabled
-            else None
-        )
+        self._state_maker = StateMaker(job_info=config.metrics.job_info) if config.metrics.enabled else None
         self._picture: Picture | None = None
         self._problem, self._unreadable = "", frozenset[int]()
         self._blind = False
@@ -160,8 +157,8 @@ class Planner:
         self._moved.clear()
         self._sent_away.clear()
         if self._overviews is not None:
-            apart(self._overviews.write_if_due, self._plan, reading)
-        apart(self._write_state, reading, picture)
+            state = apart(self._counted, reading, picture)
+            apart(self._overviews.write_if_due, self._plan, reading, state)
         apart(self._hosts.write_due, reading.at, self._fleets.model_of)
         self._moving.touched.clear()
         if self._acts:
@@ -381,8 +378,8 @@ class Planner:
         changes = self._plan.replan(picture.book(), reading.jobs, starting)
         self._pass_took = time.monotonic() - began
         self._passes_took.append(self._pass_took)
-        if self._state_file is not None:
-            self._state_file.passes.observe(self._pass_took)
+        if self._state_maker is not None:
+            self._state_maker.passes.observe(self._pass_took)
         return changes
 
     @property
@@ -421,8 +418,8 @@ class Planner:
             return None
         self._looks_took.append(time.monotonic() - began)
         self._look_from = time.monotonic() + REST * self.look_takes
-        if self._state_file is not None:
-            self._state_file.looks.observe(self._looks_took[-1])
+        if self._state_maker is not None:
+            self._state_maker.looks.observe(self._looks_took[-1])
         self._sign()
         self._reading = reading
         self._apart(partial(self._company.look, writes=self._acts), reading)
@@ -519,10 +516,12 @@ class Planner:
             told |= self._apart(getattr, part, "told") or {}
         return told
 
-    def _write_state(self, reading: Reading, picture: Picture) -> None:
-        if self._state_file is not None:
+    def _counted(self, reading: Reading, picture: Picture) -> ClusterState | None:
+        maker = self._state_maker
+        if maker is not None and time.monotonic() >= maker.due:
             counts = planner_counts(self._pins, self._evictions, self.notices_taken, self.notices_late)
-            self._state_file.write_if_due(reading, picture.book().cluster, self._plan.queue, counts, self._told())
+            maker.make(reading, picture.book().cluster, self._plan.queue, counts, self._told())
+        return None if maker is None else maker.latest
 
 
 def _middle(took: Sequence[float]) -> str:

@@ -204,8 +204,12 @@ class Program:
         out, err = _fileno(process.stdout), _fileno(process.stderr)
         due = time.monotonic() + self._seconds
         data = bytearray()
+        # `select.select` knows no file beyond the 1,024th, and a process with many connections has more.
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        poll.register(err, select.POLLIN)
         while not _is_whole(data):
-            readable, _, _ = select.select([out, err], [], [], max(0.0, due - time.monotonic()))
+            readable = {file for file, _ in poll.poll(1_000 * max(0.0, due - time.monotonic()))}
             if not readable:
                 self.close()
                 raise SlurmError(f"{self._path.name} did not answer within {self._seconds:g} s; is slurmctld up?")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from policy.daemon.metrics.families import TABLE
+from policy.serve.metrics.families import TABLE
 from prolog_epilog.guard.seats import metrics as guard
 
 ROOT = Path(__file__).parents[3]

@@ -49,10 +49,10 @@ DAEMON = (
     "policy.cli.profile",
     "policy.cli.scores_refresh",
     "policy.cli.topo.compile",
-    "policy.daemon.answer.desk",
     "policy.daemon.answer.main",
     "policy.daemon.known.matcher",
     "policy.daemon.passes.planning",
+    "policy.serve.main",
 )
 # What these reach with all that is imported late is part of the role; the others import late what only admins need.
 WHOLE = {"simulate": SIMULATE, "daemon": DAEMON}

@@ -66,7 +66,7 @@ def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
 
 
 def test_the_number_of_tasks_comes_before_the_gpus_that_the_plugin_fills_in() -> None:
-    job = replace(PINNED, segment=PLACED | {"was": "num_tasks:2"})
+    job = replace(PINNED, plan=JobPlan(PLACED | {"was": "num_tasks:2"}))
     assert asked.words(job).startswith("max_nodes_of_tasks=2 ")
 
 

@@ -9,13 +9,16 @@ import pytest
 
 from policy.cluster.shared.fragmentation import DEFAULT
 from policy.cluster.snapshot import Cluster
-from policy.daemon.passes import cluster_state
-from policy.daemon.passes.cluster_state import ClusterState, joined, state_of
+from policy.daemon.passes import cluster_state, overviews
+from policy.daemon.passes.cluster_state import joined, state_of
 from policy.daemon.passes.handover import Sender
+from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.planner import Planner
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.plan.tracker import Picture
 from policy.site.config import Config, MetricsOptions
+from policy.site.metrics_state import ClusterState, read_metrics
+from policy.site.overview import OverviewFile
 from tests.unit.guest_world import guest, host
 from tests.unit.guest_world import node as shared_node
 from tests.unit.policy.daemon.test_planner_writes import Slurm, write_all
@@ -134,11 +137,18 @@ def planner_of(slurm: Slurm, folder: Path, channel: socket.socket, options: Metr
     for one in slurm.nodes:
         files.dump(machine(one.name, "h100"), folder / f"{one.name}.json")
     config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", metrics=options)
-    return Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]
+    return Planner(slurm, config, Sender(channel), OverviewWriter(folder / "overview"))  # type: ignore[arg-type]
+
+
+def one_pass(planner: Planner) -> None:
+    """A pass whose state is written when this returns."""
+    planner.one_pass(ended=False)
+    assert planner._overviews is not None
+    planner._overviews.close()
 
 
 def written(folder: Path) -> ClusterState:
-    state = cluster_state.read(folder / "metrics.json")
+    state = read_metrics(folder / "overview")
     assert state is not None
     return state
 
@@ -146,7 +156,7 @@ def written(folder: Path) -> ClusterState:
 def test_a_pass_writes_the_state_and_the_next_one_what_was_done(
     tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_state, "WRITE_EVERY", 0.0)
+    monkeypatch.setattr(cluster_state, "MAKE_EVERY", 0.0)
     segment = {"because": "capacity", "because_text": "no GPU is free"}
     young = {"submitted": int(NOW) - 5}
     jobs = [
@@ -158,7 +168,7 @@ def test_a_pass_writes_the_state_and_the_next_one_what_was_done(
     slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
     planner = planner_of(slurm, tmp_path, channel, MetricsOptions(enabled=True))
 
-    planner.one_pass(ended=False)
+    one_pass(planner)
     first = written(tmp_path)
     assert first.at == NOW
     assert (first.waiting["starting"], first.waiting["capacity"]) == (1, 1)
@@ -167,42 +177,59 @@ def test_a_pass_writes_the_state_and_the_next_one_what_was_done(
     assert (first.counts["pins_again"], first.counts["updates"]) == (0, 0)
 
     write_all(planner)
-    planner.one_pass(ended=False)
+    one_pass(planner)
     second = written(tmp_path)
     assert second.counts["pins_again"] == second.counts["updates"] == len(slurm.pins) > 0
     assert second.counts["pins_first"] == 0
     assert (second.passes.cumulative[-1], second.looks.cumulative[-1]) == (2, 2)
-    assert oct((tmp_path / "metrics.json").stat().st_mode & 0o777) == "0o600"
+    assert oct((tmp_path / "overview").stat().st_mode & 0o777) == "0o600"
     assert "1000005" not in json.dumps(list(second.waiting))
 
 
-def test_without_metrics_no_file_is_written(tmp_path: Path, channel: socket.socket) -> None:
-    planner = planner_of(Slurm([node("n1")], []), tmp_path, channel, MetricsOptions())
+def test_without_metrics_the_file_has_none(tmp_path: Path, channel: socket.socket) -> None:
+    one_pass(planner_of(Slurm([node("n1")], []), tmp_path, channel, MetricsOptions()))
 
-    planner.one_pass(ended=False)
+    assert read_metrics(tmp_path / "overview") is None
+    assert "metrics" not in OverviewFile(tmp_path / "overview").read()
 
-    assert not (tmp_path / "metrics.json").exists()
 
-
-def test_a_folder_that_cannot_be_written_costs_the_metrics_alone(
-    tmp_path: Path, channel: socket.socket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_new_metrics_are_written_beside_an_overview_that_is_not_due(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_state, "WRITE_EVERY", 0.0)
+    monkeypatch.setattr(cluster_state, "MAKE_EVERY", 0.0)
+    monkeypatch.setattr(overviews, "EVERY", 1_000.0)
     slurm = Slurm([node("n1")], [])
     planner = planner_of(slurm, tmp_path, channel, MetricsOptions(enabled=True))
-    (tmp_path / "metrics.json").mkdir()
+    one_pass(planner)
+    before = OverviewFile(tmp_path / "overview").read()
+
+    slurm.nodes = [node("n1", used=0xFF)]
+    one_pass(planner)
+
+    after = OverviewFile(tmp_path / "overview").read()
+    assert (after["nodes"], after["jobs"]) == (before["nodes"], before["jobs"])
+    assert written(tmp_path).gpus["whole"] == [8]
+    assert before["metrics"]["gpus"]["whole"] == [0]
+
+
+def test_a_file_that_cannot_be_written_is_told_once(
+    tmp_path: Path, channel: socket.socket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_state, "MAKE_EVERY", 0.0)
+    planner = planner_of(Slurm([node("n1")], []), tmp_path, channel, MetricsOptions(enabled=True))
+    (tmp_path / "overview").mkdir()
 
     for _ in range(2):
-        planner.one_pass(ended=False)
+        one_pass(planner)
 
-    assert capsys.readouterr().err.count("the metrics are as they were") == 1
+    assert capsys.readouterr().err.count("the metrics have nothing new to show") == 1
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"at": "x"}'])
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"at": "x"}', b'{"metrics": {"at": "x"}}'])
 def test_a_file_of_another_release_is_no_state(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "metrics.json").write_bytes(text)
+    (tmp_path / "overview").write_bytes(text)
 
-    assert cluster_state.read(tmp_path / "metrics.json") is None
+    assert read_metrics(tmp_path / "overview") is None
 
 
 def nodes_of(count: int) -> list[NodeFacts]:

@@ -81,7 +81,7 @@ def test_only_one_place_turns_a_number_of_slurms_into_a_date() -> None:
     own = {
         "policy/formats/moments.py",
         "policy/daemon/hear/step_times.py",
-        "policy/web/simulated.py",
+        "policy/serve/web/simulated.py",
         "policy/report/text.py",
         "policy/cli/calibrate/progress.py",
         "policy/cli/calibrate/run.py",

@@ -3,6 +3,7 @@ import importlib
 import json
 import os
 import signal
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from policy.slurm.changes import target
 from policy.slurm.gateways import open_gateway, program_path
 from policy.slurm.interface import Pin
 from tests.bench.load.slurm import PaperJob
+from tests.unit.policy.daemon.test_notices import raise_file_limit
 from tests.unit.policy.slurm.stand_in import StandIn
 
 DATA = Path(__file__).parents[2] / "data"
@@ -450,3 +452,11 @@ def test_of_jobs_that_are_over_no_record_is_kept(stand_in: StandIn, gateway: Lib
 def _job_line(number: int, state: str) -> str:
     job = PaperJob(number, 1_000, 1, 1, 100, state=state)
     return f"{job.line()}\n"
+
+
+def test_it_is_heard_where_a_thousand_files_are_open(stand_in: StandIn) -> None:
+    raise_file_limit()
+    with ExitStack() as files, closing(Program(stand_in.path)) as program:
+        for _ in range(1_100):
+            files.enter_context(Path(os.devnull).open("rb"))
+        assert program.ask("ping")

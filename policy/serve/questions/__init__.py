@@ -1,0 +1,1 @@
+"""Users' questions over TCP: what is told, and the port at which it is told."""

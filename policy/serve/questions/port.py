@@ -1,0 +1,125 @@
+"""The TCP port for users' commands: one question and one reply a connection; munge says who asks.
+
+One thread serves the sockets; another asks munged and Slurm, one question after the other.
+"""
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from policy.serve.questions.answers import refusal
+from policy.site import log
+from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
+
+_REQUEST_BYTES = 1_024
+"""A credential takes some 250."""
+_CREDENTIAL = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:\n")
+
+MOST_SILENT = 256
+"""Connections that have not asked yet; beyond that the eldest makes room for a new one."""
+MOST_WAITING = 256
+"""Questions that wait for their turn."""
+PATIENCE = 2.0
+"""Seconds for a question to come, and as many for its reply to be taken."""
+TOO_LATE = 3.0
+"""Seconds after which whoever asked has gone."""
+
+_BACKLOG = 1_024
+_SAY_EVERY = 60.0
+
+_REFUSED = {NO_MUNGED: "start munged on this host", REPLAYED: "it came a second time"}
+
+Answer = Callable[[int, bytes], bytes | None]
+Decode = Callable[[bytes], Credential]
+
+
+class QuestionPort:
+    """Takes questions until it is stopped; hostile peers cost some connections and munged's time."""
+
+    def __init__(self, answer: Answer, decode: Decode, patience: float = PATIENCE) -> None:
+        self._answer = answer
+        self._decode = decode
+        self._patience = patience
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        """Eldest first."""
+        self._waiting = 0
+        self._worker = ThreadPoolExecutor(1, "berth-questions")
+        self._said: dict[str, float] = {}
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answers on a socket until it is cancelled."""
+        server = await asyncio.start_server(self._meet, sock=listener, limit=_REQUEST_BYTES, backlog=_BACKLOG)
+        await server.serve_forever()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await self._line(reader, writer)
+            reply = await self._reply(line) if line is not None else None
+            if reply is not None:
+                writer.write(reply)
+                async with asyncio.timeout(self._patience):
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        except (TimeoutError, OSError):
+            pass  # whoever does not take the reply does without
+        finally:
+            writer.transport.abort()
+
+    async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+        """The one line that a client sends; None where it is no credential, or does not come in time."""
+        while len(self._silent) >= MOST_SILENT:
+            eldest = next(iter(self._silent))
+            del self._silent[eldest]
+            eldest.transport.abort()
+        self._silent[writer] = None
+        try:
+            async with asyncio.timeout(self._patience):
+                line = await reader.readuntil(b"\n")
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return None
+        finally:
+            self._silent.pop(writer, None)
+        return line if len(line) <= _REQUEST_BYTES and _CREDENTIAL.fullmatch(line) else None
+
+    async def _reply(self, line: bytes) -> bytes | None:
+        if self._waiting >= MOST_WAITING:
+            return refusal("berthd has too many questions to answer; ask again in a moment")
+        self._waiting += 1
+        try:
+            came = time.monotonic()
+            return await asyncio.get_running_loop().run_in_executor(self._worker, self._look_up, line, came)
+        finally:
+            self._waiting -= 1
+
+    def _look_up(self, line: bytes, came: float) -> bytes | None:
+        """In the other thread."""
+        if time.monotonic() - came > TOO_LATE:
+            return None
+        try:
+            credential = self._decode(line[:-1])
+            if credential.error in {EXPIRED, REWOUND}:
+                apart = f"the clocks of your host and of berthd's differ by {abs(credential.skew)} s"
+                return refusal(f"{apart}; tell an admin")
+            if credential.error:
+                self._say_why(credential)
+                return None
+            return self._answer(credential.uid, credential.payload)
+        except Exception as fault:  # noqa: BLE001 - one question must not end the answers to all
+            self._say(f"a fault of berthd's own, a question stays without an answer: {fault!r}")
+            return refusal("berthd met a fault of its own, its log says which")
+
+    def _say_why(self, credential: Credential) -> None:
+        why = _REFUSED.get(credential.error, "the hosts of users need the munge key of this one")
+        self._say(f"a user's question was refused: {credential.reason}; {why}")
+
+    def _say(self, text: str) -> None:
+        """At most once a minute."""
+        now = time.monotonic()
+        if now >= self._said.get(text, 0.0):
+            self._said = {said: until for said, until in self._said.items() if until > now}
+            self._said[text] = now + _SAY_EVERY
+            log.error(text, 627)

@@ -1,0 +1,34 @@
+"""Asks berthd's answering process for its status, for all listeners alike and at most once a second."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from policy.formats.errors import DaemonError
+
+STATUS_FOR = 1.0
+"""Seconds for which an answer, or the reason why there is none, is told on."""
+
+
+class BerthdStatus:
+    """The last status; a thread that asks while another one waits for berthd gets the same answer."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._told: Mapping[str, str] | DaemonError = {}
+
+    def told(self) -> Mapping[str, str]:
+        """Returns the status; raises DaemonError with the reason where berthd does not answer."""
+        with self._lock:
+            if time.monotonic() - self._asked_at > STATUS_FOR:
+                try:
+                    self._told = self._ask()
+                except DaemonError as problem:
+                    self._told = problem
+                self._asked_at = time.monotonic()
+            told = self._told
+        if isinstance(told, DaemonError):
+            raise DaemonError(str(told))
+        return told

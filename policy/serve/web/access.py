@@ -1,0 +1,111 @@
+"""Finds out who looks: by a munge credential, by a trusted proxy's header, or by a token of a file."""
+
+import hmac
+import pwd
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+
+from policy.formats.errors import ConfigError
+from policy.site.munge import Credential
+
+COOKIE = "berth_token"
+MUNGE_TEXT = b"berth-web/1"
+"""The payload of a viewer's credential, so that one for berthd is none for the page."""
+_LEAST_TOKEN = 16
+
+
+class NoAccessError(Exception):
+    """Whoever asks claims to be somebody, and cannot show it; or has to be somebody, and is nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebAccess:
+    """The rules of one server."""
+
+    proxies: frozenset[str] = frozenset()
+    """Addresses whose header is believed."""
+    header: str = "X-Remote-User"
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    """User names by token."""
+    decode: Callable[[bytes], Credential] | None = None
+    """Decodes munge credentials, for one thread at a time; None: none are taken."""
+    must_be_known: bool = False
+    _decodes: threading.Lock = field(default_factory=threading.Lock)
+
+    def viewer(self, peer: str, headers: "Message[str, str]") -> int | None:
+        """Returns the user who looks, None if not known; a `NoAccessError` for a false claim."""
+        kind, _, word = headers.get("Authorization", "").partition(" ")
+        token = word.strip() if kind.lower() == "bearer" else _cookie(headers.get("Cookie", ""))
+        if token:
+            return self.of_token(token)
+        if kind.lower() == "munge":
+            return self._of_credential(word.strip())
+        # From any other address the header may be the viewer's own invention.
+        if peer.removeprefix("::ffff:") in self.proxies and (names := headers.get_all(self.header)):
+            if len(names) > 1:
+                raise NoAccessError(f"the header {self.header} came more than once; the proxy has to remove users' own")
+            return _named(names[0])
+        if self.must_be_known:
+            raise NoAccessError("this page needs to know who looks: sign in at the site's portal, or give a token")
+        return None
+
+    def of_token(self, token: str) -> int:
+        """Returns the user of a token."""
+        found = [
+            name
+            for known, name in self.tokens.items()
+            if hmac.compare_digest(known.encode(), token.encode("utf-8", "replace"))
+        ]
+        if not found:
+            raise NoAccessError("this token is not valid here; ask an admin for a new one")
+        return _named(found[0])
+
+    def _of_credential(self, text: str) -> int:
+        if self.decode is None or not text.isascii():
+            raise NoAccessError("munge credentials are not taken here; use a token")
+        with self._decodes:
+            credential = self.decode(text.encode("ascii"))
+        if credential.error or credential.payload != MUNGE_TEXT:
+            raise NoAccessError(f"the munge credential is refused: {credential.reason}")
+        return credential.uid
+
+
+def _named(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise NoAccessError("this user is not known on the host of berth web") from None
+
+
+def _cookie(text: str) -> str:
+    try:
+        found = SimpleCookie(text).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """Reads a file of `TOKEN USER` lines, which only its owner may read."""
+    try:
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"{path} can be read by others than its owner; chmod 600 {path}")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"cannot read the tokens in {path}: {problem}") from None
+    tokens = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        words = line.split()
+        if len(words) != 2 or len(words[0]) < _LEAST_TOKEN:
+            raise ConfigError(
+                f"{path}, line {number}: write TOKEN USER, the token with {_LEAST_TOKEN} characters or more"
+            )
+        tokens[words[0]] = words[1]
+    return tokens

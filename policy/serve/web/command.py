@@ -1,0 +1,223 @@
+"""The command `berth web`, which serves a page of the machine room, the queue and what happened."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import shlex
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from policy.formats.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from policy.serve.web.access import WebAccess
+    from policy.serve.web.model import WebRoom, WebSource
+    from policy.serve.web.simulated import SimulatedSource
+    from policy.site.config import Config
+    from policy.site.overview import OverviewFile
+    from policy.site.privacy import SlurmRules
+    from policy.slurm.interface import Gateway
+
+__all__ = ["register", "serve_page"]
+
+PORT = 8484
+_LEAST = 1.0
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("web", help="serve a page of GPUs, queue and history")
+    parser.add_argument("--from-simulation", type=Path, metavar="FILE", help="show a run of simulate --history instead")
+    parser.add_argument("--from-collect", type=Path, metavar="FILE", help="show past days, of a file of berth collect")
+    parser.add_argument("--day", metavar="DATE", help="with --from-collect: this day alone, such as 2026-11-20")
+    parser.add_argument("--gateway", default="auto", metavar="NAME", help="as berthd's (default: of berth.conf)")
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that berth.conf may name too."""
+    parser.add_argument(
+        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
+    )
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
+    parser.add_argument(
+        "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
+    )
+    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
+    parser.add_argument(
+        "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
+    )
+    parser.add_argument(
+        "--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
+    parser.add_argument("--munge", action="store_true", help="take munge credentials of viewers")
+    parser.add_argument(
+        "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until it is interrupted."""
+    _check(options)
+    if options.from_simulation or options.from_collect:
+        _serve(options, _recorded(options), _access(options, ""))
+        return 0
+    if options.day:
+        raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
+    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
+    from policy.site.priority import give_way  # noqa: PLC0415
+    from policy.site.privacy import SlurmRules  # noqa: PLC0415
+    from policy.slurm.gateways import open_gateway  # noqa: PLC0415
+
+    give_way()
+    config = load(config_path())
+    name = config.gateway if options.gateway == "auto" else options.gateway
+    # Two gateways, as each serves one thread at a time.
+    rules = SlurmRules(open_gateway(name).config, os.geteuid())
+    _serve_live(options, config, OverviewFile(path_of(config.socket)), open_gateway(name), rules)
+    return 0
+
+
+def serve_page(config: Config, overview: OverviewFile, gateway: Gateway, rules: SlurmRules) -> None:
+    """Serves the cluster as it is, with the options that berth.conf names."""
+    parser = _OptionsParser(prog="[web] options", add_help=False)
+    _add_options(parser)
+    parser.set_defaults(from_simulation=None)
+    try:
+        options = parser.parse_args(shlex.split(config.web_options or ""))
+    except ValueError as problem:
+        raise ConfigError(f"[web] options of berth.conf: {problem}") from None
+    _check(options)
+    _serve_live(options, config, overview, gateway, rules)
+
+
+class _OptionsParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"[web] options of berth.conf: {message}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.every < _LEAST:
+        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for Slurm")
+    if set(options.embed_in) & set(" ;,'\n"):
+        raise UsageError("--embed-in is one origin, such as https://ondemand.site")
+
+
+def _serve_live(
+    options: argparse.Namespace, config: Config, overview: OverviewFile, gateway: Gateway, rules: SlurmRules
+) -> None:
+    from policy.serve.web.live import LiveSource  # noqa: PLC0415
+
+    source = LiveSource(overview.read, gateway.job, rules, lambda: _known(config, ()).links)
+    _serve(options, source, _access(options, config.munge_socket), source.read)
+
+
+def _serve(
+    options: argparse.Namespace, source: WebSource, access: WebAccess, read: Callable[[], object] | None = None
+) -> None:
+    """Serves a source; one that has to be read again and again has `read`."""
+    from policy.serve.web.server import Exhibit, WebServer, poll  # noqa: PLC0415
+
+    exhibit, names = Exhibit(source), frozenset(options.host_name)
+    with WebServer((options.bind, options.port), exhibit, access, names, options.embed_in) as server:
+        if read is not None:
+            threading.Thread(target=poll, args=(exhibit, read, options.every, server.stopped), daemon=True).start()
+        host, port = server.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        print(f"berth web: http://{shown}:{port}/", flush=True)
+        try:
+            server.serve_forever()
+        finally:
+            server.stopped.set()
+
+
+def _recorded(options: argparse.Namespace) -> SimulatedSource:
+    from policy.serve.web.simulated import CollectedSource, SimulatedSource  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
+
+    if options.from_simulation:
+        if options.from_collect or options.day:
+            raise UsageError("--from-simulation stands alone; leave --from-collect and --day out")
+        return SimulatedSource(options.from_simulation)
+    since, until = 0.0, float("inf")
+    if options.day:
+        try:
+            day = datetime.strptime(options.day, "%Y-%m-%d")  # noqa: DTZ007 - a day of this machine's clock
+        except ValueError:
+            raise UsageError(f"--day {options.day!r} is no day; write it as 2026-11-20") from None
+        since, until = day.timestamp(), (day + timedelta(days=1)).timestamp()
+    config = load(config_path())
+    return CollectedSource(options.from_collect, lambda names: _known(config, names), since, until)
+
+
+def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
+    from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
+    from policy.site.munge import Munge  # noqa: PLC0415
+
+    try:
+        loopback = ipaddress.ip_address(options.bind).is_loopback
+        proxies = frozenset(str(ipaddress.ip_address(one)) for one in options.trust_proxy)
+    except ValueError as problem:
+        raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
+    tokens = read_tokens(options.tokens) if options.tokens else {}
+    known = not (loopback or options.from_simulation)
+    if known and not (proxies or tokens or options.munge):
+        raise ConfigError(
+            "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
+        )
+    decode = Munge(munge_socket).decode if options.munge else None
+    return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=known)
+
+
+def _known(config: Config, names: Sequence[str]) -> WebRoom:
+    """Returns the nodes as the topology files and the score table describe them."""
+    from policy.serve.web.model import WebNode, WebRoom  # noqa: PLC0415
+    from policy.site.config import fabric_file  # noqa: PLC0415
+    from policy.site.log import error  # noqa: PLC0415
+    from topology import scores  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.fabric import Fabric  # noqa: PLC0415
+    from topology.files import load_directory  # noqa: PLC0415
+    from topology.providers import slurm_fabric  # noqa: PLC0415
+
+    machines, slurm, speed = {}, None, {}
+    try:
+        machines = dict(load_directory(config.topology_dir, lambda problem: error(str(problem))))
+        source = fabric_file(config.fabric)
+        slurm = slurm_fabric.read(source) if source else None
+        table = scores.load(config.scores) if config.scores else ()
+        speed = {(one.node, one.position): one.score for one in table if one.app_class == "compute"}
+    except TopologyError as problem:
+        error(f"{problem}; the page shows the nodes without it")
+    fabric = Fabric.of(machines.values(), slurm)
+    place = {name: number for number, name in enumerate(fabric.names)}
+
+    def group(groups: Sequence[str], number: int) -> str:
+        return groups[number] if 0 <= number < len(groups) else ""
+
+    def node(name: str) -> WebNode:
+        machine, at = machines.get(name), place.get(name)
+        if machine is None or at is None:
+            return WebNode(name, 0)
+        found = [round(speed[name, gpu], 3) for gpu in range(machine.size) if (name, gpu) in speed]
+        return WebNode(
+            name,
+            machine.size,
+            group(fabric.leaves, int(fabric.leaf[at])),
+            group(fabric.pods, int(fabric.pod[at])),
+            group(fabric.domains, int(fabric.domain[at])),
+            machine.model,
+            found if len(found) == machine.size else (),
+        )
+
+    links = {one.model: [(link.a, link.b, link.gbps) for link in one.links] for one in machines.values()}
+    return WebRoom([node(name) for name in names], links)

@@ -1,0 +1,182 @@
+"""The data that the page shows: `WebRoom`, which stays the same, and `WebMoment`, which is one reading.
+
+Both become JSON with `schema_version`. What a viewer may not see is taken out here, before anything is sent.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from policy.site.privacy import Visibility
+
+SCHEMA_VERSION = 1
+MOST_EVENTS = 1_000
+"""Events that a moment tells; older ones are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebNode:
+    """A node of the machine room."""
+
+    name: str
+    gpus: int
+    leaf: str = ""
+    pod: str = ""
+    domain: str = ""
+    model: str = ""
+    scores: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WebRoom:
+    """The nodes and their links."""
+
+    nodes: Sequence[WebNode]
+    links: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    """For each model its NVLinks: GPU, GPU, GB/s."""
+    live: bool = True
+    zero: float = 0.0
+    """A simulation's first moment; times are shown from it on."""
+    began: float = 0.0
+    until: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the room for JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class WebJob:
+    """A job that runs or waits."""
+
+    id: str
+    state: str
+    user: str
+    uid: int | None
+    name: str
+    account: str
+    gpus: int
+    submitted: float
+    start: float | None = None
+    end: float | None = None
+    limit: float | None = None
+    places: Sequence[tuple[int, int]] = ()
+    """Nodes by number, each with the mask of its GPUs; of a waiting job those that are planned."""
+    reason: str = ""
+    share: int = 0
+    guest: bool = False
+    segment: Mapping[str, str] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the job for JSON, with the part of its segment that lists show."""
+        found = self.segment
+        told = {key: found[key] for key in ("because", "because_text", "why", "pins", "level") if key in found}
+        shown = {key: value for key, value in asdict(self).items() if value and key not in {"segment", "uid"}}
+        if self.state == "PENDING" and found.get("start", "").isdigit():
+            shown["planned"] = int(found["start"])
+        return {**shown, **told}
+
+
+@dataclass(frozen=True, slots=True)
+class WebEvent:
+    """One thing that happened to a job."""
+
+    at: float
+    kind: str
+    """start, end, re-pin, eviction, relocation or requeue."""
+    job: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WebMoment:
+    """One reading of the cluster."""
+
+    at: float
+    jobs: Sequence[WebJob]
+    events: Sequence[WebEvent] = ()
+    """Newest last."""
+    sick: Mapping[int, str] = field(default_factory=dict)
+    """Nodes that take no job, with the reason."""
+    hidden: Sequence[tuple[int, int]] = ()
+    """Nodes and GPUs of jobs that the viewer may not see."""
+    problem: str = ""
+    """Tells why this reading may be old."""
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the moment for JSON."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "at": self.at,
+            "jobs": [job.plain() for job in self.jobs],
+            "events": [[one.at, one.kind, one.job, one.text] for one in self.events],
+            "sick": self.sick,
+            "hidden": self.hidden,
+            "problem": self.problem,
+        }
+
+
+class WebSource(Protocol):
+    """Something that the page can show."""
+
+    live: bool
+
+    def room(self) -> WebRoom:
+        """Returns the nodes."""
+        ...
+
+    def moment(self, at: float | None) -> WebMoment:
+        """Returns the latest reading, or that of a moment of a simulation."""
+        ...
+
+    def visibility(self) -> Visibility:
+        """Returns who may see what."""
+        ...
+
+    def decision(self, job: WebJob) -> Mapping[str, str]:
+        """Returns all that is known of a job's decision, for its page."""
+        ...
+
+
+def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:
+    """Returns the part of a moment that Slurm would show to this user; None is a viewer who is not known."""
+    if not visibility.shows("jobs", viewer):
+        own = [job for job in moment.jobs if visibility.shows("jobs", viewer, job.uid)]
+        names = {job.id for job in own}
+        masks: dict[int, int] = {}
+        for job in moment.jobs:
+            for node, mask in job.places if job.state == "RUNNING" and job.id not in names else ():
+                masks[node] = masks.get(node, 0) | mask
+        # Of jobs that have ended nobody knows any more whose they were.
+        events = [one for one in moment.events if one.job in names]
+        moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
+    if not visibility.shows("nodes", viewer):
+        jobs = [replace(job, places=(), segment={}) for job in moment.jobs]
+        moment = replace(moment, jobs=jobs, sick={}, hidden=())
+    return moment
+
+
+def changes(at: float, before: WebJob | None, now: WebJob | None) -> Iterator[WebEvent]:
+    """Yields what happened to a job between two readings."""
+    if now is None:
+        if before is not None and before.state == "RUNNING":
+            yield WebEvent(at, "end", before.id)
+        return
+    old = before.segment if before is not None else {}
+    if now.state == "RUNNING" and (before is None or before.state != "RUNNING"):
+        yield WebEvent(now.start or at, "start", now.id, now.segment.get("why", ""))
+    elif now.state != "RUNNING" and before is not None and before.state == "RUNNING":
+        if now.segment.get("evicted", "0") != old.get("evicted", "0"):
+            yield WebEvent(at, "eviction", now.id, now.segment.get("evicted_text", ""))
+        elif "move_until" in now.segment or now.segment.get("moves", "") != old.get("moves", ""):
+            yield WebEvent(at, "relocation", now.id, now.segment.get("move_text", ""))
+        else:
+            yield WebEvent(at, "requeue", now.id, now.reason)
+    if before is not None and now.segment.get("pins", "0") not in {"0", old.get("pins", "0")}:
+        yield WebEvent(at, "re-pin", now.id, now.segment.get("why", ""))
+
+
+def places_of(segment: Mapping[str, str], index: Mapping[str, int]) -> list[tuple[int, int]]:
+    """Returns the place that a segment names."""
+    mask = sum(1 << int(gpu) for gpu in segment.get("gpus", "").split(",") if gpu.isdigit())
+    return [(index[name], mask) for name in segment.get("nodes", "").split(",") if name in index]

@@ -1,0 +1,68 @@
+"""The part of the state file that the metrics are made from (docs/formats.md, 11.7).
+
+It holds numbers and names of nodes only, columns in node order. Job numbers are in it only if the site asks for them
+(`[metrics] job_info`).
+"""
+
+from pathlib import Path
+
+import msgspec
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds."""
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """A histogram on its way to Prometheus."""
+
+    bounds: tuple[float, ...] = BOUNDS
+    cumulative: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    sum: float = 0.0
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment of the cluster and all counters of the planning process."""
+
+    at: float
+    in_control: bool
+    names: tuple[str, ...] = ()
+    models: list[str] = []
+    """GPU model of each node; empty if its GPUs cannot be pinned. This column and the next are in node order."""
+    gpus: dict[str, list[int]] = {}
+    """GPUs of each node by owner state."""
+    not_ready: int = 0
+    """GPU nodes that Berth cannot place jobs on."""
+    slow: list[tuple[str, int, str, float]] = []
+    """Node, position, application class and score of slow GPUs."""
+    slow_counts: list[tuple[str, str, int]] = []
+    """Model, application class, number of slow GPUs."""
+    closed: list[tuple[str, int]] = []
+    """Node and position of GPUs that take no guest, by their guards."""
+    islands: list[tuple[str, int, int]] = []
+    """Model, GPUs, number of sets of so many free GPUs that NVLink joins."""
+    stranded_gpus: float = 0.0
+    empty_nodes: int = 0
+    empty_nodes_of_a_leaf: int = 0
+    """Number of empty nodes of the leaf that has most of them."""
+    waiting: dict[str, int] = {}
+    running: dict[str, int] = {}
+    holds: list[tuple[str, int]] = []
+    """UUID of a GPU and number of a job that holds it, if the site wants that to be told."""
+    counts: dict[str, float] = {}
+    failed: dict[str, int] = {}
+    passes: Durations = Durations()
+    looks: Durations = Durations()
+
+
+class _StateFile(msgspec.Struct):
+    """The overview beside it is not decoded: it has every GPU and every job."""
+
+    metrics: ClusterState
+
+
+def read_metrics(path: Path) -> ClusterState | None:
+    """Returns the last state; None if the planner has written none that this release can read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_StateFile).metrics
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,77 @@
+"""Says who may see what of the cluster, by Slurm's PrivateData: one rule for questions, metrics and the page.
+
+Coordinators and operators, to whom Slurm shows more, count as other users.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from policy.formats.errors import SlurmError
+from policy.site import log
+
+LOOK_EVERY = 60.0
+"""Seconds between looks at Slurm's configuration, and ..."""
+AGAIN_AFTER = 5.0
+"""... while it could not be read yet."""
+
+_NOTHING = frozenset({"none", "(null)", ""})
+_SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """What PrivateData hides, and from whom it hides nothing."""
+
+    hidden: frozenset[str] = frozenset({"all"})
+    trusted: frozenset[int] = frozenset()
+    """root, Slurm's user, and the user of this process."""
+
+    def shows(self, kind: Literal["jobs", "nodes"], viewer: int | None, owner: int | None = None) -> bool:
+        """Tells whether a viewer may see all jobs or nodes, or those of one owner; None is a user who is not known."""
+        own = viewer is not None and viewer == owner
+        return own or viewer in self.trusted or not self.hidden & {kind, "all"}
+
+
+class SlurmRules:
+    """Slurm's configuration as far as it says who may see what; read once a minute, by the thread that asks then."""
+
+    def __init__(self, slurm_config: Callable[[], Mapping[str, str]], own_uid: int) -> None:
+        """`slurm_config` is called by one thread at a time."""
+        self._slurm_config = slurm_config
+        self._own = {0, own_uid}
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._config: Mapping[str, str] | None = None
+
+    def visibility(self) -> Visibility:
+        """Returns who may see what; until Slurm has told, everything is private."""
+        config = self._look()
+        words = {word.strip().lower() for word in config.get("PrivateData", "all").split(",")}
+        user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))
+        return Visibility(frozenset(words - _NOTHING), frozenset(self._own | ({int(user[1])} if user else set())))
+
+    def setting(self, name: str) -> str:
+        """Returns a line of Slurm's configuration; empty if it has none."""
+        return self._look().get(name, "")
+
+    def _look(self) -> Mapping[str, str]:
+        # Slurm may be slow to answer: other threads go by what is known meanwhile, if anything is.
+        if self._lock.acquire(blocking=self._config is None):
+            try:
+                self._look_again(time.monotonic())
+            finally:
+                self._lock.release()
+        return self._config or {}
+
+    def _look_again(self, now: float) -> None:
+        if now - self._read_at < (LOOK_EVERY if self._config is not None else AGAIN_AFTER):
+            return
+        self._read_at = now
+        try:
+            self._config = self._slurm_config()
+        except SlurmError as problem:
+            log.error(f"who may see what is decided by what was known of Slurm: {problem}", 671)
