@@ -6,9 +6,8 @@ rights, so the line of the log is shown only to users who may read the log.
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
 from policy.retry import history
 from policy.retry.classes import CLASSES
@@ -35,27 +34,13 @@ def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> li
     return rows
 
 
-def preflight_rows(
-    number: int, values: Mapping[str, str], ask: Callable[[int], Outcome], rules: Callable[[], Rules]
-) -> list[tuple[str, str]]:
-    """Returns rows on why a cancelled job's pre-flight failed.
-
-    The failure is found again as long as Slurm knows the pre-flight; later it is the one that berthd noted.
-    """
-    try:
-        found = ask(number)
-    except SlurmError:
-        kind = CLASSES.get(values.get("preflight_fail", ""))
-        if kind is None:
-            return []
-        return [("failed", f"in its pre-flight: {kind.name}: {kind.what}"), ("known by", values["preflight_sign"])]
-    if found.state in FAILED:
-        failure = of_end(found, rules())
-        rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]
-        return [*rows, ("known by", failure.reason), *(("see", path) for path in found.logs[:1])]
-    if found.state in {"CANCELLED", "TIMEOUT", "DEADLINE"}:
-        return [("ended", f"with its pre-flight, job {number}, which was {found.state.lower()}")]
-    return []
+def preflight_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
+    """Returns rows on why a cancelled job's pre-flight failed."""
+    if found.state not in FAILED:
+        return []
+    failure = of_end(found, rules)
+    rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]
+    return [*rows, ("known by", failure.reason), *(("see", path) for path in found.logs[:1])]
 
 
 def of_end(found: Outcome, rules: Rules) -> Classification:

@@ -85,11 +85,8 @@ _MOVING = {
 _PREFLIGHT = {
     "above": int,
     "time": str,
-    "longest": str,
     "wait": str,
     "partition": str,
-    "tier": str,
-    "fail": str,
 }
 _TABLES = ("hook", "berthd", "notice", "users", "metrics", "sharing", "moving", "preflight", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
@@ -254,7 +251,7 @@ def _preflight(path: Path, table: dict[str, Any]) -> float:
     """Checks the table that sbatch reads here too, where somebody sees what is wrong."""
     if not 0 <= table.get("above", 0) <= 1_000_000:
         raise ConfigError(f"{path}: [preflight] above is from 0 to 1000000 GPUs, not {table['above']}")
-    times = {"time": 600, "longest": 1_800, "wait": 3_600}
+    times = {"time": 600, "wait": 3_600}
     for key in times.keys() & table.keys():
         most = 31_536_000 if key == "wait" else 86_400
         try:
@@ -263,10 +260,6 @@ def _preflight(path: Path, table: dict[str, Any]) -> float:
             raise ConfigError(f"{path}: [preflight] {key}: {problem}") from None
         if not 1 <= times[key] <= most:
             raise ConfigError(f"{path}: [preflight] {key} is from 1 to {most} s, not {table[key]!r}")
-    try:
-        flags.parse_tier(table.get("tier") or "exclusive")
-    except FormatError as problem:
-        raise ConfigError(f"{path}: [preflight] tier: {problem}") from None
     return float(times["wait"])
 
 

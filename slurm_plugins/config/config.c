@@ -12,7 +12,6 @@
 #define FIELD(field) MEMBER(struct hook_config, field)
 #define NOTICE(field) MEMBER(struct notice_config, field)
 #define PREFLIGHT(field) MEMBER(struct preflight_config, field)
-#define PREFLIGHT_TIMES "a time such as \"10:00\", from 1 s to one day"
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const struct key hook_keys[] = {
@@ -60,20 +59,13 @@ static const struct table notice_table = {"notice", notice_keys, COUNT(notice_ke
 
 static const struct key preflight_keys[] = {
     {"above", KEY_NUMBER, PREFLIGHT(above), 0, 1000000, "a whole number from 0 to 1000000"},
-    {"time", KEY_TIME, PREFLIGHT(time), 1, 86400, PREFLIGHT_TIMES},
-    {"longest", KEY_TIME, PREFLIGHT(longest), 1, 86400, PREFLIGHT_TIMES},
+    {"time", KEY_TIME, PREFLIGHT(time), 1, 86400, "a time such as \"10:00\", from 1 s to one day"},
     {"wait", KEY_TIME, PREFLIGHT(wait), 1, 31536000, "a time such as \"1:00:00\", at least 1 s"},
     {"partition", KEY_LIST, PREFLIGHT(partition), 0, 0,
      "partitions, comma-separated, at most 1023 bytes"},
-    {"tier", KEY_LIST, PREFLIGHT(tier), 0, 0, "a tier, as --gpu-tier takes it"},
-    {"fail", KEY_FAIL, PREFLIGHT(fail_closed), 0, 0, "\"open\" or \"closed\""},
 };
 
-static const struct preflight_config preflight_defaults = {
-    .time = 600,
-    .longest = 1800,
-    .wait = 3600,
-};
+static const struct preflight_config preflight_defaults = {.time = 600, .wait = 3600};
 static const struct table preflight_table = {"preflight", preflight_keys, COUNT(preflight_keys),
 					     &preflight_defaults, sizeof(preflight_defaults)};
 

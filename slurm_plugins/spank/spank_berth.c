@@ -24,7 +24,6 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 		return spank_client_register(spank, 1);
 	case S_CTX_ALLOCATOR:
 		spank_client_forget_outer_job();
-		spank_client_set_preflight_tier();
 		return spank_client_register(spank, 1);
 	case S_CTX_REMOTE:
 		/* slurmstepd wants to know the flags that it passes on; nothing fails there. */

@@ -27,7 +27,6 @@ from policy.daemon.hear.endings import (
     lost_nodes,
     put_back,
 )
-from policy.daemon.write.preflights import Preflights
 from policy.formats import preflight_mark, segment
 from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
@@ -87,7 +86,6 @@ class Failures:
         gateway: Gateway,
         ask: Callable[[int], Outcome] = outcome,
         accounts: Accounts | None = None,
-        preflights: Preflights | None = None,
         ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
         others: Sequence[str] = others_of(DEFAULT),
     ) -> None:
@@ -96,7 +94,6 @@ class Failures:
         self._ask_boots = ask_boots
         self._others = others
         self._accounts = accounts or Accounts()
-        self._preflights = preflights
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
@@ -237,11 +234,7 @@ class Failures:
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
         decision, config = None, self._gateway.config()
-        if preflight_mark.is_one(values):
-            # The job that depends on it ends with it: a second try would be for nobody.
-            if self._preflights is not None:
-                self._preflights.failed(found.id, found.user, failure, config, at)
-        elif "f.retry" in values:
+        if "f.retry" in values and not preflight_mark.is_one(values):
             others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in values)
             theirs = RetryDecision(again=False, reason=others)
             decision = theirs if others else decide(runs, limits(found, reading, config))

@@ -24,7 +24,7 @@ def test_what_trying_again_saved_is_told_by_what_berthd_wrote() -> None:
 
 
 def test_a_preflight_saved_its_job_all_other_gpus() -> None:
-    said = "[berth/1 preflight=1 preflight_fail=syntax_error]"
+    said = "[berth/1 preflight=1]"
     never = line(2, gpus=32, ran=0, state="CANCELLED by 0", nodes="None assigned", comment=said).split("|")
     never[COLUMNS.index("Start")] = "None"
     found = figures(
