@@ -46,9 +46,8 @@ static const char *const of_many[] = {"gpus",
 				      NULL};
 
 /* A step has all of its job. */
-static const char *const of_steps[] = {"exclude",      "relative",	"exact",
-				       "mem",	       "mem-per-cpu",	"mem-per-gpu",
-				       "cpus-per-gpu", "cpus-per-task", NULL};
+static const char *const of_steps[] = {"exclude",     "relative",    "exact",	     "mem",
+				       "mem-per-cpu", "mem-per-gpu", "cpus-per-gpu", NULL};
 
 static void reset(slurm_opt_t *opt, const char *const *names)
 {
@@ -180,7 +179,9 @@ int preflight_shrink(slurm_opt_t *opt, const char *partition, uint64_t seconds)
 	uint64_t nodes = number_of(opt, "nodes");
 	int rc = shrink_cpus(opt, gpus);
 
-	rc |= shrink_memory(opt, nodes ? nodes : (gpus + USUAL_NODE - 1) / USUAL_NODE, gpus);
+	if (!nodes)
+		nodes = (gpus + USUAL_NODE - 1) / USUAL_NODE;
+	rc |= shrink_memory(opt, nodes, gpus < nodes ? nodes : gpus);
 	rc |= ask_for_one_gpu(opt);
 	rc |= one_task(opt);
 	/* The runner ends it in time; Slurm counts whole minutes, and is there should it fail. */
@@ -197,9 +198,12 @@ int preflight_shrink(slurm_opt_t *opt, const char *partition, uint64_t seconds)
 
 int preflight_step(slurm_opt_t *opt)
 {
+	const char *cpus = getenv("SLURM_CPUS_ON_NODE");
 	int rc = requests_drop_gpus(opt) | one_task(opt);
 
 	reset(opt, of_steps);
+	if (cpus && number_of(opt, "cpus-per-task") > strtoull(cpus, NULL, 10))
+		rc |= slurm_option_set(opt, "cpus-per-task", cpus, false);
 	/* Several at the same time are several parts of one program: none may wait for another. */
 	rc |= slurm_option_set(opt, "overlap", NULL, false);
 	return rc == SLURM_SUCCESS ? SLURM_SUCCESS : SLURM_ERROR;

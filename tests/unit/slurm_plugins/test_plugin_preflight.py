@@ -90,9 +90,9 @@ def test_a_step_takes_the_one_gpu_that_there_is() -> None:
     more = {"mem": "100", "relative": "1", "exact": "", "nodelist": "n1", "gres": "gpu:8"}
     done = subprocess.run(
         [program(), "1", *(f"{name}={value}" for name, value in (words | more).items())],
-        capture_output=True, text=True, check=True, env={**os.environ, "STEP": "1"},
+        capture_output=True, text=True, check=True, env={**os.environ, "STEP": "1", "SLURM_CPUS_ON_NODE": "4"},
     )  # fmt: skip
-    assert sorted(done.stdout.splitlines()[1:]) == ["nodes=1", "ntasks=1", "overlap="]
+    assert sorted(done.stdout.splitlines()[1:]) == ["cpus-per-task=4", "nodes=1", "ntasks=1", "overlap="]
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(1, "2"), (60, "2"), (61, "3"), (600, "11")])
