@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,7 +49,6 @@ def main() -> int:
 
 def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     """Runs the whole pre-flight; returns its exit status."""
-    until = time.monotonic() + seconds
     job = _job_that_waits()
     if job == "":
         _say("no job waits for this pre-flight, which ends here")
@@ -58,7 +57,7 @@ def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     # Slurm sends SIGTERM to all processes of the script, too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        status = _watch(command, folder, until, min(GRACE, seconds / 4))
+        status = _watch(command, folder, seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if status:
@@ -66,27 +65,26 @@ def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     return status
 
 
-def _watch(command: Sequence[str], folder: Path, until: float, grace: float) -> int:
+def _watch(command: Sequence[str], folder: Path, seconds: int) -> int:
     environment = prepare(folder, os.environ)
-    started = time.monotonic()
+    started, grace = time.monotonic(), min(GRACE, seconds / 4)
     try:
         # Start it in a group of its own, so that all of it can be ended.
         script = subprocess.Popen(command, env=environment, process_group=0)
     except OSError as problem:
         _say(f"{command[0]}: {problem.strerror}")
         return 126 if isinstance(problem, PermissionError) else 127
-    works = _sign_of_life(folder / "ready", environment)
+    words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
     while script.poll() is None:
-        sign = works() or ("nothing went wrong" if time.monotonic() >= until - grace else "")
-        if sign:
-            _say(f"{sign} in {time.monotonic() - started:.0f} s: the pre-flight ends here, and its job may start")
+        sign = _sign_of_life(folder / "ready", words)
+        if sign or time.monotonic() >= started + seconds - grace:
+            _say(f"{sign or 'nothing went wrong'} in {time.monotonic() - started:.0f} s: the job itself may start")
             _end(script, grace)
             return 0
         time.sleep(LOOK_EVERY)
-    status = script.returncode
-    said = f"signal {-status} ({signal.Signals(-status).name})" if status < 0 else f"exit status {status}"
-    _say(f"the script ended with {said} after {time.monotonic() - started:.0f} s")
-    return status if status >= 0 else 128 - status
+    status = script.returncode if script.returncode >= 0 else 128 - script.returncode
+    _say(f"the script ended with exit status {status} after {time.monotonic() - started:.0f} s")
+    return status
 
 
 def prepare(folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
@@ -104,20 +102,15 @@ def prepare(folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
     return {**outer, **added}
 
 
-def _sign_of_life(ready: Path, environment: Mapping[str, str]) -> Callable[[], str]:
-    """Returns a function that says why the script works; the text is empty as long as nothing shows that."""
-    words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
-
-    def look() -> str:
-        if ready.exists():
-            return "the script said that it is ready"
-        for one in words:
-            with suppress(InjobError, OSError):
-                if any(beat.steps > 0 or beat.ready for beat in word.read_beats(one)):
-                    return "the first step was done"
-        return ""
-
-    return look
+def _sign_of_life(ready: Path, words: Sequence[Path]) -> str:
+    """Returns why the script works; the text is empty as long as nothing shows that."""
+    if ready.exists():
+        return "the script said that it is ready"
+    for one in words:
+        with suppress(InjobError, OSError):
+            if any(beat.steps > 0 or beat.ready for beat in word.read_beats(one)):
+                return "the first step was done"
+    return ""
 
 
 def _end(script: "subprocess.Popen[bytes]", grace: float) -> None:
@@ -156,7 +149,8 @@ def _conclude(status: int, rule: str, job: str | None) -> None:
         _say(f"{failure}: the job cannot be cancelled from here, as Slurm did not answer")
     else:
         _say(f"{failure}: job {job}, which waits for this pre-flight, is cancelled")
-        subprocess.run(["scancel", job], check=False)
+        with suppress(OSError):
+            subprocess.run(["scancel", job], check=False)
 
 
 def is_final(rule: str, failure: str, *, transient: bool) -> bool:

@@ -17,7 +17,6 @@
 #include "common/client_side.h"
 #include "common/messages.h"
 #include "common/one_job.h"
-#include "common/preflight_names.h"
 #include "common/slurm_api.h"
 #include "config/options.h"
 #include "text/tres.h"

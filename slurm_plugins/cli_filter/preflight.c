@@ -20,7 +20,6 @@
 #include "cli_filter/preflight_shrink.h"
 #include "common/client_side.h"
 #include "common/messages.h"
-#include "common/preflight_names.h"
 #include "common/slurm_api.h"
 #include "config/options.h"
 #include "text/text.h"

@@ -15,39 +15,26 @@
 /*
  * Of several tasks, GPUs and nodes, of where they are, and of ends that are the real job's alone.
  * What stays: account, QOS, constraint, dependency, begin, licences, memory by CPU or GPU, the
- * environment.
+ * environment. An option that does not fit one task and is not named here costs the pre-flight.
  */
 static const char *const of_many[] = {"gpus",
 				      "gpus-per-node",
 				      "gpus-per-socket",
 				      "gpus-per-task",
 				      "ntasks-per-gpu",
-				      "ntasks-per-tres",
 				      "ntasks-per-node",
-				      "ntasks-per-socket",
-				      "ntasks-per-core",
 				      "exclusive",
-				      "contiguous",
-				      "switches",
 				      "segment",
 				      "mincpus",
 				      "nodelist",
-				      "nodefile",
-				      "distribution",
-				      "gpu-bind",
-				      "tres-bind",
-				      "core-spec",
-				      "extra-node-info",
-				      "sockets-per-node",
-				      "cores-per-socket",
 				      "time-min",
 				      "signal",
-				      "mail-type",
 				      NULL};
 
 /* A step has all of its job. */
-static const char *const of_steps[] = {"exclude",     "relative",    "exact",	     "mem",
-				       "mem-per-cpu", "mem-per-gpu", "cpus-per-gpu", NULL};
+static const char *const of_steps[] = {"gpu-bind",     "tres-bind", "exclude",	   "relative",
+				       "exact",	       "mem",	    "mem-per-cpu", "mem-per-gpu",
+				       "cpus-per-gpu", NULL};
 
 static void reset(slurm_opt_t *opt, const char *const *names)
 {

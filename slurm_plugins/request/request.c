@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/preflight_names.h"
 #include "config/options.h"
 
 static bool given(const char *s)

@@ -5,7 +5,6 @@
 #include "common/slurm_api.h"
 #include "spank/spank_client.h"
 #include "spank/spank_node.h"
-#include "spank/spank_preflight.h"
 
 SPANK_PLUGIN(berth, 1);
 
@@ -54,6 +53,6 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
 	spank_node_prepare(spank);
-	spank_preflight_begin(spank, argc, argv);
+	spank_node_preflight(spank, argc, argv);
 	return ESPANK_SUCCESS;
 }

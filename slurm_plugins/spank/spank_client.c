@@ -10,7 +10,6 @@
 
 #include "common/client_side.h"
 #include "common/messages.h"
-#include "common/preflight_names.h"
 #include "config/options.h"
 #include "text/limits.h"
 

@@ -27,7 +27,6 @@ def program() -> Path:
     names = (
         "spank/spank_node.c",
         "spank/spank_injected.c",
-        "spank/spank_preflight.c",
         "node/share_file.c",
         "text/path_list.c",
         "node/devices.c",

@@ -39,11 +39,11 @@ def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[i
     [
         ({"gpus": "32"}, 32, {"gres": "gpu:1"}),
         ({"gres": "gres/gpu:a100:8,gres/nic:1", "nodes": "4"}, 32, {"gres": "gpu:a100:1,gres/nic:1"}),
-        ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "switches": "1"}, 32, {"gres": "gpu:1"}),
+        ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "segment": "2"}, 32, {"gres": "gpu:1"}),
         ({"gpus-per-task": "2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
         ({"ntasks-per-gpu": "2", "ntasks": "8", "nodelist": "n[1-4]"}, 4, {"gres": "gpu:1"}),
         ({"tres-per-task": "gres/gpu:2", "ntasks": "4"}, 8, {"gres": "gpu:1"}),
-        ({"gpus-per-socket": "2", "sockets-per-node": "2"}, 2, {"gres": "gpu:1"}),
+        ({"gpus-per-socket": "2", "mincpus": "64"}, 2, {"gres": "gpu:1"}),
         (
             {"gpus-per-node": "8", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "96", "mem": "512G"},
             16,
@@ -72,8 +72,9 @@ def test_what_is_the_jobs_alone_is_left_away_and_what_the_script_needs_stays() -
         "qos": "q",
         "constraint": "h100",
         "licenses": "x",
+        "mail-type": "END",
     }
-    _, asked = shrink({"gpus": "8", "signal": "USR1@60", "mail-type": "END", "time-min": "5", **kept})
+    _, asked = shrink({"gpus": "8", "signal": "USR1@60", "time-min": "5", **kept})
     assert asked == {**ALWAYS, "time": "11", "gres": "gpu:1", **kept}
 
 
