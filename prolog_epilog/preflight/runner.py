@@ -121,18 +121,24 @@ def _end(script: "subprocess.Popen[bytes]", grace: float) -> None:
             script.wait(grace)
 
 
+def _slurm(*words: str) -> str | None:
+    """Returns what a command of Slurm prints, without the user's settings for it; None if it fails."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+    try:
+        return subprocess.run(words, env=clean, stdout=subprocess.PIPE, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def _job_that_waits() -> str | None:
     """Returns the job that waits for this pre-flight; empty if none does, None if Slurm cannot be asked."""
-    first = re.compile(rf"([0-9]+) afterany:{os.environ.get('SLURM_JOB_ID')}\b")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    command = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%A %E"]
+    first = re.compile(rf"^([0-9]+) afterany:{os.environ.get('SLURM_JOB_ID')}\b", re.MULTILINE)
     # The job is submitted just after its pre-flight, which may be here before.
     for _ in range(10):
-        try:
-            done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
+        queue = _slurm("squeue", "--me", "--all", "--noheader", "--states=PENDING", "--format=%A %E")
+        if queue is None:
             return None
-        if found := next(filter(None, map(first.match, done.stdout.splitlines())), None):
+        if found := first.search(queue):
             return found[1]
         time.sleep(1)
     return ""
@@ -145,12 +151,10 @@ def _conclude(status: int, rule: str, job: str | None) -> None:
     failure, transient = ("any failure", False) if rule == "must" else _class_of(status)
     if not is_final(rule, failure, transient=transient):
         _say(f"{failure}: that says nothing certain about the job, which may start")
-    elif job is None:
-        _say(f"{failure}: the job cannot be cancelled from here, as Slurm did not answer")
+    elif job is None or _slurm("scancel", job) is None:
+        _say(f"{failure}: the job cannot be cancelled from here, as Slurm does not answer")
     else:
         _say(f"{failure}: job {job}, which waits for this pre-flight, is cancelled")
-        with suppress(OSError):
-            subprocess.run(["scancel", job], check=False)
 
 
 def is_final(rule: str, failure: str, *, transient: bool) -> bool:

@@ -160,11 +160,14 @@ def test_a_preflight_that_is_cancelled_says_nothing_of_the_job(world: dict[str, 
 def slurm(world: dict[str, str], tmp_path: Path, *queue: str, job: int = 6) -> Path:
     """A queue of Slurm's, in which the pre-flight is job 6; the file that has the jobs that were cancelled."""
     file = tmp_path / "cancelled"
-    for name, text in (("squeue", "cat <<'END'\n" + "\n".join(queue) + "\nEND"), ("scancel", f'echo "$@" >>{file}')):
+    for name, text in (
+        ("squeue", '[ -z "$SQUEUE_STATES" ] || exit 1\n' + "cat <<'END'\n" + "\n".join(queue) + "\nEND"),
+        ("scancel", f'echo "$@" >>{file}'),
+    ):
         program = tmp_path / "bin" / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
-    world["SLURM_JOB_ID"] = str(job)
+    world |= {"SLURM_JOB_ID": str(job), "SQUEUE_STATES": "RUNNING"}
     return file
 
 
