@@ -27,6 +27,8 @@ from prolog_epilog.messages import PREFLIGHT, tagged
 GRACE = 10.0
 """Seconds that the script's processes have after SIGTERM; they are part of its time."""
 LOOK_EVERY = 0.1
+ASK_EVERY = 30.0
+"""Seconds after which Slurm is asked again whether the job still waits."""
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
 _HOW = re.compile(r"([0-9]{1,9})(?:,(must|site))?")
 
@@ -49,7 +51,8 @@ def main() -> int:
 
 def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     """Runs the whole pre-flight; returns its exit status."""
-    job = _job_that_waits()
+    # The job is submitted just after its pre-flight, which may be here before.
+    job = _job_that_waits(10)
     if job == "":
         _say("no job waits for this pre-flight, which ends here")
         return 0
@@ -57,7 +60,7 @@ def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     # Slurm sends SIGTERM to all processes of the script, too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        status = _watch(command, folder, seconds)
+        status = _watch(command, folder, seconds, job)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if status:
@@ -65,9 +68,10 @@ def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     return status
 
 
-def _watch(command: Sequence[str], folder: Path, seconds: int) -> int:
+def _watch(command: Sequence[str], folder: Path, seconds: int, job: str | None) -> int:
     environment = prepare(folder, os.environ)
     started, grace = time.monotonic(), min(GRACE, seconds / 4)
+    ask_at = started + ASK_EVERY
     try:
         # Start it in a group of its own, so that all of it can be ended.
         script = subprocess.Popen(command, env=environment, process_group=0)
@@ -77,8 +81,11 @@ def _watch(command: Sequence[str], folder: Path, seconds: int) -> int:
     words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
     while script.poll() is None:
         sign = _sign_of_life(folder / "ready", words)
+        if job and not sign and time.monotonic() >= ask_at:
+            ask_at += ASK_EVERY
+            sign = "its job waits no more" if _job_that_waits(1) == "" else ""
         if sign or time.monotonic() >= started + seconds - grace:
-            _say(f"{sign or 'nothing went wrong'} in {time.monotonic() - started:.0f} s: the job itself may start")
+            _say(f"{sign or 'nothing went wrong'} in {time.monotonic() - started:.0f} s: the pre-flight ends well")
             _end(script, grace)
             return 0
         time.sleep(LOOK_EVERY)
@@ -130,11 +137,10 @@ def _slurm(*words: str) -> str | None:
         return None
 
 
-def _job_that_waits() -> str | None:
+def _job_that_waits(tries: int) -> str | None:
     """Returns the job that waits for this pre-flight; empty if none does, None if Slurm cannot be asked."""
     first = re.compile(rf"^([0-9]+) afterany:{os.environ.get('SLURM_JOB_ID')}\b", re.MULTILINE)
-    # The job is submitted just after its pre-flight, which may be here before.
-    for _ in range(10):
+    for _ in range(tries):
         queue = _slurm("squeue", "--me", "--all", "--noheader", "--states=PENDING", "--format=%A %E")
         if queue is None:
             return None

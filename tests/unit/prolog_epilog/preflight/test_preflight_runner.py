@@ -214,6 +214,15 @@ def test_a_node_on_which_slurm_does_not_answer_ends_no_job(world: dict[str, str]
     assert "the job cannot be cancelled from here" in done.stderr
 
 
+def test_a_preflight_whose_job_is_cancelled_ends(world: dict[str, str], tmp_path: Path) -> None:
+    slurm(world, tmp_path, "7 afterany:6(unfulfilled)")
+    file = script(tmp_path, f"echo '#!/bin/sh' >{tmp_path}/bin/squeue; exec sleep 50")
+    code = f"from prolog_epilog.preflight import runner; runner.ASK_EVERY = 0.5; runner.run(40, 'asked', ['{file}'])"
+    done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, env=world, capture_output=True, text=True, check=True)
+
+    assert "its job waits no more in" in done.stderr
+
+
 def test_a_preflight_whose_job_is_gone_does_not_run(
     world: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
