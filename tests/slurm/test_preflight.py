@@ -196,6 +196,18 @@ def test_srun_and_salloc_say_that_they_have_none(slurm: Slurm) -> None:
         assert "no pre-flight: it needs sbatch" in result.err
 
 
+def test_it_asks_for_one_gpus_part_wherever_the_job_says_what_it_wants(slurm: Slurm) -> None:
+    body = "#SBATCH -N2 --exclusive --gpus-per-node=4 --signal=USR1@100 --ntasks-per-node=1"
+    env = "SBATCH_MEM_PER_NODE=8000 SBATCH_TIMELIMIT=60"
+    first, job = fly(slurm, "--begin=now+3600", "-c8", "--error=elsewhere", body=body, env=env)
+    record = slurm.show(first)
+
+    assert {"cpu=2", "mem=2000M", "node=1", "gres/gpu=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
+    assert (record["NumTasks"], record["OverSubscribe"], record["TimeLimit"]) == ("1", "OK", "00:03:00")
+    assert record["StdErr"] == f"{slurm.shared}/{first}.out.preflight"
+    assert (slurm.show(job)["NumNodes"], slurm.show(job)["TimeLimit"]) == ("2", "01:00:00")
+
+
 def test_a_script_from_a_file_or_a_here_document_and_a_wrapped_command(slurm: Slurm) -> None:
     here = slurm.target.bash(
         f"cd {slurm.shared} && sbatch --preflight=1 --gpus=2 -o %j.out <<'EOF'\n#!/bin/bash\necho here $#\nEOF",

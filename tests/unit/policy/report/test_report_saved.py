@@ -31,9 +31,12 @@ def test_a_preflight_saved_its_job_all_other_gpus() -> None:
         line(1, gpus=1, ran=90, state="FAILED", code="1:0", comment="[berth/1 preflight=run]"),
         "|".join(never),
         line(3, gpus=32, ran=600, comment="[berth/1 preflight=9]"),
+        # A failure that said nothing about the job.
+        line(4, gpus=1, ran=90, state="FAILED", code="1:0", comment="[berth/1 preflight=run]"),
+        line(5, gpus=32, ran=600, comment="[berth/1 preflight=4]"),
     )
 
-    assert found["saved"]["preflights"] == {"asked": 2, "runs": 1, "gpu_hours": 0.78}
+    assert found["saved"]["preflights"] == {"asked": 3, "runs": 1, "gpu_hours": 0.78}
 
 
 def test_each_move_counts_once_and_a_report_says_what_nobody_asked_for() -> None:
