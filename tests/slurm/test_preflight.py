@@ -202,7 +202,8 @@ def test_it_asks_for_one_gpus_part_wherever_the_job_says_what_it_wants(slurm: Sl
     first, job = fly(slurm, "--begin=now+3600", "-c8", "--error=elsewhere", body=body, env=env)
     record = slurm.show(first)
 
-    assert {"cpu=2", "mem=2000M", "node=1", "gres/gpu=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
+    assert {"cpu=2", "mem=2000M", "node=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
+    assert re.fullmatch(r"gres/gpu(:g\d)?:1", record["TresPerNode"])
     assert (record["NumTasks"], record["OverSubscribe"], record["TimeLimit"]) == ("1", "OK", "00:03:00")
     assert record["StdErr"] == f"{slurm.shared}/{first}.out.preflight"
     assert (slurm.show(job)["NumNodes"], slurm.show(job)["TimeLimit"]) == ("2", "01:00:00")
