@@ -67,11 +67,15 @@ static uint64_t tasks_of(slurm_opt_t *opt)
 uint64_t preflight_gpus(slurm_opt_t *opt)
 {
 	uint64_t by_job = requests_gpus(opt, "gpus");
-	uint64_t by_node = requests_gpus(opt, "gres") + requests_gpus(opt, "gpus-per-node");
-	uint64_t by_task =
-	    requests_gpus(opt, "gpus-per-task") + requests_gpus(opt, "tres-per-task");
+	uint64_t by_node = requests_gpus(opt, "gres");
+	uint64_t by_task = requests_gpus(opt, "tres-per-task");
 	uint64_t per_gpu = number_of(opt, "ntasks-per-gpu");
 
+	/* Slurm may keep one request in two forms. */
+	if (!by_node)
+		by_node = requests_gpus(opt, "gpus-per-node");
+	if (!by_task)
+		by_task = requests_gpus(opt, "gpus-per-task");
 	if (by_job)
 		return by_job;
 	if (by_node)

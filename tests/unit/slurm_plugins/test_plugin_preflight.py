@@ -41,6 +41,7 @@ def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[i
         ({"gres": "gres/gpu:a100:8,gres/nic:1", "nodes": "4"}, 32, {"gres": "gpu:a100:1,gres/nic:1"}),
         ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "segment": "2"}, 32, {"gres": "gpu:1"}),
         ({"gpus-per-task": "2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
+        ({"gpus-per-task": "2", "tres-per-task": "gres/gpu:2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
         ({"ntasks-per-gpu": "2", "ntasks": "8", "nodelist": "n[1-4]"}, 4, {"gres": "gpu:1"}),
         ({"tres-per-task": "gres/gpu:2", "ntasks": "4"}, 8, {"gres": "gpu:1"}),
         ({"gpus-per-socket": "2", "mincpus": "64"}, 2, {"gres": "gpu:1"}),
