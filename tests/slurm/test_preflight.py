@@ -203,14 +203,14 @@ def test_it_asks_for_one_gpus_part_wherever_the_job_says_what_it_wants(slurm: Sl
     record = slurm.show(first)
 
     assert {"cpu=2", "mem=2000M", "node=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
-    assert re.fullmatch(r"gres/gpu(:g\d)?:1", record["TresPerNode"])
+    assert re.fullmatch(r"gres/gpu(:g\d)?:1(,gres/seat:g\d:1)?", record["TresPerNode"])
     assert (record["NumTasks"], record["OverSubscribe"], record["TimeLimit"]) == ("1", "OK", "00:03:00")
     assert record["StdErr"] == f"{slurm.shared}/{first}.out.preflight"
     assert (slurm.show(job)["NumNodes"], slurm.show(job)["TimeLimit"]) == ("2", "01:00:00")
     first, job = fly(slurm, "--begin=now+3600", "-n8", "--gpus-per-task=1", "-c2", "--mem=8000", body="true")
     record = slurm.show(first)
     assert {"cpu=2", "mem=1000M", "node=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
-    assert re.fullmatch(r"gres/gpu(:g\d)?:1", record["TresPerNode"])
+    assert re.fullmatch(r"gres/gpu(:g\d)?:1(,gres/seat:g\d:1)?", record["TresPerNode"])
 
 
 def test_a_script_from_a_file_or_a_here_document_and_a_wrapped_command(slurm: Slurm) -> None:
