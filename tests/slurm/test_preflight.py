@@ -206,7 +206,7 @@ def test_it_asks_for_one_gpus_part_wherever_the_job_says_what_it_wants(slurm: Sl
     assert re.fullmatch(r"gres/gpu(:g\d)?:1(,gres/seat:g\d:1)?", record["TresPerNode"])
     assert (record["NumTasks"], record["OverSubscribe"], record["TimeLimit"]) == ("1", "OK", "00:03:00")
     assert record["StdErr"] == f"{slurm.shared}/{first}.out.preflight"
-    assert (slurm.show(job)["NumNodes"], slurm.show(job)["TimeLimit"]) == ("2", "01:00:00")
+    assert (slurm.show(job)["NumNodes"][0], slurm.show(job)["TimeLimit"]) == ("2", "01:00:00")
     first, job = fly(slurm, "--begin=now+3600", "-n8", "--gpus-per-task=1", "-c2", "--mem=8000", body="true")
     record = slurm.show(first)
     assert {"cpu=2", "mem=1000M", "node=1"} <= set(record["ReqTRES"].split(",")), record["ReqTRES"]
