@@ -109,13 +109,13 @@ def look_up(job_id: int) -> tuple[str, JobPlan | None]:
 
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
-    """Returns rows on why a job has just failed, or on its pre-flight if that ended the job."""
+    """Returns rows on why a job has just failed, or its pre-flight if that has ended the job."""
     from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
     if state == "CANCELLED" and (first := preflight_mark.first(plan)) is not None:
-        return preflight_rows(first, plan, outcome, shipped_rules)
+        return preflight_rows(outcome(first), shipped_rules())
     return failure_rows(outcome(job_id), shipped_rules(), _other_systems()) if state in FAILED else []
 
 

@@ -6,12 +6,11 @@ rights, so the line of the log is shown only to users who may read the log.
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from policy.formats.errors import SlurmError
-from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.job_plan import NOTHING
 from policy.formats.outcome import Outcome
-from policy.formats.plan_fields import BY_OTHERS, PREFLIGHT_FAIL, PREFLIGHT_SIGN, RETRY
+from policy.formats.plan_fields import BY_OTHERS, RETRY
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify, of_last_run
@@ -37,27 +36,13 @@ def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> li
     return rows
 
 
-def preflight_rows(
-    number: int, plan: JobPlan, ask: Callable[[int], Outcome], rules: Callable[[], Rules]
-) -> list[tuple[str, str]]:
-    """Returns rows on why a cancelled job's pre-flight failed.
-
-    The failure is found again as long as Slurm knows the pre-flight; later it is the one that berthd noted.
-    """
-    try:
-        found = ask(number)
-    except SlurmError:
-        kind = CLASSES.get(plan.get(PREFLIGHT_FAIL, ""))
-        if kind is None:
-            return []
-        return [("failed", f"in its pre-flight: {kind.name}: {kind.what}"), ("known by", plan[PREFLIGHT_SIGN])]
-    if found.state in FAILED:
-        failure = of_end(found, rules())
-        rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]
-        return [*rows, ("known by", failure.reason), *(("see", path) for path in found.logs[:1])]
-    if found.state in {"CANCELLED", "TIMEOUT", "DEADLINE"}:
-        return [("ended", f"with its pre-flight, job {number}, which was {found.state.lower()}")]
-    return []
+def preflight_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
+    """Returns rows on why a cancelled job's pre-flight failed."""
+    if found.state not in FAILED:
+        return []
+    failure = of_end(found, rules)
+    rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]
+    return [*rows, ("known by", failure.reason), *(("see", path) for path in found.logs[:1])]
 
 
 def of_end(found: Outcome, rules: Rules) -> Classification:

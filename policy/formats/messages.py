@@ -496,9 +496,9 @@ MESSAGES: dict[int, MessageEntry] = {
     841: MessageEntry("A flag cannot be registered.", "Remove the other SPANK plugin with that flag."),
     842: MessageEntry("A value could not be handed to the job.", "Submit it again; tell an admin if it lasts."),
     843: MessageEntry(
-        "There is no pre-flight, because a plugin is missing.", "Add `CliFilterPlugins=berth` to slurm.conf."
+        "There is no pre-flight here.", "Use sbatch; as an admin, add `CliFilterPlugins=berth` to slurm.conf."
     ),
-    844: MessageEntry("The pre-flight cannot be started here.", "Correct `preflight=` in plugstack.conf on the node."),
+    844: MessageEntry("Slurm did not take the runner of a pre-flight.", "Read slurmd's log on the node."),
     845: MessageEntry("plugstack.conf has a word that Berth does not know.", "Use one that the message lists."),
     846: MessageEntry(
         "A packed job is wrong on its node: no share file, other GPUs than Slurm says, or MPS is gone.",
@@ -509,12 +509,10 @@ MESSAGES: dict[int, MessageEntry] = {
     849: MessageEntry(
         "The pre-flight of a job: whether it runs, or why there is none.", "Read the reason in the message."
     ),
-    850: MessageEntry("`--preflight` works in sbatch only.", "Use sbatch."),
     851: MessageEntry("There is no pre-flight, so that nothing was submitted.", "Mend what the message names."),
     852: MessageEntry("A pre-flight was cancelled, because its job was not submitted.", "Nothing."),
     853: MessageEntry("The job cannot be made to depend on its pre-flight.", "Submit it with `--preflight=no`."),
     854: MessageEntry("A heterogeneous job has no pre-flight.", "Submit it with `--preflight=no`."),
-    855: MessageEntry("The number of a pre-flight could not be handed on.", "Submit the job again."),
     # The nodes
     901: MessageEntry("A line of berth-prolog without an id of its own.", _REASON),
     902: MessageEntry("A line of berth-epilog without an id of its own.", _REASON),

@@ -144,8 +144,7 @@ UNDER_WAY = (MOVE_UNTIL, MOVE_FOR, MOVE_TO, MOVE_TEXT)
 
 # The pre-flight
 
-PREFLIGHT = word("preflight")
-PREFLIGHT_FAIL, PREFLIGHT_SIGN, PREFLIGHT_TEXT = word("preflight_fail"), word("preflight_sign"), word("preflight_text")
+PREFLIGHT, PREFLIGHT_TEXT = word("preflight"), word("preflight_text")
 
 # Flags that are read again
 

@@ -158,7 +158,7 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         metrics=_metrics(tables["metrics"]),
         web_options=(tables["web"]["options"] or "") if tables["web"]["enabled"] else None,
         hook_log=_file(hook["hook_log"]),
-        preflight_wait=_preflight(tables["preflight"]),
+        preflight_wait=float(tables["preflight"]["wait"]),
         preflight_partition=tables["preflight"]["partition"],
         other_retries=others_of(berthd["other_retries"]),
     )
@@ -170,15 +170,6 @@ def _names(listed: str) -> list[str]:
 
 def _file(path: str) -> Path | None:
     return Path(path) if path else None
-
-
-def _preflight(table: Mapping[str, Any]) -> float:
-    """Checks the table that sbatch reads here too, where somebody sees what is wrong."""
-    try:
-        flags.parse_tier(table["tier"] or "exclusive")
-    except FormatError as problem:
-        raise ConfigError(f"[preflight] tier: {problem}") from None
-    return float(table["wait"])
 
 
 def _metrics(table: Mapping[str, Any]) -> MetricsOptions:

@@ -100,15 +100,17 @@ KEYS: dict[str, dict[str, Key]] = {
     "preflight": {
         "above": Key("int", 0, 0, 1_000_000, "GPUs"),
         "time": Key("time", "10:00", 1, 86_400),
-        "longest": Key("time", "30:00", 1, 86_400),
         "wait": Key("time", "1:00:00", 1, 31_536_000),
         "partition": Key("list"),
-        "tier": Key("text"),
-        "fail": Key("word", "open", words=("open", "closed")),
     },
 }
 GONE = (
     ("hook", "breaker_failures", "three failures open the breaker"),
+    (
+        "preflight",
+        "longest tier fail",
+        "the partition's MaxTime bounds TIME, and a job that can have no pre-flight runs without one",
+    ),
     ("berthd", "order order_weight", "give PriorityWeightJobSize a weight in slurm.conf, with PriorityFavorSmall=YES"),
     ("berthd", "reserve_seconds", "a place is kept for 10 s"),
     ("berthd", "repin", "a waiting job always gets another place where it could start now"),

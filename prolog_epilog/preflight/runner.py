@@ -1,190 +1,186 @@
 """The runner: starts a job's script on one GPU, and lets it run until it is seen to work (docs/preflight.md).
 
-    python -I -m prolog_epilog.preflight.runner --seconds=N -- SCRIPT [ARGUMENT...]
-    python -I -m prolog_epilog.preflight.runner launch NAME [ARGUMENT...]
+    python -I -m prolog_epilog.preflight.runner SECONDS[,RULE] -- SCRIPT [ARGUMENT...]
 
-SPANK puts the first form before the script of a pre-flight; the launchers of many processes call the second. All of it
-runs with the rights of the job's user. If the script ends before its first step, the pre-flight ends with the script's
-status. A first step, `berth ready` or the end of the time end it with success.
+SPANK puts this before the script of a pre-flight, and all of it runs with the rights of the job's user. A first step,
+`berth ready` or the end of the time end the pre-flight with success. If the script fails before, the pre-flight has the
+script's status. The runner cancels the job that waits for the pre-flight if the failure says something about that job.
 """
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import InjobError
 from prolog_epilog.messages import PREFLIGHT, tagged
-from prolog_epilog.preflight import shims, verdict
-from prolog_epilog.preflight.launchers import HERE, cut
 
 GRACE = 10.0
 """Seconds that the script's processes have after SIGTERM; they are part of its time."""
 LOOK_EVERY = 0.1
+ASK_EVERY = 30.0
+"""Seconds after which Slurm is asked again whether the job still waits."""
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
-_WORD = "GPU-preflight"
-_PROGRAM = (sys.executable, "-I", "-m", "prolog_epilog.preflight.runner")
-"""The command that starts Berth's own Python, whatever the user's environment says to Pythons."""
+_HOW = re.compile(r"([0-9]{1,9})(?:,(must|site))?")
+
+_OF_ONE_GPU = frozenset({"gpu_out_of_memory", "cpu_out_of_memory", "mpi_error"})
+"""Classes of failures that a job on all of its GPUs need not have."""
+_TELL_NOTHING = frozenset({"no_signature", "job_preempted"})
+"""Transient classes that count: nothing known was found, or a script reports children that it ended itself."""
+_MISTAKES = frozenset({"import_error", "syntax_error"})
+"""Classes that depend neither on the number of GPUs nor on the node."""
 
 
 def main() -> int:
     """Runs the program."""
-    words = sys.argv[1:]
-    if words[:1] == ["launch"] and len(words) > 1:
-        launch(words[1], words[2:])
-    if len(words) < 3 or not words[0].removeprefix("--seconds=").isdecimal() or words[1] != "--":
-        _say("usage: python -I -m prolog_epilog.preflight.runner --seconds=N -- SCRIPT [ARGUMENT...]")
+    how = _HOW.fullmatch(sys.argv[1]) if len(sys.argv) > 3 and sys.argv[2] == "--" else None
+    if how is None:
+        _say("usage: python -I -m prolog_epilog.preflight.runner SECONDS[,RULE] -- SCRIPT [ARGUMENT...]")
         return 2
-    return run(int(words[0].removeprefix("--seconds=")), words[2:])
+    return run(int(how[1]), how[2] or "asked", sys.argv[3:])
 
 
-def launch(name: str, words: Sequence[str]) -> NoReturn:
-    """Becomes a launcher of one process."""
-    mine = os.environ.get("BERTH_SHIMS", "")
-    program = shims.find(name, os.environ.get("PATH", ""), mine)
-    if not program:
-        _say(f"{name}: command not found")
-        sys.exit(127)
-    less = cut(name, words)
-    if less != list(words):
-        _say(f"within a pre-flight {name} starts one process: {name} {' '.join(less)}")
-    os.execv(program, [program, *less])
-
-
-def run(seconds: int, command: Sequence[str]) -> int:
+def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     """Runs the whole pre-flight; returns its exit status."""
-    until = time.monotonic() + seconds
+    # The job is submitted just after its pre-flight, which may be here before.
+    job = _job_that_waits(10)
+    if job == "":
+        _say("no job waits for this pre-flight, which ends here")
+        return 0
     folder = Path(tempfile.mkdtemp(prefix="berth-preflight-"))
+    # Slurm sends SIGTERM to all processes of the script, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        return _watch(command, folder, until)
+        status = _watch(command, folder, seconds, job)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if status:
+        _conclude(status, rule, job)
+    return status
 
 
-def _watch(command: Sequence[str], folder: Path, until: float) -> int:
+def _watch(command: Sequence[str], folder: Path, seconds: int, job: str | None) -> int:
     environment = prepare(folder, os.environ)
-    started = time.monotonic()
-    told = _Told()
-    signal.signal(signal.SIGTERM, told.hear)
+    started, grace = time.monotonic(), min(GRACE, seconds / 4)
+    ask_at = started + ASK_EVERY
     try:
         # Start it in a group of its own, so that all of it can be ended.
         script = subprocess.Popen(command, env=environment, process_group=0)
     except OSError as problem:
         _say(f"{command[0]}: {problem.strerror}")
         return 126 if isinstance(problem, PermissionError) else 127
-    told.pass_on_to(script)
-    grace = min(GRACE, (until - started) / 4)
-    works = _sign_of_life(environment)
+    words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
     while script.poll() is None:
-        if sign := works():
-            return _end_well(script, grace, f"{sign} after {time.monotonic() - started:.0f} s")
-        if time.monotonic() >= until - grace:
-            return _end_well(script, grace, f"nothing went wrong in {time.monotonic() - started:.0f} s")
+        sign = _sign_of_life(folder / "ready", words)
+        if job and not sign and time.monotonic() >= ask_at:
+            ask_at += ASK_EVERY
+            sign = "its job waits no more" if _job_that_waits(1) == "" else ""
+        if sign or time.monotonic() >= started + seconds - grace:
+            _say(f"{sign or 'nothing went wrong'} in {time.monotonic() - started:.0f} s: the pre-flight ends well")
+            _end(script, grace)
+            return 0
         time.sleep(LOOK_EVERY)
-    status = script.returncode
-    said = "ended well" if status == 0 else f"failed with {_status(status)}"
-    _say(f"the script {said} after {time.monotonic() - started:.0f} s")
-    by_itself = status not in {0, -signal.SIGTERM} and not told.heard
-    if by_itself and (cause := verdict.passing(128 - status if status < 0 else status)):
-        _say(f"{cause}: that says nothing against the job, which may start")
-        return 0
-    if status == -signal.SIGTERM:
-        # It was ended by SIGTERM: end by that signal too, as Slurm expects of any job.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
-    return status if status >= 0 else 128 - status
+    status = script.returncode if script.returncode >= 0 else 128 - script.returncode
+    _say(f"the script ended with exit status {status} after {time.monotonic() - started:.0f} s")
+    return status
 
 
-def prepare(folder: Path, outer: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
+def prepare(folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of the script."""
-    own = shims.write(folder, _PROGRAM)
-    added = {
-        HERE: "1",
-        shims.READY: str(folder / "ready"),
-        "BERTH_SHIMS": str(own),
-        "PATH": ":".join([str(own), *([outer["PATH"]] if outer.get("PATH") else [])]),
-        **shims.functions(_PROGRAM),
-    }
+    added = {"BERTH_PREFLIGHT": "1", "BERTH_READY": str(folder / "ready")}
     if outer.get("BERTH_INJOB") != "off":
         path = outer.get("PYTHONPATH", "")
         added["PYTHONPATH"] = f"{_HOOKS}:{path}" if path else str(_HOOKS)
         if not outer.get("BERTH_WORD"):
             try:
-                (made,) = word.create(folder / "words", [_WORD], os.getuid(), os.getgid())
+                (made,) = word.create(folder / "words", ["GPU-preflight"], os.getuid(), os.getgid())
                 added["BERTH_WORD"] = str(made)
             except (InjobError, OSError) as problem:
                 _say(f"no step of the script can be seen: {problem}")
     return {**outer, **added}
 
 
-def _sign_of_life(environment: dict[str, str]) -> Callable[[], str]:
-    """Returns a function that says why the script works; the text is empty as long as nothing shows that."""
-    ready = Path(environment[shims.READY])
-    words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
-
-    def look() -> str:
-        if ready.exists():
-            return "it said that it is ready"
-        for one in words:
-            try:
-                beats = word.read_beats(one)
-            except (InjobError, OSError):
-                continue
-            if any(beat.steps > 0 or beat.ready for beat in beats):
-                return "its first step was done"
-        return ""
-
-    return look
+def _sign_of_life(ready: Path, words: Sequence[Path]) -> str:
+    """Returns why the script works; the text is empty as long as nothing shows that."""
+    if ready.exists():
+        return "the script said that it is ready"
+    for one in words:
+        with suppress(InjobError, OSError):
+            if any(beat.steps > 0 or beat.ready for beat in word.read_beats(one)):
+                return "the first step was done"
+    return ""
 
 
-def _end_well(script: "subprocess.Popen[bytes]", grace: float, why: str) -> int:
-    _say(f"{why}: the pre-flight ends here, and the job itself may start")
-    # What ends now was ended by us, not by the job.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _signal(script, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        script.wait(grace)
-    _signal(script, signal.SIGKILL)
-    script.wait()
-    return 0
+def _end(script: "subprocess.Popen[bytes]", grace: float) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(script.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            script.wait(grace)
 
 
-def _signal(script: "subprocess.Popen[bytes]", number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(script.pid, number)
+def _slurm(*words: str) -> str | None:
+    """Returns what a command of Slurm prints, without the user's settings for it; None if it fails."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+    try:
+        return subprocess.run(words, env=clean, stdout=subprocess.PIPE, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
-class _Told:
-    """Handles Slurm's signal to end the pre-flight: passes it to the script, whose status is then reported."""
-
-    def __init__(self) -> None:
-        self.heard = False
-        self._script: subprocess.Popen[bytes] | None = None
-
-    def hear(self, number: int, _: FrameType | None) -> None:
-        """Handles the signal."""
-        self.heard = True
-        if self._script is not None:
-            _signal(self._script, number)
-
-    def pass_on_to(self, script: "subprocess.Popen[bytes]") -> None:
-        """Passes on signals from now on, and one that was heard before."""
-        self._script = script
-        if self.heard:
-            _signal(script, signal.SIGTERM)
+def _job_that_waits(tries: int) -> str | None:
+    """Returns the job that waits for this pre-flight; empty if none does, None if Slurm cannot be asked."""
+    first = re.compile(rf"^([0-9]+) afterany:{os.environ.get('SLURM_JOB_ID')}\b", re.MULTILINE)
+    for _ in range(tries):
+        queue = _slurm("squeue", "--me", "--all", "--noheader", "--states=PENDING", "--format=%A %E")
+        if queue is None:
+            return None
+        if found := first.search(queue):
+            return found[1]
+        time.sleep(1)
+    return ""
 
 
-def _status(code: int) -> str:
-    return f"exit status {code}" if code > 0 else f"signal {-code} ({signal.Signals(-code).name})"
+def _conclude(status: int, rule: str, job: str | None) -> None:
+    """Cancels the job if the script's failure says something about it."""
+    # A cancelled pre-flight has SIGTERM itself now, and does not come to the next line.
+    time.sleep(LOOK_EVERY)
+    failure, transient = ("any failure", False) if rule == "must" else _class_of(status)
+    if not is_final(rule, failure, transient=transient):
+        _say(f"{failure}: that says nothing certain about the job, which may start")
+    elif job is None or _slurm("scancel", job) is None:
+        _say(f"{failure}: the job cannot be cancelled from here, as Slurm does not answer")
+    else:
+        _say(f"{failure}: job {job}, which waits for this pre-flight, is cancelled")
+
+
+def is_final(rule: str, failure: str, *, transient: bool) -> bool:
+    """Tells whether a failure ends the job itself; under the site's own rule only a mistake does."""
+    if rule == "site":
+        return failure in _MISTAKES
+    return rule == "must" or (failure not in _OF_ONE_GPU and (not transient or failure in _TELL_NOTHING))
+
+
+def _class_of(status: int) -> tuple[str, bool]:
+    """Returns the class of a failure by the script's log (docs/failures.md), and whether it may pass by itself."""
+    program = str(Path(sys.executable).with_name("berth"))
+    log = f"/proc/{os.getpid()}/fd/2"
+    command = [program, "classify", log, "--json", "--exit-code", f"{status}:0"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=True, env={"PATH": os.defpath}, cwd="/")
+        found = json.loads(done.stdout)
+        return str(found["class"]), found["transient"] is True
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return "no_signature", True
 
 
 def _say(sentence: str) -> None:

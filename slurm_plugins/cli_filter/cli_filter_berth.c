@@ -13,6 +13,7 @@
 
 #include "cli_filter/cli_options.h"
 #include "cli_filter/preflight.h"
+#include "cli_filter/preflight_shrink.h"
 #include "common/client_side.h"
 #include "common/messages.h"
 #include "common/one_job.h"
@@ -57,8 +58,8 @@ int fini(void)
 
 int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early)
 {
-	if (early && option_is_ours(opt, "ignore-pbs"))
-		preflight_keep_script();
+	(void)opt;
+	(void)early;
 	return SLURM_SUCCESS;
 }
 
@@ -80,26 +81,40 @@ static bool left_as_it_is(slurm_opt_t *opt)
 	return left;
 }
 
+static void scan(slurm_opt_t *opt, size_t i, struct tres_found *found)
+{
+	char *value = slurm_option_get(opt, requests[i].name);
+	char *next, *part = value;
+
+	for (; part && *requests[i].as_tres; part = next) {
+		char whole[MODEL_NAME_MAX + 64];
+
+		next = strchr(part, ',');
+		if (next)
+			*next++ = '\0';
+		snprintf(whole, sizeof(whole), "%s%s", requests[i].as_tres, part);
+		tres_scan(whole, found);
+	}
+	if (!*requests[i].as_tres)
+		tres_scan(value, found);
+	slurm_xfree((void **)&value);
+}
+
 void requests_scan(slurm_opt_t *opt, struct tres_found *found)
 {
 	*found = (struct tres_found){0};
-	for (size_t i = 0; i < REQUEST_COUNT; i++) {
-		char *value = slurm_option_get(opt, requests[i].name);
-		char *next, *part = value;
+	for (size_t i = 0; i < REQUEST_COUNT; i++)
+		scan(opt, i, found);
+}
 
-		for (; part && *requests[i].as_tres; part = next) {
-			char whole[MODEL_NAME_MAX + 64];
+uint64_t requests_gpus(slurm_opt_t *opt, const char *name)
+{
+	struct tres_found found = {0};
 
-			next = strchr(part, ',');
-			if (next)
-				*next++ = '\0';
-			snprintf(whole, sizeof(whole), "%s%s", requests[i].as_tres, part);
-			tres_scan(whole, found);
-		}
-		if (!*requests[i].as_tres)
-			tres_scan(value, found);
-		slurm_xfree((void **)&value);
-	}
+	for (size_t i = 0; i < REQUEST_COUNT; i++)
+		if (!strcmp(requests[i].name, name))
+			scan(opt, i, &found);
+	return found.gpus;
 }
 
 static int strip_requests(slurm_opt_t *opt)
@@ -247,7 +262,6 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 
 	if (option_is_ours(opt, "ignore-pbs"))
 		return preflight_sbatch(opt, offset);
-	preflight_other_command();
 	if (step && getenv(PREFLIGHT_HERE))
 		return preflight_step(opt);
 	/* What a step asked for does not matter, but what the job has. */

@@ -4,6 +4,7 @@
 #define BERTH_CLI_OPTIONS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct slurm_options slurm_opt_t;
 
@@ -19,6 +20,8 @@ struct tres_found;
 bool option_is_ours(slurm_opt_t *opt, const char *name);
 /* What a request names, before anything is changed: --gpus=a100:1,v100:1 counts as two models. */
 void requests_scan(slurm_opt_t *opt, struct tres_found *found);
+/* The GPUs of one option: of a node, a task or the whole job, as the option's name says. */
+uint64_t requests_gpus(slurm_opt_t *opt, const char *name);
 /* No GPUs are asked for any more; what a request asks beside them stays. */
 int requests_drop_gpus(slurm_opt_t *opt);
 

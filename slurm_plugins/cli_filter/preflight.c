@@ -1,34 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sbatch has read the script and all options when it comes here. It forks: the child makes the
+ * request smaller, submits it as the pre-flight and tells the id; the parent then lets its own job
+ * depend on that id. On the node SPANK starts the script of a pre-flight under the runner.
+ */
 #include "cli_filter/preflight.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli_filter/preflight_again.h"
+#include "cli_filter/preflight_shrink.h"
 #include "common/client_side.h"
 #include "common/messages.h"
 #include "common/slurm_api.h"
-#include "config/config.h"
 #include "config/options.h"
 #include "text/text.h"
 #include "text/tres.h"
 
-#define TELL_MAX (AGAIN_WHY_MAX + 64)
+#define TELL_MAX 512
+/* A submission takes some milliseconds; Slurm itself gives up a question after ten seconds. */
+#define LONGEST_S 30
 
 /* What there is to do in this sbatch. */
 struct wish {
-	bool must; /* without its pre-flight the job is not wanted */
+	bool asked; /* by the user, not by the site's rule alone */
+	bool must;  /* without its pre-flight the job is not wanted */
 	uint64_t seconds;
 };
 
 static struct {
 	uint32_t first; /* the pre-flight that this sbatch has had submitted */
 	bool submitted; /* the job that depends on it, too */
-	bool is_one;	/* this sbatch submits a pre-flight */
+	uint32_t *told; /* in the child: where the parent reads the pre-flight's id */
 } state;
 
 /* sbatch itself keeps it back with -Q. */
@@ -38,53 +49,25 @@ static void tell(slurm_opt_t *opt, const char *text)
 		slurm_info("berth: %s" BERTH_ID(849), text);
 }
 
-void preflight_keep_script(void)
-{
-	again_keep_input();
-}
-
-void preflight_other_command(void)
-{
-	const char *asked = getenv(PREFLIGHT_ASKED);
-
-	if (asked && strcmp(asked, PREFLIGHT_NO) && !client_is_silent())
-		slurm_info("berth: --" OPTION_PREFLIGHT " works in sbatch only; this goes on "
-			   "without a pre-flight" BERTH_ID(850));
-	unsetenv(PREFLIGHT_ASKED);
-}
-
-static bool left_alone(slurm_opt_t *opt)
-{
-	char *partition = slurm_option_get(opt, "partition");
-	bool skipped = client_skips(partition);
-
-	slurm_xfree((void **)&partition);
-	return skipped;
-}
-
-/* Where the user says nothing, the site's rule for jobs of this size. */
+/* If the user says nothing, the site's rule for jobs of this size. */
 static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, struct wish *wish)
 {
 	const char *asked = getenv(PREFLIGHT_ASKED);
 	bool no = asked && !strcmp(asked, PREFLIGHT_NO);
-	char text[TELL_MAX];
+	char *partition;
 
-	*wish = (struct wish){.seconds = config->time};
-	wish->must = config->fail_closed;
+	*wish = (struct wish){.asked = asked, .seconds = config->time};
 	if (asked && !no)
 		preflight_value(asked, &wish->seconds, &wish->must);
 	unsetenv(PREFLIGHT_ASKED);
 	if (no || slurm_option_isset(opt, "test-only"))
 		return false;
-	if (!asked && (!config->above || preflight_gpus(opt) <= config->above || left_alone(opt)))
-		return false;
-	if (wish->seconds > config->longest) {
-		wish->seconds = config->longest;
-		snprintf(text, sizeof(text), "a pre-flight takes at most %" PRIu64 " s here",
-			 wish->seconds);
-		tell(opt, text);
-	}
-	return true;
+	if (wish->asked)
+		return true;
+	partition = slurm_option_get(opt, "partition");
+	no = !config->above || preflight_gpus(opt) <= config->above || client_skips(partition);
+	slurm_xfree((void **)&partition);
+	return !no;
 }
 
 /* What stands against it, in the words of the sentence about it; NULL: nothing that is known here.
@@ -100,6 +83,8 @@ static const char *obstacle(slurm_opt_t *opt, int offset)
 	requests_scan(opt, &found);
 	if (!found.gpu && !preflight_gpus(opt))
 		return "the job asks for no GPUs";
+	if (slurm_option_isset(opt, "array"))
+		return "an array has none";
 	if (slurm_option_isset(opt, "hold"))
 		return "the job is held, and it may be too early for its script";
 	if (slurm_option_isset(opt, "clusters"))
@@ -122,12 +107,16 @@ static int go_without(slurm_opt_t *opt, const struct wish *wish, const char *why
 		return SLURM_SUCCESS;
 	}
 	slurm_error("berth: no pre-flight: %s; nothing is submitted. Mend that, or say "
-		    "--" OPTION_PREFLIGHT "=" PREFLIGHT_NO " if your site allows it" BERTH_ID(851),
+		    "--" OPTION_PREFLIGHT "=" PREFLIGHT_NO BERTH_ID(851),
 		    why);
 	return SLURM_ERROR;
 }
 
-/* Slurm waits for it, ends the job if it fails, and needs no berthd for either. */
+/*
+ * Slurm waits for its end, whatever that is. A failure that says something about the job ends the
+ * job too: the runner cancels it. Nothing else that happens to a pre-flight costs a job more than
+ * time.
+ */
 static int depend_on(slurm_opt_t *opt, uint32_t id)
 {
 	char *dependency = slurm_option_get(opt, "dependency");
@@ -136,7 +125,7 @@ static int depend_on(slurm_opt_t *opt, uint32_t id)
 	int rc = SLURM_ERROR;
 
 	text_init(&joined, FOREIGN_TEXT_MAX);
-	text_addf(&joined, "afterok:%" PRIu32, id);
+	text_addf(&joined, "afterany:%" PRIu32, id);
 	if (dependency && *dependency) {
 		text_add(&joined, ",");
 		text_add(&joined, dependency);
@@ -145,8 +134,6 @@ static int depend_on(slurm_opt_t *opt, uint32_t id)
 	if (!joined.failed)
 		rc = slurm_option_set(opt, "dependency", text_str(&joined), false);
 	text_free(&joined);
-	if (rc == SLURM_SUCCESS && !slurm_option_isset(opt, "kill-on-invalid-dep"))
-		rc = slurm_option_set(opt, "kill-on-invalid-dep", "yes", false);
 	snprintf(number, sizeof(number), "%" PRIu32, id);
 	setenv(PREFLIGHT_JOB, number, 1);
 	return rc;
@@ -165,69 +152,92 @@ static void cancel_if_alone(void)
 			id);
 }
 
+/* The first complaint in what the child said. */
+static void first_error(int said, char why[TELL_MAX])
+{
+	static const char mark[] = "error: ";
+	char text[8 * TELL_MAX];
+	ssize_t len = pread(said, text, sizeof(text) - 1, 0);
+	const char *line;
+
+	text[len > 0 ? len : 0] = '\0';
+	line = strstr(text, mark);
+	line = line ? line + strlen(mark) : text;
+	if (!*line)
+		line = "Slurm did not take it in time";
+	snprintf(why, TELL_MAX, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+/* The child: it goes on as an sbatch of its own, until preflight_submitted(). */
+static int become_preflight(slurm_opt_t *opt, const struct preflight_config *config,
+			    const struct wish *wish, int said)
+{
+	const char *rule = wish->must ? ",must" : wish->asked ? "" : ",site";
+	int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	char how[32];
+
+	alarm(LONGEST_S);
+	if (dup2(nowhere, STDOUT_FILENO) < 0 || dup2(said, STDERR_FILENO) < 0)
+		_exit(EXIT_FAILURE);
+	snprintf(how, sizeof(how), "%" PRIu64 "%s", wish->seconds, rule);
+	setenv(PREFLIGHT_SECONDS, how, 1);
+	return preflight_shrink(opt, config->partition, wish->seconds);
+}
+
 static int submit_first(slurm_opt_t *opt, const struct preflight_config *config,
 			const struct wish *wish)
 {
-	char why[AGAIN_WHY_MAX];
+	uint32_t *told =
+	    mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int said = memfd_create("berth", MFD_CLOEXEC);
+	pid_t child = told == MAP_FAILED || said < 0 ? -1 : fork();
 	char text[TELL_MAX];
-	uint32_t id = again_submit(wish->seconds, config->tier, why);
 
-	if (!id)
-		return go_without(opt, wish, why);
-	state.first = id;
+	if (child < 0)
+		return go_without(opt, wish, "sbatch could not start a second process");
+	if (!child) {
+		state.told = told;
+		return become_preflight(opt, config, wish, said);
+	}
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
+	state.first = *told;
+	if (!state.first) {
+		first_error(said, text);
+		return go_without(opt, wish, text);
+	}
 	atexit(cancel_if_alone);
-	if (depend_on(opt, id) != SLURM_SUCCESS) {
+	if (depend_on(opt, state.first) != SLURM_SUCCESS) {
 		slurm_error(
 		    "berth: the job cannot be made to depend on its pre-flight" BERTH_ID(853));
 		return SLURM_ERROR;
 	}
 	snprintf(text, sizeof(text),
 		 "pre-flight %" PRIu32 " runs first, on one GPU for at most %" PRIu64 " s; "
-		 "if it fails, the job ends with it",
-		 id, wish->seconds);
+		 "if it %s, the job ends with it",
+		 state.first, wish->seconds, wish->asked ? "fails" : "finds a mistake");
 	tell(opt, text);
 	return SLURM_SUCCESS;
 }
 
-static int become_preflight(slurm_opt_t *opt, int offset, const char *submit)
-{
-	char seconds[24];
-
-	if (offset > 0) {
-		slurm_error("a heterogeneous job has none" BERTH_ID(854));
-		return SLURM_ERROR;
-	}
-	snprintf(seconds, sizeof(seconds), "%" PRIu64, (uint64_t)strtoull(submit, NULL, 10));
-	/* None of this is for the job's own environment. */
-	unsetenv(PREFLIGHT_SUBMIT);
-	unsetenv(PREFLIGHT_TIER);
-	unsetenv(PREFLIGHT_ASKED);
-	setenv(PREFLIGHT_SECONDS, seconds, 1);
-	state.is_one = true;
-	return preflight_shrink(opt, strtoull(seconds, NULL, 10));
-}
-
-/* What a script submits, it will submit again when it runs in earnest. */
-static int only_test(slurm_opt_t *opt)
-{
-	unsetenv(PREFLIGHT_ASKED);
-	tell(opt, "within a pre-flight sbatch only tests, and submits nothing");
-	return slurm_option_set(opt, "test-only", NULL, false);
-}
-
 int preflight_sbatch(slurm_opt_t *opt, int offset)
 {
-	const char *submit = getenv(PREFLIGHT_SUBMIT);
 	struct preflight_config config;
 	struct wish wish;
 	const char *why;
 
-	if (submit || state.is_one)
-		return become_preflight(opt, offset, submit ? submit : "0");
-	if (getenv(PREFLIGHT_HERE))
-		return only_test(opt);
+	if (state.told) {
+		slurm_error("a heterogeneous job has none" BERTH_ID(854));
+		return SLURM_ERROR;
+	}
+	/* What a script submits, it will submit again when it runs in earnest. */
+	if (getenv(PREFLIGHT_HERE)) {
+		unsetenv(PREFLIGHT_ASKED);
+		tell(opt, "within a pre-flight sbatch only tests, and submits nothing");
+		return slurm_option_set(opt, "test-only", NULL, false);
+	}
 	client_preflight_config(&config);
-	if (!find_wish(opt, &config, &wish) || state.first)
+	if (!find_wish(opt, &config, &wish))
 		return SLURM_SUCCESS;
 	why = obstacle(opt, offset);
 	return why ? go_without(opt, &wish, why) : submit_first(opt, &config, &wish);
@@ -235,15 +245,9 @@ int preflight_sbatch(slurm_opt_t *opt, int offset)
 
 void preflight_submitted(uint32_t job_id)
 {
-	char line[16];
-	int len;
-
 	state.submitted = true;
-	if (!state.is_one)
+	if (!state.told)
 		return;
-	len = snprintf(line, sizeof(line), "%" PRIu32 "\n", job_id);
-	if (write(PREFLIGHT_ID_FD, line, (size_t)len) != len)
-		slurm_error("berth: the id of pre-flight %" PRIu32
-			    " could not be handed on" BERTH_ID(855),
-			    job_id);
+	*state.told = job_id;
+	_exit(EXIT_SUCCESS);
 }

@@ -1,56 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request of any size becomes one for one task with one GPU, and with its part of a node. */
-#include "cli_filter/preflight.h"
+#include "cli_filter/preflight_shrink.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/client_side.h"
 #include "common/slurm_api.h"
-#include "config/config.h"
 #include "text/tres.h"
 
-/* What nodes have; where a request leaves the number of nodes to Slurm. */
+/* What nodes have; for a request that leaves the number of nodes to Slurm. */
 #define USUAL_NODE 8
 
 /*
- * Of several nodes, of where they are, and of ends that are the real job's alone. What stays:
- * account, QOS, constraint, dependency, begin, licences, memory by CPU or GPU, the environment.
+ * Of several tasks, GPUs and nodes, of where they are, and of ends that are the real job's alone.
+ * What stays: account, QOS, constraint, dependency, begin, licences, memory by CPU or GPU, the
+ * environment. An option that does not fit one task and is not named here costs the pre-flight.
  */
-static const char *const dropped[] = {
-    "gpus-per-socket",
-    "gpus-per-task",
-    "ntasks-per-gpu",
-    "ntasks-per-tres",
-    "ntasks-per-node",
-    "ntasks-per-socket",
-    "ntasks-per-core",
-    "exclusive",
-    "spread-job",
-    "use-min-nodes",
-    "contiguous",
-    "switches",
-    "segment",
-    "mincpus",
-    "nodelist",
-    "nodefile",
-    "distribution",
-    "gpu-bind",
-    "tres-bind",
-    "core-spec",
-    "sockets-per-node",
-    "cores-per-socket",
-    "extra-node-info",
-    "time-min",
-    "deadline",
-    "signal",
-    "mail-type",
-    "wait",
-    "kill-on-invalid-dep",
-    "no-kill",
-};
+static const char *const of_many[] = {"gpus",
+				      "gpus-per-node",
+				      "gpus-per-socket",
+				      "gpus-per-task",
+				      "ntasks-per-gpu",
+				      "ntasks-per-node",
+				      "exclusive",
+				      "segment",
+				      "mincpus",
+				      "nodelist",
+				      "time-min",
+				      "signal",
+				      NULL};
+
+/* A step has all of its job. */
+static const char *const of_steps[] = {"gpu-bind",     "tres-bind", "exclude",	   "relative",
+				       "exact",	       "mem",	    "mem-per-cpu", "mem-per-gpu",
+				       "cpus-per-gpu", NULL};
+
+static void reset(slurm_opt_t *opt, const char *const *names)
+{
+	for (; *names; names++)
+		slurm_option_reset(opt, *names);
+}
 
 static uint64_t number_of(slurm_opt_t *opt, const char *name)
 {
@@ -61,89 +51,38 @@ static uint64_t number_of(slurm_opt_t *opt, const char *name)
 	return number;
 }
 
-static uint64_t gpus_of(slurm_opt_t *opt, const char *name, const char *as_tres)
+static uint64_t at_least_1(uint64_t number)
 {
-	struct tres_found found = {0};
-	char *value = slurm_option_get(opt, name);
-	char *next, *part = value;
-
-	for (; part && *as_tres; part = next) {
-		char whole[MODEL_NAME_MAX + 64];
-
-		next = strchr(part, ',');
-		if (next)
-			*next++ = '\0';
-		snprintf(whole, sizeof(whole), "%s%s", as_tres, part);
-		tres_scan(whole, &found);
-	}
-	if (!*as_tres)
-		tres_scan(value, &found);
-	slurm_xfree((void **)&value);
-	return found.gpus;
-}
-
-static uint64_t gpus_by_node(slurm_opt_t *opt)
-{
-	uint64_t gpus = gpus_of(opt, "gres", "");
-
-	return gpus ? gpus : gpus_of(opt, "gpus-per-node", "gres/gpu:");
+	return number ? number : 1;
 }
 
 static uint64_t tasks_of(slurm_opt_t *opt)
 {
 	uint64_t tasks = number_of(opt, "ntasks");
 
-	if (!tasks)
-		tasks = number_of(opt, "ntasks-per-node") * number_of(opt, "nodes");
-	return tasks ? tasks : 1;
+	return at_least_1(tasks ? tasks
+				: number_of(opt, "ntasks-per-node") * number_of(opt, "nodes"));
 }
 
 uint64_t preflight_gpus(slurm_opt_t *opt)
 {
-	uint64_t by_node = gpus_by_node(opt);
-	uint64_t by_job = gpus_of(opt, "gpus", "gres/gpu:");
-	uint64_t by_task = gpus_of(opt, "gpus-per-task", "gres/gpu:");
-	uint64_t nodes = number_of(opt, "nodes");
+	uint64_t by_job = requests_gpus(opt, "gpus");
+	uint64_t by_node = requests_gpus(opt, "gres");
+	uint64_t by_task = requests_gpus(opt, "tres-per-task");
 	uint64_t per_gpu = number_of(opt, "ntasks-per-gpu");
 
+	/* Slurm may keep one request in two forms. */
+	if (!by_node)
+		by_node = requests_gpus(opt, "gpus-per-node");
 	if (!by_task)
-		by_task = gpus_of(opt, "tres-per-task", "");
+		by_task = requests_gpus(opt, "gpus-per-task");
 	if (by_job)
 		return by_job;
 	if (by_node)
-		return by_node * (nodes ? nodes : 1);
+		return by_node * at_least_1(number_of(opt, "nodes"));
 	if (by_task)
 		return by_task * tasks_of(opt);
-	return per_gpu ? tasks_of(opt) / per_gpu : gpus_of(opt, "gpus-per-socket", "gres/gpu:");
-}
-
-/* How many GPUs of a node the real job has: one of them is the pre-flight's part. */
-static uint64_t gpus_on_a_node(slurm_opt_t *opt)
-{
-	uint64_t by_node = gpus_by_node(opt);
-	uint64_t gpus = preflight_gpus(opt);
-	uint64_t nodes = number_of(opt, "nodes");
-
-	if (by_node)
-		return by_node;
-	if (nodes)
-		gpus = (gpus + nodes - 1) / nodes;
-	else if (gpus > USUAL_NODE)
-		gpus = USUAL_NODE;
-	return gpus ? gpus : 1;
-}
-
-static uint64_t tasks_on_a_node(slurm_opt_t *opt, uint64_t gpus_there)
-{
-	uint64_t by_node = number_of(opt, "ntasks-per-node");
-	uint64_t nodes = number_of(opt, "nodes");
-	uint64_t gpus = preflight_gpus(opt);
-
-	if (by_node)
-		return by_node;
-	if (nodes)
-		return (tasks_of(opt) + nodes - 1) / nodes;
-	return gpus ? (tasks_of(opt) * gpus_there + gpus - 1) / gpus : 1;
+	return per_gpu ? tasks_of(opt) / per_gpu : requests_gpus(opt, "gpus-per-socket");
 }
 
 static int set_number(slurm_opt_t *opt, const char *name, uint64_t number)
@@ -154,138 +93,109 @@ static int set_number(slurm_opt_t *opt, const char *name, uint64_t number)
 	return slurm_option_set(opt, name, text, false);
 }
 
-static int shrink_cpus(slurm_opt_t *opt, uint64_t gpus_there)
+/* One GPU's part of all CPUs that the tasks ask for. */
+static int shrink_cpus(slurm_opt_t *opt, uint64_t gpus)
 {
 	uint64_t cpus = number_of(opt, "cpus-per-task");
-	uint64_t part = (cpus * tasks_on_a_node(opt, gpus_there) + gpus_there - 1) / gpus_there;
+	uint64_t part = (cpus * tasks_of(opt) + gpus - 1) / gpus;
 
-	if (!cpus || part >= cpus)
-		return SLURM_SUCCESS;
-	return set_number(opt, "cpus-per-task", part ? part : 1);
+	return part < cpus ? set_number(opt, "cpus-per-task", part) : SLURM_SUCCESS;
 }
 
 /* Slurm writes MiB, or with a letter behind. All of a node's memory (0) is nobody's part. */
-static int shrink_memory(slurm_opt_t *opt, uint64_t gpus_there)
+static int shrink_memory(slurm_opt_t *opt, uint64_t nodes, uint64_t gpus)
 {
 	static const char units[] = "MGTP";
 	char *value = slurm_option_isset(opt, "mem") ? slurm_option_get(opt, "mem") : NULL;
 	char *end = value;
 	uint64_t size = value ? strtoull(value, &end, 10) : 0;
 	const char *unit = end && *end ? strchr(units, *end) : NULL;
-	bool given = value != NULL;
 
 	for (; unit && unit > units; unit--)
 		size *= 1024;
+	if (value)
+		slurm_option_reset(opt, "mem");
 	slurm_xfree((void **)&value);
-	if (!given)
-		return SLURM_SUCCESS;
-	slurm_option_reset(opt, "mem");
-	return size ? set_number(opt, "mem", (size + gpus_there - 1) / gpus_there) : SLURM_SUCCESS;
+	return size ? set_number(opt, "mem", (size * nodes + gpus - 1) / gpus) : SLURM_SUCCESS;
 }
 
-static int ask_for_one_gpu(slurm_opt_t *opt, const char *model)
+static int ask_for_one_gpu(slurm_opt_t *opt)
 {
+	char *gres = slurm_option_get(opt, "gres");
+	struct tres_found found;
 	struct text request;
-	char *gres, *per_task;
 	int rc = SLURM_ERROR;
 
-	per_task = slurm_option_get(opt, "tres-per-task");
-	if (per_task && *per_task)
+	requests_scan(opt, &found);
+	if (requests_gpus(opt, "tres-per-task"))
 		slurm_option_reset(opt, "tres-per-task");
-	slurm_xfree((void **)&per_task);
-	gres = slurm_option_get(opt, "gres");
 	text_init(&request, FOREIGN_TEXT_MAX);
-	text_addf(&request, *model ? "gpu:%s:1" : "gpu:1", model);
+	text_addf(&request, found.model[0] ? "gpu:%s:1" : "gpu:1", found.model);
 	tres_keep_others(gres, &request);
 	slurm_xfree((void **)&gres);
-	slurm_option_reset(opt, "gpus");
-	slurm_option_reset(opt, "gpus-per-node");
 	if (!request.failed)
 		rc = slurm_option_set(opt, "gres", text_str(&request), false);
 	text_free(&request);
 	return rc;
 }
 
-/* The first index of an array's expression stands for all. */
-static int first_task_only(slurm_opt_t *opt)
+/* Both outputs go to one file beside the job's own. A device takes what both jobs say. */
+static int write_elsewhere(slurm_opt_t *opt)
 {
-	char *array = slurm_option_isset(opt, "array") ? slurm_option_get(opt, "array") : NULL;
-	int rc = SLURM_SUCCESS;
-
-	if (array) {
-		array[strspn(array, "0123456789")] = '\0';
-		rc = slurm_option_set(opt, "array", array, false);
-	}
-	slurm_xfree((void **)&array);
-	return rc;
-}
-
-static int add_to_name(slurm_opt_t *opt, const char *option, const char *without,
-		       const char *addition)
-{
-	char *value = slurm_option_isset(opt, option) ? slurm_option_get(opt, option) : NULL;
+	char *value = slurm_option_isset(opt, "output") ? slurm_option_get(opt, "output") : NULL;
 	struct text longer;
 	int rc = SLURM_ERROR;
 
+	slurm_option_reset(opt, "error");
 	text_init(&longer, FOREIGN_TEXT_MAX);
-	text_add(&longer, value && *value ? value : without);
-	/* A device takes what both say. */
+	text_add(&longer, value && *value ? value : "slurm-%j.out");
 	if (strncmp(text_str(&longer), "/dev/", strlen("/dev/")))
-		text_add(&longer, addition);
+		text_add(&longer, ".preflight");
 	slurm_xfree((void **)&value);
 	if (!longer.failed)
-		rc = slurm_option_set(opt, option, text_str(&longer), false);
+		rc = slurm_option_set(opt, "output", text_str(&longer), false);
 	text_free(&longer);
 	return rc;
 }
 
-static int name_itself(slurm_opt_t *opt)
+static int one_task(slurm_opt_t *opt)
 {
-	bool array = slurm_option_isset(opt, "array");
-	int rc =
-	    add_to_name(opt, "output", array ? "slurm-%A_%a.out" : "slurm-%j.out", ".preflight");
-
-	if (slurm_option_isset(opt, "error"))
-		rc |= add_to_name(opt, "error", "", ".preflight");
-	if (slurm_option_isset(opt, "job-name"))
-		rc |= add_to_name(opt, "job-name", "", ".preflight");
-	else
-		rc |= slurm_option_set(opt, "job-name", "preflight", false);
-	return rc;
+	reset(opt, of_many);
+	return set_number(opt, "nodes", 1) | set_number(opt, "ntasks", 1);
 }
 
-static int go_to_the_pool(slurm_opt_t *opt)
+int preflight_shrink(slurm_opt_t *opt, const char *partition, uint64_t seconds)
 {
-	struct preflight_config config;
+	uint64_t gpus = at_least_1(preflight_gpus(opt));
+	uint64_t nodes = number_of(opt, "nodes");
+	int rc = shrink_cpus(opt, gpus);
 
-	client_preflight_config(&config);
-	if (!config.partition[0])
-		return SLURM_SUCCESS;
-	slurm_option_reset(opt, "reservation");
-	return slurm_option_set(opt, "partition", config.partition, false);
-}
-
-int preflight_shrink(slurm_opt_t *opt, uint64_t seconds)
-{
-	uint64_t gpus_there = gpus_on_a_node(opt);
-	struct tres_found found;
-	int rc;
-
-	requests_scan(opt, &found);
-	rc = shrink_cpus(opt, gpus_there);
-	rc |= shrink_memory(opt, gpus_there);
-	for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++)
-		slurm_option_reset(opt, dropped[i]);
-	rc |= ask_for_one_gpu(opt, found.model);
-	rc |= set_number(opt, "nodes", 1);
-	rc |= set_number(opt, "ntasks", 1);
+	if (!nodes)
+		nodes = (gpus + USUAL_NODE - 1) / USUAL_NODE;
+	rc |= shrink_memory(opt, nodes, gpus < nodes ? nodes : gpus);
+	rc |= ask_for_one_gpu(opt);
+	rc |= one_task(opt);
 	/* The runner ends it in time; Slurm counts whole minutes, and is there should it fail. */
 	rc |= set_number(opt, "time", (seconds + 59) / 60 + 1);
-	rc |= slurm_option_set(opt, "requeue", NULL, false);
 	/* What its user's own dependency will never let begin must not lie in the queue. */
 	rc |= slurm_option_set(opt, "kill-on-invalid-dep", "yes", false);
-	rc |= name_itself(opt);
-	rc |= first_task_only(opt);
-	rc |= go_to_the_pool(opt);
+	rc |= write_elsewhere(opt);
+	if (*partition) {
+		slurm_option_reset(opt, "reservation");
+		rc |= slurm_option_set(opt, "partition", partition, false);
+	}
+	return rc == SLURM_SUCCESS ? SLURM_SUCCESS : SLURM_ERROR;
+}
+
+int preflight_step(slurm_opt_t *opt)
+{
+	const char *cpus = getenv("SLURM_CPUS_ON_NODE");
+	int rc = requests_drop_gpus(opt) | one_task(opt);
+
+	reset(opt, of_steps);
+	if (cpus && number_of(opt, "cpus-per-task") > strtoull(cpus, NULL, 10))
+		rc |= slurm_option_set(opt, "cpus-per-task", cpus, false);
+	/* Several at the same time are several parts of one program: none may wait for another. */
+	rc |= slurm_option_set(opt, "overlap", NULL, false);
 	return rc == SLURM_SUCCESS ? SLURM_SUCCESS : SLURM_ERROR;
 }

@@ -37,12 +37,9 @@ struct notice_config {
 
 struct preflight_config {
 	uint32_t above; /* jobs of more GPUs have one unasked; 0: none has */
-	uint32_t time;	/* seconds, as the others */
-	uint32_t longest;
-	uint32_t wait; /* berthd's alone */
+	uint32_t time;	/* seconds, as the wait */
+	uint32_t wait;	/* berthd's alone */
 	char partition[CONFIG_TEXT_MAX + 1];
-	char tier[64];
-	bool fail_closed;
 };
 
 #define CONFIG_ERROR_MAX 512

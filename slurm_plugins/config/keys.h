@@ -47,19 +47,15 @@ static const struct table notice_table = {"notice", notice_keys, sizeof(notice_k
 static const struct key preflight_keys[] = {
 	{"above", KEY_NUMBER, MEMBER(preflight, above), 0, 1000000, NULL, "a whole number from 0 to 1000000"},
 	{"time", KEY_TIME, MEMBER(preflight, time), 1, 86400, NULL, "a time such as \"10:00\", from 1 s to one day"},
-	{"longest", KEY_TIME, MEMBER(preflight, longest), 1, 86400, NULL, "a time such as \"10:00\", from 1 s to one day"},
 	{"wait", KEY_TIME, MEMBER(preflight, wait), 1, 31536000, NULL, "a time such as \"1:00:00\", at least 1 s"},
 	{"partition", KEY_TEXT, MEMBER(preflight, partition), 0, 0, NULL, "partitions, comma-separated, at most 1023 bytes"},
-	{"tier", KEY_TEXT, MEMBER(preflight, tier), 0, 0, NULL, "a tier, as --gpu-tier takes it"},
-	{"fail", KEY_WORD, MEMBER(preflight, fail_closed), 0, 0, "open|closed", "\"open\" or \"closed\""},
 };
 
 static const struct preflight_config preflight_defaults = {
 	.time = 600,
-	.longest = 1800,
 	.wait = 3600,
 };
 
-static const char *const preflight_gone[] = {NULL};
+static const char *const preflight_gone[] = {"longest", "tier", "fail", NULL};
 
 static const struct table preflight_table = {"preflight", preflight_keys, sizeof(preflight_keys) / sizeof(preflight_keys[0]), preflight_gone, &preflight_defaults, sizeof(preflight_defaults)};

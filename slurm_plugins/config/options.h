@@ -16,6 +16,14 @@
 /* The flag by which a job's script runs first on one GPU, and the value by which it never does. */
 #define OPTION_PREFLIGHT "preflight"
 #define PREFLIGHT_NO "no"
+/* Between the plugins of one command: its user gave --preflight, with this value. */
+#define PREFLIGHT_ASKED "BERTH_PREFLIGHT_ASKED"
+/* From cli_filter to SPANK, and from there into the job: its pre-flight's id. */
+#define PREFLIGHT_JOB "BERTH_PREFLIGHT_JOB"
+/* The same for a job that is a pre-flight: its seconds, and which failure ends the job itself. */
+#define PREFLIGHT_SECONDS "BERTH_PREFLIGHT_SECONDS"
+/* What the script of a pre-flight and all that it starts see. */
+#define PREFLIGHT_HERE "BERTH_PREFLIGHT"
 /* Slurm sets it in the tasks of a job that has a part of a GPU: its shares of this node, added up.
  */
 #define SHARDS_HERE "SLURM_SHARDS_ON_NODE"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/preflight_names.h"
 #include "config/options.h"
 
 static bool given(const char *s)
@@ -54,8 +53,8 @@ static bool depends_first_on(const job_desc_msg_t *job, const char *id)
 {
 	const char *first = job->dependency ? job->dependency : "";
 
-	return !strncmp(first, "afterok:", 8) && strcspn(first + 8, ",") == strlen(id) &&
-	       !strncmp(first + 8, id, strlen(id));
+	return !strncmp(first, "afterany:", 9) && strcspn(first + 9, ",") == strlen(id) &&
+	       !strncmp(first + 9, id, strlen(id));
 }
 
 const char *request_preflight(const job_desc_msg_t *job)

@@ -5,7 +5,6 @@
 #include "common/slurm_api.h"
 #include "spank/spank_client.h"
 #include "spank/spank_node.h"
-#include "spank/spank_preflight.h"
 
 SPANK_PLUGIN(berth, 1);
 
@@ -24,7 +23,6 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 		return spank_client_register(spank, 1);
 	case S_CTX_ALLOCATOR:
 		spank_client_forget_outer_job();
-		spank_client_set_preflight_tier();
 		return spank_client_register(spank, 1);
 	case S_CTX_REMOTE:
 		/* slurmstepd wants to know the flags that it passes on; nothing fails there. */
@@ -55,6 +53,6 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
 	spank_node_prepare(spank);
-	spank_preflight_begin(spank, argc, argv);
+	spank_node_preflight(spank, argc, argv);
 	return ESPANK_SUCCESS;
 }

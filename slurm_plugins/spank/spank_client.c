@@ -10,7 +10,6 @@
 
 #include "common/client_side.h"
 #include "common/messages.h"
-#include "common/preflight_names.h"
 #include "config/options.h"
 #include "text/limits.h"
 
@@ -122,8 +121,8 @@ static void forget_preflight(void)
 	unsetenv(PREFLIGHT_ASKED);
 	unsetenv(PREFLIGHT_JOB);
 	unsetenv(PREFLIGHT_SECONDS);
-	unsetenv("SLURM_SPANK_" PREFLIGHT_JOB);
-	unsetenv("SLURM_SPANK_" PREFLIGHT_SECONDS);
+	unsetenv(HANDED_DOWN PREFLIGHT_JOB);
+	unsetenv(HANDED_DOWN PREFLIGHT_SECONDS);
 }
 
 /*
@@ -185,17 +184,9 @@ void spank_client_hand_on_preflight(spank_t spank)
 {
 	/* The job goes on: no error. */
 	if (getenv(PREFLIGHT_ASKED) && !client_is_silent())
-		slurm_info("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
-			   "tell your administrator" BERTH_ID(843));
+		slurm_info("berth: no pre-flight: it needs sbatch, and CliFilterPlugins=berth in "
+			   "slurm.conf" BERTH_ID(843));
 	unsetenv(PREFLIGHT_ASKED);
 	hand_on(spank, PREFLIGHT_JOB);
 	hand_on(spank, PREFLIGHT_SECONDS);
-}
-
-void spank_client_set_preflight_tier(void)
-{
-	const char *tier = getenv(PREFLIGHT_TIER);
-
-	if (tier && getenv(PREFLIGHT_SUBMIT))
-		setenv("SLURM_SPANK_" OPTION_ENV_PREFIX "gpu_tier", tier, 1);
 }

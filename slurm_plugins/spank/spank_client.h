@@ -16,7 +16,5 @@ void spank_client_prepare_srun(void);
 void spank_client_part_the_flags(spank_t spank);
 /* What cli_filter found out about a pre-flight becomes part of the job. */
 void spank_client_hand_on_preflight(spank_t spank);
-/* The tier that the site wants for pre-flights, unless its user names another. */
-void spank_client_set_preflight_tier(void);
 
 #endif

@@ -19,12 +19,12 @@
 #include "node/mps_listens.h"
 #include "node/share_file.h"
 #include "spank/spank_injected.h"
-#include "spank/spank_preflight.h"
 
 #define MPS_PREFIX "CUDA_MPS_"
 /* Where MPS's pipes of shared GPUs are; see prolog_epilog/. */
 #define MPS_PIPES "CUDA_MPS_PIPE_DIRECTORY"
 #define BERTH_PIPES "/run/berth/"
+#define PREFLIGHT_PYTHON "preflight="
 
 /* The arguments of our line in plugstack.conf. */
 struct settings {
@@ -50,7 +50,8 @@ static struct settings settings_from(int argc, char **argv)
 
 	for (int i = 0; i < argc; i++) {
 		bool folder = !strncmp(argv[i], "shares=/", 8);
-		bool known = folder || spank_preflight_knows(argv[i]);
+		bool known =
+		    folder || !strncmp(argv[i], PREFLIGHT_PYTHON "/", strlen(PREFLIGHT_PYTHON "/"));
 
 		if (folder)
 			settings.folder = argv[i] + strlen("shares=");
@@ -274,4 +275,29 @@ void spank_node_prepare(spank_t spank)
 		set_environment(spank);
 		spank_injected_give(spank, &found.file);
 	}
+}
+
+/*
+ * A pre-flight's script runs under Berth's runner, with the user's own rights. If the runner cannot
+ * start here, as in a container, the pre-flight ends at once: its job then runs as if it had none.
+ */
+void spank_node_preflight(spank_t spank, int argc, char **argv)
+{
+	char how[32];
+	/* Berth's own Python, whatever the job's environment says to Pythons (-I). */
+	const char *words[] = {"/opt/berth/bin/python",		 "-I", "-m",
+			       "prolog_epilog.preflight.runner", how,  "--"};
+	uint32_t step;
+
+	for (int i = 0; i < argc; i++)
+		if (!strncmp(argv[i], PREFLIGHT_PYTHON, strlen(PREFLIGHT_PYTHON)))
+			words[0] = argv[i] + strlen(PREFLIGHT_PYTHON);
+	if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+	    step == SLURM_BATCH_SCRIPT &&
+	    spank_getenv(spank, "SLURM_SPANK_" PREFLIGHT_SECONDS, how, sizeof(how)) ==
+		ESPANK_SUCCESS &&
+	    spank_prepend_task_argv(spank, sizeof(words) / sizeof(words[0]), words) !=
+		ESPANK_SUCCESS)
+		slurm_error("berth: this pre-flight runs without Berth's runner, up to Slurm's "
+			    "limit" BERTH_ID(844));
 }

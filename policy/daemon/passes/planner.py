@@ -102,8 +102,8 @@ class Planner:
         self._disagreements = Disagreements(config.skip_partitions)
         self._levels = HeardLevels(gateway)
         accounts = Accounts()
-        self._preflights = Preflights(gateway, accounts, config.preflight_wait)
-        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights, others=config.other_retries)
+        self._preflights = Preflights(gateway, config.preflight_wait)
+        self._failures = Failures(gateway, accounts=accounts, others=config.other_retries)
         self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
@@ -512,7 +512,7 @@ class Planner:
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
         told = {"unreadable": str(len(self._unreadable))} if self._unreadable else {}
-        for part in (self._failures, self._disagreements, self._preflights, self._moving, self._plan.isolation):
+        for part in (self._failures, self._disagreements, self._moving, self._plan.isolation):
             told |= self._apart(getattr, part, "told") or {}
         return told
 

@@ -27,7 +27,6 @@ from policy.daemon.hear.endings import (
     lost_nodes,
     put_back,
 )
-from policy.daemon.write.preflights import Preflights
 from policy.formats import preflight_mark
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import NOTHING
@@ -88,7 +87,6 @@ class Failures:
         gateway: Gateway,
         ask: Callable[[int], Outcome] = outcome,
         accounts: Accounts | None = None,
-        preflights: Preflights | None = None,
         ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
         others: Sequence[str] = others_of(DEFAULT),
     ) -> None:
@@ -97,7 +95,6 @@ class Failures:
         self._ask_boots = ask_boots
         self._others = others
         self._accounts = accounts or Accounts()
-        self._preflights = preflights
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
@@ -238,11 +235,7 @@ class Failures:
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
         decision, config = None, self._gateway.config()
-        if preflight_mark.is_one(plan):
-            # The job that depends on it ends with it: a second try would be for nobody.
-            if self._preflights is not None:
-                self._preflights.failed(found.id, found.user, failure, config, at)
-        elif RETRY in plan:
+        if RETRY in plan and not preflight_mark.is_one(plan):
             others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
             theirs = RetryDecision(again=False, reason=others)
             decision = theirs if others else decide(runs, limits(found, reading, config))

@@ -21,14 +21,14 @@ class Saved:
         self._runs: Counter[str] = Counter()
         self._gpu_s: Counter[str] = Counter()
         self._preflights: dict[str, tuple[float, float]] = {}
-        """The length in seconds and the end of each pre-flight."""
+        """The seconds after which each pre-flight failed, 0 if it did not, and its end."""
         self._moved: set[tuple[str, str]] = set()
 
     def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run, also one on parts of GPUs, because a pre-flight may be a guest."""
         said = run.said
         if said.get("preflight") == "run":
-            self._preflights[run.id] = run.ran_s, run.end or 0.0
+            self._preflights[run.id] = run.ran_s if status == "failed" else 0.0, run.end or 0.0
         elif "preflight" in said:
             self._preflight(run, said["preflight"])
         if "f.retry" in said and run.start is not None:
@@ -44,8 +44,8 @@ class Saved:
     def _preflight(self, run: JobRun, before: str) -> None:
         """Counts a job that its pre-flight ended; without it, the job would have failed as late, on all of its GPUs."""
         self._asked["preflights"] += 1
-        if "preflight_fail" in run.said and run.start is None:
-            seconds, _ = self._preflights.get(before, (0.0, 0.0))
+        seconds, _ = self._preflights.get(before, (0.0, 0.0))
+        if seconds and run.start is None:
             self._note("preflights", max(0, run.gpus - 1) * seconds)
 
     def _tries(self, run: JobRun, status: str) -> None:

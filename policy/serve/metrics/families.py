@@ -78,9 +78,6 @@ TABLE = (
     MetricSpec("jobs", "berth_jobs_running", "gauge", "Jobs on GPUs, by how they share them.", ("sharing",)),
     MetricSpec("jobs", "berth_jobs_failed_total", "counter", "GPU jobs that failed, by class.", ("class",)),
     MetricSpec("jobs", "berth_jobs_retried_total", "counter", "Failed jobs that were tried again."),
-    MetricSpec("jobs", "berth_preflights", "gauge", "Pre-flights that wait or run."),
-    MetricSpec("jobs", "berth_preflights_ended_total", "counter", "Pre-flights that are over."),
-    MetricSpec("jobs", "berth_preflights_failed_total", "counter", "Pre-flights that found their job broken."),
     MetricSpec("scheduler", "berth_answering", "gauge", "1 if berthd answers."),
     MetricSpec(
         "scheduler", "berth_build_info", "info", "Releases of Berth and Slurm.", ("version", "slurm", "gateway")
@@ -117,9 +114,6 @@ _PLANNERS = {
     "berth_disagreements_total": "disagreements",
     "berth_plan_faults_total": "plan_faults",
     "berth_jobs_retried_total": "retried",
-    "berth_preflights": "preflights",
-    "berth_preflights_ended_total": "preflights_over",
-    "berth_preflights_failed_total": "preflights_failed",
 }
 """The planner's counters by the names that `berth status` uses; a counter that is not told is 0."""
 

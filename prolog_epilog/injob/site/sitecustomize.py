@@ -56,22 +56,10 @@ def _others() -> None:
         spec.loader.exec_module(module)
 
 
-def _start_one_process() -> None:
-    """Makes a launcher of many processes start one, within a pre-flight (prolog_epilog.preflight.launchers)."""
-    file = Path(_HERE).parents[1] / "preflight" / "launchers.py"
-    try:
-        spec = importlib.util.spec_from_file_location("berth_launchers", file)
-        if spec is not None and spec.loader is not None and file.exists():
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            sys.argv[:] = module.cut_own_words(sys.argv, sys.orig_argv)
-    except Exception as error:  # noqa: BLE001 - a program must never fail because of us
-        if os.environ.get("BERTH_INJOB") == "verbose":
-            print(f"berth: {error!r} [BERTH-905]", file=sys.stderr)
-
-
 _others()
 if os.environ.get("BERTH_PREFLIGHT") == "1" and sys.version_info >= (3, 10):
-    _start_one_process()
+    from berth_preflight import one_process  # type: ignore[import-not-found]
+
+    sys.argv[:] = one_process(sys.argv, sys.orig_argv)
 if os.environ.get("BERTH_WORD") and os.environ.get("BERTH_INJOB") != "off" and sys.version_info >= (3, 10):
     sys.meta_path.insert(0, _TorchWatcher())

@@ -108,11 +108,8 @@ class PreflightConfig(ctypes.Structure):
     _fields_ = (
         ("above", ctypes.c_uint32),
         ("time", ctypes.c_uint32),
-        ("longest", ctypes.c_uint32),
         ("wait", ctypes.c_uint32),
         ("partition", ctypes.c_char * 1024),
-        ("tier", ctypes.c_char * 64),
-        ("fail_closed", ctypes.c_bool),
     )
 
 
@@ -121,22 +118,20 @@ def preflight(tmp_path: Path, content: str) -> tuple[tuple[object, ...], str]:
     file = tmp_path / "berth.conf"
     file.write_text(content)
     library().config_load_preflight(str(file).encode(), ctypes.byref(config), error)
-    found = (config.above, config.time, config.longest, config.wait, config.partition, config.tier, config.fail_closed)
-    return found, error.value.decode()
+    return (config.above, config.time, config.wait, config.partition), error.value.decode()
 
 
-USUAL = (0, 600, 1800, 3600, b"", b"", False)
+USUAL = (0, 600, 3600, b"")
 
 
 def test_the_rules_for_preflights_are_read(tmp_path: Path) -> None:
     assert preflight(tmp_path, "") == (USUAL, "")
-    text = '[preflight]\nabove = 8\ntime = "1:30"\nlongest = "20"\nwait = "0:30:00"\npartition = "pool,b"\n'
-    text += 'tier = "opportunistic"\nfail = "closed"\n'
-    assert preflight(tmp_path, text) == ((8, 90, 1200, 1800, b"pool,b", b"opportunistic", True), "")
+    text = '[preflight]\nabove = 8\ntime = "1:30"\nwait = "0:30:00"\npartition = "pool,b"\n'
+    assert preflight(tmp_path, text) == ((8, 90, 1800, b"pool,b"), "")
 
 
 @pytest.mark.parametrize(
-    "line", ["time = 600", 'time = "0"', 'time = "soon"', 'longest = "2-0"', "above = -1", "tier = 1", "until = 3"]
+    "line", ["time = 600", 'time = "0"', 'time = "soon"', 'time = "2-0"', "above = -1", "partition = 1", "until = 3"]
 )
 def test_a_wrong_rule_leaves_all_of_them_at_their_defaults_and_berthd_says_so(tmp_path: Path, line: str) -> None:
     found, error = preflight(tmp_path, f"[preflight]\nabove = 8\n{line}\n".replace("above = 8\nabove", "above"))

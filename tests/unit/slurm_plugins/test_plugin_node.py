@@ -27,7 +27,6 @@ def program() -> Path:
     names = (
         "spank/spank_node.c",
         "spank/spank_injected.c",
-        "spank/spank_preflight.c",
         "node/share_file.c",
         "text/path_list.c",
         "node/devices.c",
@@ -365,14 +364,18 @@ def test_a_list_that_the_kernel_could_not_take_is_left_alone(node: Node, room: i
     subprocess.run(["/bin/true"], env=found, check=True)
 
 
-FLIES = {"SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "600", "PATH": "/bin"}
+FLIES = {"SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "600,must", "PATH": "/bin"}
 
 
 def test_the_script_of_a_preflight_starts_under_the_runner(node: Node) -> None:
     node.plugstack = ["preflight=/bin/true"]
     started = node.start(FLIES, flag="")
-    words = "/bin/true -I -m prolog_epilog.preflight.runner --seconds=600 -- SCRIPT"
-    assert started == Task({**FLIES, "BERTH_PREFLIGHT": "1", "words": words}, "")
+    words = "/bin/true -I -m prolog_epilog.preflight.runner 600,must -- SCRIPT"
+    assert started == Task({**FLIES, "words": words}, "")
+    node.plugstack = []
+    assert node.start(FLIES, flag="") == Task(
+        {**FLIES, "words": words.replace("/bin/true", "/opt/berth/bin/python")}, ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -380,22 +383,10 @@ def test_the_script_of_a_preflight_starts_under_the_runner(node: Node) -> None:
     [
         (FLIES, STEP),
         (FLIES, INTERACTIVE),
-        ({**FLIES, "SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "600; rm"}, BATCH),
-        ({**FLIES, "SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "9" * 20}, BATCH),
+        ({**FLIES, "SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "9" * 40}, BATCH),
         ({"PATH": "/bin"}, BATCH),
     ],
 )
 def test_nothing_else_does(node: Node, environment: dict[str, str], step: int) -> None:
     node.plugstack = ["preflight=/bin/true"]
     assert node.start(environment, flag="", step=step) == Task(environment, "")
-
-
-@pytest.mark.parametrize("image", ["x", "docker://" + "x" * 300])
-def test_where_the_runner_cannot_start_the_preflight_ends_at_once_and_well(node: Node, image: str) -> None:
-    node.plugstack = ["preflight=/no/such/python"]
-    left = node.start(FLIES, flag="")
-    assert left.environment == {}
-    assert "left out: /no/such/python cannot be started" in left.said
-    node.plugstack = ["preflight=/bin/true"]
-    left = node.start({**FLIES, "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image": image}, flag="")
-    assert left.environment == {}

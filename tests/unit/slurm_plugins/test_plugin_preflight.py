@@ -13,8 +13,7 @@ from tests import building
 
 DATA = Path(__file__).parents[1] / "data"
 ALWAYS = {
-    "nodes": "1", "ntasks": "1", "requeue": "", "kill-on-invalid-dep": "yes", "job-name": "preflight",
-    "output": "slurm-%j.out.preflight",
+    "nodes": "1", "ntasks": "1", "kill-on-invalid-dep": "yes", "output": "slurm-%j.out.preflight",
 }  # fmt: skip
 
 
@@ -40,9 +39,12 @@ def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[i
     [
         ({"gpus": "32"}, 32, {"gres": "gpu:1"}),
         ({"gres": "gres/gpu:a100:8,gres/nic:1", "nodes": "4"}, 32, {"gres": "gpu:a100:1,gres/nic:1"}),
-        ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "switches": "1"}, 32, {"gres": "gpu:1"}),
+        ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "segment": "2"}, 32, {"gres": "gpu:1"}),
         ({"gpus-per-task": "2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
+        ({"gpus-per-task": "2", "tres-per-task": "gres/gpu:2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
         ({"ntasks-per-gpu": "2", "ntasks": "8", "nodelist": "n[1-4]"}, 4, {"gres": "gpu:1"}),
+        ({"tres-per-task": "gres/gpu:2", "ntasks": "4"}, 8, {"gres": "gpu:1"}),
+        ({"gpus-per-socket": "2", "mincpus": "64"}, 2, {"gres": "gpu:1"}),
         (
             {"gpus-per-node": "8", "nodes": "2", "ntasks-per-node": "1", "cpus-per-task": "96", "mem": "512G"},
             16,
@@ -71,20 +73,28 @@ def test_what_is_the_jobs_alone_is_left_away_and_what_the_script_needs_stays() -
         "qos": "q",
         "constraint": "h100",
         "licenses": "x",
+        "mail-type": "END",
     }
-    _, asked = shrink({"gpus": "8", "signal": "USR1@60", "mail-type": "END", "wait": "", "deadline": "x", **kept})
+    _, asked = shrink({"gpus": "8", "signal": "USR1@60", "time-min": "5", **kept})
     assert asked == {**ALWAYS, "time": "11", "gres": "gpu:1", **kept}
 
 
-def test_its_files_and_its_name_are_found_beside_the_jobs() -> None:
-    _, asked = shrink(
-        {"gpus": "8", "output": "logs/%x-%j.log", "error": "/dev/null", "job-name": "llm", "array": "3-9%2"}
-    )
+def test_its_file_is_found_beside_the_jobs() -> None:
+    _, asked = shrink({"gpus": "8", "output": "logs/%x-%j.log", "error": "elsewhere", "job-name": "llm"})
     assert asked["output"] == "logs/%x-%j.log.preflight"
-    assert asked["error"] == "/dev/null"
-    assert asked["job-name"] == "llm.preflight"
-    assert asked["array"] == "3"
-    assert shrink({"gpus": "1", "array": "1-2"})[1]["output"] == "slurm-%A_%a.out.preflight"
+    assert "error" not in asked
+    assert asked["job-name"] == "llm"
+    assert shrink({"gpus": "8", "output": "/dev/null"})[1]["output"] == "/dev/null"
+
+
+def test_a_step_takes_the_one_gpu_that_there_is() -> None:
+    words = {"nodes": "4", "ntasks": "32", "gpus-per-task": "1", "gpu-bind": "single:1", "cpus-per-task": "12"}
+    more = {"mem": "100", "relative": "1", "exact": "", "nodelist": "n1", "gres": "gpu:8"}
+    done = subprocess.run(
+        [program(), "1", *(f"{name}={value}" for name, value in (words | more).items())],
+        capture_output=True, text=True, check=True, env={**os.environ, "STEP": "1", "SLURM_CPUS_ON_NODE": "4"},
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()[1:]) == ["cpus-per-task=4", "nodes=1", "ntasks=1", "overlap="]
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(1, "2"), (60, "2"), (61, "3"), (600, "11")])

@@ -126,12 +126,19 @@ def test_nor_is_anyone_quicker_than_the_list_of_tiers(plugin: Plugin, asked: dic
 def test_a_preflight_is_what_the_job_depends_on_first(plugin: Plugin) -> None:
     asked: list[wire.Message] = []
     with plugin.berthd(asked.append):
-        for dependency in ("", "afterok:8", "afterok:71", "afterany:7", "afterok:8,afterok:7", "singleton,afterok:7"):
+        for dependency in (
+            "",
+            "afterany:8",
+            "afterany:71",
+            "afterok:7",
+            "afterany:8,afterany:7",
+            "singleton,afterany:7",
+        ):
             plugin.submit(
                 next(users), tres_per_job="gres/gpu:1", spank_job_env="BERTH_PREFLIGHT_JOB=7", dependency=dependency
             )
         assert [one.fields.get("preflight") for one in asked] == [None] * 6
-        for dependency in ("afterok:7", "afterok:7,afterany:8:9"):
+        for dependency in ("afterany:7", "afterany:7,afterok:8:9"):
             plugin.submit(
                 next(users), tres_per_job="gres/gpu:1", spank_job_env="BERTH_PREFLIGHT_JOB=7", dependency=dependency
             )

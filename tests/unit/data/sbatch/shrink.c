@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/client_side.h"
-#include "cli_filter/preflight.h"
+#include "cli_filter/preflight_shrink.h"
 #include "common/slurm_api.h"
 #include "text/tres.h"
 
@@ -80,12 +79,23 @@ void requests_scan(slurm_opt_t *opt, struct tres_found *found)
 	free(gres);
 }
 
-void client_preflight_config(struct preflight_config *config)
+uint64_t requests_gpus(slurm_opt_t *opt, const char *name)
 {
-	const char *pool = getenv("POOL");
+	bool whole = !strcmp(name, "gres") || !strcmp(name, "tres-per-task");
+	char *value = slurm_option_get(opt, name), element[300];
+	struct tres_found found = {0};
 
-	*config = (struct preflight_config){0};
-	snprintf(config->partition, sizeof(config->partition), "%s", pool ? pool : "");
+	snprintf(element, sizeof(element), "%s%s", whole ? "" : "gres/gpu:", value ? value : "");
+	if (value)
+		tres_scan(element, &found);
+	free(value);
+	return found.gpus;
+}
+
+int requests_drop_gpus(slurm_opt_t *opt)
+{
+	slurm_option_reset(opt, "gres");
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -97,7 +107,8 @@ int main(int argc, char **argv)
 		slurm_option_set(NULL, argv[i], value, false);
 	}
 	printf("gpus=%llu\n", (unsigned long long)preflight_gpus(NULL));
-	if (preflight_shrink(NULL, strtoull(argv[1], NULL, 10)) != 0)
+	if (getenv("STEP") ? preflight_step(NULL)
+			   : preflight_shrink(NULL, getenv("POOL"), strtoull(argv[1], NULL, 10)))
 		return 1;
 	for (int i = 0; i < count; i++)
 		if (options[i].set)

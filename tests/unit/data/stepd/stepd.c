@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "spank/spank_node.h"
-#include "spank/spank_preflight.h"
 
 static char **given;
 
@@ -127,7 +126,7 @@ int main(int argc, char **argv)
 	given = argv;
 	spank_node_inspect(NULL, argc - 7, argv + 7);
 	spank_node_prepare(NULL);
-	spank_preflight_begin(NULL, argc - 7, argv + 7);
+	spank_node_preflight(NULL, argc - 7, argv + 7);
 	for (char **entry = environ; *entry; entry++)
 		puts(*entry);
 	return 0;

@@ -24,16 +24,19 @@ def test_what_trying_again_saved_is_told_by_what_berthd_wrote() -> None:
 
 
 def test_a_preflight_saved_its_job_all_other_gpus() -> None:
-    said = "[berth/1 preflight=1 preflight_fail=syntax_error]"
+    said = "[berth/1 preflight=1]"
     never = line(2, gpus=32, ran=0, state="CANCELLED by 0", nodes="None assigned", comment=said).split("|")
     never[COLUMNS.index("Start")] = "None"
     found = figures(
         line(1, gpus=1, ran=90, state="FAILED", code="1:0", comment="[berth/1 preflight=run]"),
         "|".join(never),
         line(3, gpus=32, ran=600, comment="[berth/1 preflight=9]"),
+        # A failure that said nothing about the job.
+        line(4, gpus=1, ran=90, state="FAILED", code="1:0", comment="[berth/1 preflight=run]"),
+        line(5, gpus=32, ran=600, comment="[berth/1 preflight=4]"),
     )
 
-    assert found["saved"]["preflights"] == {"asked": 2, "runs": 1, "gpu_hours": 0.78}
+    assert found["saved"]["preflights"] == {"asked": 3, "runs": 1, "gpu_hours": 0.78}
 
 
 def test_each_move_counts_once_and_a_report_says_what_nobody_asked_for() -> None:

@@ -2,75 +2,62 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prolog_epilog.preflight.launchers import NAMES, cut, cut_own_words
-
+FILE = Path(__file__).parents[4] / "prolog_epilog" / "injob" / "site" / "berth_preflight.py"
+_SPEC = importlib.util.spec_from_file_location("berth_preflight", FILE)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+_MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+one_process = _MODULE.one_process
 ONE = ["--nnodes=1", "--nproc-per-node=1", "--node-rank=0"]
+RUN = ["python", "-u", "-m", "torch.distributed.run"]
 
 
 @pytest.mark.parametrize(
     ("words", "left"),
     [
-        (["--nproc_per_node=8", "t.py"], ["t.py"]),
-        (["--standalone", "--nproc-per-node", "gpu", "-m", "pkg.train"], ["--standalone", "-m", "pkg.train"]),
-        (["--nnodes", "1:4", "--rdzv_endpoint", "n1:29500", "t.py"], ["--rdzv_endpoint", "n1:29500", "t.py"]),
-        (["--node_rank=$R", "t.py", "--nproc-per-node", "8"], ["t.py", "--nproc-per-node", "8"]),
+        (["--nproc_per_node=8", "t.py"], ["--nproc_per_node=8", *ONE, "t.py"]),
+        (["--nproc-per-node", "gpu", "-m", "pkg.train"], ["--nproc-per-node", "gpu", *ONE, "-m", "pkg.train"]),
+        (["t.py", "--nproc-per-node", "8"], [*ONE, "t.py", "--nproc-per-node", "8"]),
+        (["--no-python", "./train"], ["--no-python", "./train"]),
         ([], []),
     ],
 )
 def test_torchrun(words: list[str], left: list[str]) -> None:
-    assert cut("torchrun", words) == [*ONE, *left]
+    assert one_process(["/env/bin/torchrun", *words], ["python"]) == ["/env/bin/torchrun", *left]
+    assert one_process(["-m", *words], [*RUN, *words]) == ["-m", *left]
 
 
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        (["-np", "32", "./t", "-np", "2"], ["./t", "-np", "2"]),
-        (["--np", "32", "-x", "PATH", "--mca", "btl", "tcp", "./t"], ["-x", "PATH", "--mca", "btl", "tcp", "./t"]),
-        (["--map-by", "ppr:8:node", "--oversubscribe", "./t"], ["--oversubscribe", "./t"]),
-        (["-n", "4", "-ppn", "2", "-genv", "A", "1", "./t"], ["-genv", "A", "1", "./t"]),
-        (["-N", "8", "-H", "a:8,b:8", "./t"], ["-H", "a:8,b:8", "./t"]),
-    ],
-)
-def test_mpirun(words: list[str], left: list[str]) -> None:
-    for name in ("mpirun", "mpiexec"):
-        assert cut(name, words) == ["-np", "1", *left]
-
-
-def test_accelerate_and_deepspeed() -> None:
-    assert cut(
-        "accelerate", ["launch", "--multi_gpu", "--num_processes", "32", "--mixed_precision", "bf16", "t.py"]
-    ) == [*("launch", "--num_processes=1", "--num_machines=1", "--machine_rank=0", "--mixed_precision", "bf16", "t.py")]
-    assert cut("accelerate", ["env"]) == ["env"]
-    assert cut("deepspeed", ["--num_gpus=8", "--hostfile", "h", "-H", "h", "t.py", "--num_gpus=8"]) == [
-        *("--num_gpus=1", "--num_nodes=1", "t.py", "--num_gpus=8")
+def test_accelerate() -> None:
+    words = ["launch", "--multi_gpu", "--num_processes", "32", "t.py"]
+    one = ["--num_processes=1", "--num_machines=1", "--machine_rank=0"]
+    assert one_process(["accelerate", *words], ["python"]) == [
+        *("accelerate", "launch", "--num_processes", "32", *one, "t.py")
     ]
+    assert one_process(["accelerate", "env"], ["python"]) == ["accelerate", "env"]
 
 
-@given(st.sampled_from(NAMES), st.lists(st.text("-=abn1.py ", max_size=12), max_size=8))
-def test_a_second_cut_changes_nothing(name: str, words: list[str]) -> None:
-    """A shim and the program's own start may both do it."""
-    once = cut(name, words)
-
-    assert sorted(cut(name, once)) == sorted(once)
-
-
-@given(st.sampled_from(NAMES), st.lists(st.text(max_size=12), max_size=6))
+@given(st.sampled_from(["torchrun", "accelerate"]), st.lists(st.text(max_size=12), max_size=6))
 def test_the_programs_own_words_are_never_touched(name: str, words: list[str]) -> None:
     head = ["launch"] if name == "accelerate" else []
 
-    assert cut(name, [*head, "train.py", *words])[-1 - len(words) :] == ["train.py", *words]
+    assert one_process([name, *head, "train.py", *words], ["python"])[-1 - len(words) :] == ["train.py", *words]
 
 
 def test_a_program_of_another_name_is_left_alone() -> None:
     for words, original in (
         (["train.py", "--nnodes=4"], ["python", "train.py", "--nnodes=4"]),
-        (["-m", "--nnodes=4"], ["python", "-m", "my.tool", "--nnodes=4"]),
+        (["-m", "--nnodes=4", "a.py"], ["python", "-m", "my.tool", "--nnodes=4", "a.py"]),
+        (["-m"], ["python", "-m"]),
         (["-c"], ["python", "-c", "pass"]),
-        (["/usr/bin/mpirun", "-np", "4"], ["python", "/usr/bin/mpirun", "-np", "4"]),
+        (["/usr/bin/mpirun", "-np", "4", "a.py"], ["python", "/usr/bin/mpirun", "-np", "4", "a.py"]),
         ([], []),
     ):
-        assert cut_own_words(list(words), original) == words
+        assert one_process(list(words), original) == words

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main as berth
-from prolog_epilog.injob import word
-from prolog_epilog.injob.errors import InjobError
 from prolog_epilog.preflight import runner
 from tests.programs import python_program
 
@@ -41,10 +39,10 @@ def script(tmp_path: Path, text: str, head: str = "#!/bin/bash") -> Path:
 
 
 def fly(
-    world: dict[str, str], file: Path, *words: str, seconds: int = 30
+    world: dict[str, str], file: Path, *words: str, seconds: int = 30, rule: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], float]:
     began = time.monotonic()
-    command = [*RUNNER, f"--seconds={seconds}", "--", str(file), *words]
+    command = [*RUNNER, f"{seconds}{rule}", "--", str(file), *words]
     done = subprocess.run(
         command, cwd=ROOT, env=world, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
     )
@@ -58,7 +56,7 @@ def test_a_script_that_ends_before_its_first_step_ends_the_preflight_with_its_st
         done, _ = fly(world, script(tmp_path, f"echo out; echo err >&2; exit {status}"))
         assert (done.returncode, done.stdout) == (status, "out\n")
         assert "err\n" in done.stderr
-    assert "failed with exit status 77" in done.stderr
+    assert "the script ended with exit status 77" in done.stderr
 
 
 def test_a_typo_is_told_at_once(world: dict[str, str], tmp_path: Path) -> None:
@@ -73,13 +71,13 @@ def test_a_signal_that_killed_the_script_is_told_as_a_shell_tells_it(world: dict
     done, _ = fly(world, script(tmp_path, "kill -SEGV $$"))
 
     assert done.returncode == 128 + signal.SIGSEGV
-    assert "SIGSEGV" in done.stderr
+    assert "exit status 139" in done.stderr
 
 
 def test_the_words_of_the_script_are_its_own(world: dict[str, str], tmp_path: Path) -> None:
-    done, _ = fly(world, script(tmp_path, 'printf "%s|" "$@"'), "a b", "--seconds=1", "$x", "")
+    done, _ = fly(world, script(tmp_path, 'printf "%s|" "$@"'), "a b", "1,must", "$x", "")
 
-    assert done.stdout == "a b|--seconds=1|$x||"
+    assert done.stdout == "a b|1,must|$x||"
 
 
 @pytest.mark.parametrize("head", ["#!PYTHON", "#!/usr/bin/env python3", "#! PYTHON -u"])
@@ -104,7 +102,7 @@ def test_the_first_step_of_a_program_ends_it_well(world: dict[str, str], tmp_pat
     done, took = fly(world, script(tmp_path, f"'{PYTHON}' - <<'END'\n{text}\nEND\necho not reached"))
 
     assert done.returncode == 0
-    assert "its first step was done after" in done.stderr
+    assert "the first step was done in" in done.stderr
     assert "not reached" not in done.stdout
     assert took < 28
 
@@ -113,7 +111,7 @@ def test_ready_ends_it_well(world: dict[str, str], tmp_path: Path) -> None:
     done, took = fly(world, script(tmp_path, f"'{PYTHON}' -m policy.cli.main ready; sleep 50"))
 
     assert done.returncode == 0
-    assert "it said that it is ready" in done.stderr
+    assert "the script said that it is ready" in done.stderr
     assert took < 28
 
 
@@ -144,44 +142,99 @@ def test_nothing_stays_behind(world: dict[str, str], tmp_path: Path) -> None:
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_a_preflight_that_is_told_to_go_passes_it_on(world: dict[str, str], tmp_path: Path) -> None:
-    file = script(tmp_path, "trap 'echo saved; exit 9' TERM\necho up\nwhile :; do sleep 0.1; done")
-    runner = subprocess.Popen(
-        [*RUNNER, "--seconds=30", "--", str(file)], cwd=ROOT, env=world, stdout=subprocess.PIPE, text=True
+def test_a_preflight_that_is_cancelled_says_nothing_of_the_job(world: dict[str, str], tmp_path: Path) -> None:
+    scancel = slurm(world, tmp_path, "7 afterany:6(unfulfilled)")
+    file = script(tmp_path, "echo up\nexec sleep 50")
+    flight = subprocess.Popen(
+        [*RUNNER, "30,must", "--", str(file)], cwd=ROOT, env=world, stdout=subprocess.PIPE, text=True
     )
-    assert runner.stdout is not None
-    with runner.stdout:
-        assert runner.stdout.readline() == "up\n"
-        runner.terminate()
-        assert runner.wait(20) == 9
-        assert "saved" in runner.stdout.read()
+    assert flight.stdout is not None
+    with flight.stdout:
+        assert flight.stdout.readline() == "up\n"
+        flight.terminate()
+        assert flight.wait(20) == 128 + signal.SIGTERM
+    assert not scancel.exists()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def slurm(world: dict[str, str], tmp_path: Path, *queue: str, job: int = 6) -> Path:
+    """A queue of Slurm's, in which the pre-flight is job 6; the file that has the jobs that were cancelled."""
+    file = tmp_path / "cancelled"
+    for name, text in (
+        ("squeue", '[ -z "$SQUEUE_STATES" ] || exit 1\n' + "cat <<'END'\n" + "\n".join(queue) + "\nEND"),
+        ("scancel", f'echo "$@" >>{file}'),
+    ):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    world |= {"SLURM_JOB_ID": str(job), "SQUEUE_STATES": "RUNNING"}
+    return file
 
 
 LOST = "RuntimeError: NCCL communicator was aborted: Connection reset by peer"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
+TYPO = "ModuleNotFoundError: No module named 'apex'"
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "told"),
+    ("said", "ends"),
     [
-        (LOST, 0, "mpi_runtime_failure: that says nothing against the job"),
-        ("CUDA error: uncorrectable ECC error encountered", 0, "gpu_ecc_error"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", 0, "gpu_out_of_memory"),
-        ("ModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
-        ("nothing that anybody knows", 1, "failed with exit status 1"),
-        (f"{LOST}\nModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
+        (TYPO, {"", ",must", ",site"}),
+        ("nothing that anybody knows", {"", ",must"}),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'shards-of-1'", {"", ",must"}),
+        (OOM, {",must"}),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=6.batch", {",must"}),
+        (LOST, {",must"}),
+        ("CUDA error: uncorrectable ECC error encountered", {",must"}),
+        ("RuntimeError: CUDA error: invalid device ordinal", {",must"}),
+        ("There are not enough slots available in the system to satisfy the 32 slots", {",must"}),
+        (f"{LOST}\n{TYPO}", {"", ",must", ",site"}),
     ],
 )
-def test_what_may_pass_by_itself_says_nothing_against_the_job(
-    world: dict[str, str], tmp_path: Path, said: str, status: int, told: str
+@pytest.mark.parametrize("rule", ["", ",must", ",site"])
+def test_a_failure_ends_the_job_if_it_says_something_about_it(
+    world: dict[str, str], tmp_path: Path, said: str, ends: set[str], rule: str
 ) -> None:
+    scancel = slurm(world, tmp_path, "9 afterany:66(unfulfilled)", "7 afterany:6(unfulfilled),afterok:5(unfulfilled)")
     file = script(tmp_path, f'echo "{said}" >&2; exit 1')
     log = tmp_path / "log"
     with log.open("w") as out:
-        done = subprocess.run(
-            [*RUNNER, "--seconds=60", "--", str(file)], cwd=ROOT, env=world, stdout=out, stderr=out, check=False
-        )
+        command = [*RUNNER, f"60{rule}", "--", str(file)]
+        done = subprocess.run(command, cwd=ROOT, env=world, stdout=out, stderr=out, check=False)
 
-    assert (done.returncode, told in log.read_text()) == (status, True)
+    assert done.returncode == 1
+    assert (scancel.read_text() if scancel.exists() else "") == ("7\n" if rule in ends else "")
+    assert ("job 7, which waits for this pre-flight, is cancelled" in log.read_text()) == (rule in ends)
+
+
+def test_a_node_on_which_slurm_does_not_answer_ends_no_job(world: dict[str, str], tmp_path: Path) -> None:
+    done, _ = fly(world, script(tmp_path, "exit 3"), rule=",must")
+
+    assert done.returncode == 3
+    assert "the job cannot be cancelled from here" in done.stderr
+
+
+def test_a_preflight_whose_job_is_cancelled_ends(world: dict[str, str], tmp_path: Path) -> None:
+    slurm(world, tmp_path, "7 afterany:6(unfulfilled)")
+    file = script(tmp_path, f"echo '#!/bin/sh' >{tmp_path}/bin/squeue; exec sleep 50")
+    code = f"from prolog_epilog.preflight import runner; runner.ASK_EVERY = 0.5; runner.run(40, 'asked', ['{file}'])"
+    done = subprocess.run([PYTHON, "-c", code], cwd=ROOT, env=world, capture_output=True, text=True, check=True)
+
+    assert "its job waits no more in" in done.stderr
+
+
+def test_a_preflight_whose_job_is_gone_does_not_run(
+    world: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm(world, tmp_path, "9 afterany:66(unfulfilled)", "8 (null)")
+    for name, value in world.items():
+        monkeypatch.setenv(name, value)
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+
+    assert runner.run(30, "asked", [str(script(tmp_path, "echo ran >&2"))]) == 0
+    assert "no job waits for this pre-flight" in capsys.readouterr().err
+    assert waits.count(1) == 10
 
 
 def launcher(tmp_path: Path, name: str, folder: str = "bin") -> Path:
@@ -193,27 +246,6 @@ def launcher(tmp_path: Path, name: str, folder: str = "bin") -> Path:
     return file
 
 
-@pytest.mark.parametrize("shell", ["#!/bin/bash", "#!/bin/sh"])
-def test_launchers_start_one_process(world: dict[str, str], tmp_path: Path, shell: str) -> None:
-    for name in ("torchrun", "mpirun"):
-        launcher(tmp_path, name)
-    text = "torchrun --nnodes=4 --nproc_per_node 8 train.py --nnodes=4\nmpirun -np 32 ./train"
-    done, _ = fly(world, script(tmp_path, text, shell))
-
-    assert done.stdout.splitlines() == [
-        "launched --nnodes=1 --nproc-per-node=1 --node-rank=0 train.py --nnodes=4",
-        "launched -np 1 ./train",
-    ]
-
-
-def test_an_environment_that_a_script_loads_hides_nothing_from_it(world: dict[str, str], tmp_path: Path) -> None:
-    """`conda activate` and `module load` put their own programs in front of PATH."""
-    launcher(tmp_path, "mpirun", "env")
-    done, _ = fly(world, script(tmp_path, f"PATH={tmp_path}/env:$PATH\nmpirun -n 8 ./train"))
-
-    assert done.stdout == "launched -np 1 ./train\n"
-
-
 def test_a_python_launcher_is_caught_whatever_its_path(world: dict[str, str], tmp_path: Path) -> None:
     file = launcher(tmp_path, "torchrun", "env")
     python_program(file, "import sys\nprint(sys.argv[1:])\n")
@@ -222,36 +254,13 @@ def test_a_python_launcher_is_caught_whatever_its_path(world: dict[str, str], tm
     assert "'--nproc-per-node=1'" in done.stdout
 
 
-def test_a_launcher_that_is_not_there_is_missed_as_ever(world: dict[str, str], tmp_path: Path) -> None:
-    done, _ = fly(world, script(tmp_path, "deepspeed train.py"))
-
-    assert done.returncode == 127
-    assert "deepspeed: command not found" in done.stderr
-
-
 def test_a_user_may_keep_berth_out_of_the_program(world: dict[str, str], tmp_path: Path) -> None:
     done, _ = fly({**world, "BERTH_INJOB": "off"}, script(tmp_path, 'echo "[$PYTHONPATH][$BERTH_WORD]"'))
 
     assert done.stdout == "[][]\n"
 
 
-@pytest.mark.parametrize("fault", [InjobError("no page for job 7"), OSError(28, "No space left on device")])
-def test_a_script_of_which_no_step_can_be_seen_is_run_and_that_is_said(
-    fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise fault
-
-    monkeypatch.setattr(word, "create", fail)
-
-    environment = runner.prepare(tmp_path, {"PATH": "/usr/bin"})
-
-    assert "BERTH_WORD" not in environment
-    assert environment["PATH"].endswith(":/usr/bin")
-    assert f"berth-preflight: no step of the script can be seen: {fault}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [[], ["--seconds=x", "--", "a"], ["--seconds=5", "a", "b"], ["launch"]])
+@pytest.mark.parametrize("words", [[], ["x", "--", "a"], ["5", "a", "b"], ["5,may", "--", "a"], ["5", "--"]])
 def test_called_in_a_wrong_way_it_says_how(words: list[str]) -> None:
     done = subprocess.run([*RUNNER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
