@@ -14,6 +14,7 @@ from zlib import crc32
 
 from policy.formats import hostlist
 from policy.formats.errors import FormatError
+from policy.formats.segment import PINNED_STATES
 
 KEY = "others"
 """Segment key of the list's mark, for a job whose excluded nodes Berth wrote."""
@@ -125,6 +126,18 @@ def is_ours(excluded: str, values: Mapping[str, str] | None) -> bool:
 def of_the_user(excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
     """Returns the nodes that the job's user excludes, by the list in its record and its segment."""
     return () if is_ours(excluded, values) else hostlist.expand(excluded)
+
+
+def closes(required: str, excluded: str, values: Mapping[str, str] | None) -> bool:
+    """Tells whether Berth's list alone keeps a job on its place: it closes its partition (policy/plan/closers.py)."""
+    placed = values is not None and values.get("state") in PINNED_STATES and "nodes" in values
+    return placed and not required and is_ours(excluded, values)
+
+
+def required_by(required: str, excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Returns the nodes that a job has to have, be it by its required or by its excluded nodes."""
+    alone = closes(required, excluded, values)
+    return hostlist.expand(values["nodes"] if values and alone else required)
 
 
 @lru_cache(maxsize=8_192)

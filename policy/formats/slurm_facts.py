@@ -133,6 +133,7 @@ class JobFacts:
     cpus: int
     nodes: tuple[str, ...]
     required: tuple[str, ...]
+    """The nodes that it has to have; those of its place if it `closes` its partition."""
     excluded: tuple[str, ...] = ()
     features: str = ""
     reason: str = "None"
@@ -172,6 +173,8 @@ class JobFacts:
     """Earliest start of a waiting job."""
     own_extra: str | None = None
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
+    closes: bool = False
+    """True if its record requires no node, and excludes all but those of its place (policy/plan/closers.py)."""
 
     @property
     def rides(self) -> bool:

@@ -64,10 +64,11 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         return {"req_nodes": nodes, "admin_comment": segment.put(job.admin_comment, values)}
     if excluded.get("exc_nodes"):
         values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
+    closes = place.closes and excluded.get("exc_nodes")
     return {
         **_typed(job, place),
         **_on_nodes(place.values, len(place.nodes), was_open=spread.OPEN in before),
-        "req_nodes": nodes,
+        "req_nodes": "" if closes else nodes,
         **excluded,
         **_licenses(job, place.licenses),
         "admin_comment": segment.put(job.admin_comment, values),

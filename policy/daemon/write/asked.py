@@ -130,7 +130,7 @@ class Asked:
         if text.state != "PENDING" or (changes.segment_of(text.admin_comment) or {}).get("state") == segment.RELEASED:
             return 0
         if "gres/gpu:g" in text.tres_per_node + text.tres_per_job:
-            if not text.required:
+            if not (text.required or excluded_nodes.is_ours(text.excluded, changes.segment_of(text.admin_comment))):
                 # Slurm refused the change after it had taken the nodes away.
                 return int(self._gateway.release(job.id, "its owner's change was refused", for_now=True))
             if "[berth/" not in text.extra:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from policy.cluster.fleet import Fleet
@@ -20,7 +21,8 @@ from policy.plan.waiting_jobs import Waiting
 from policy.request.settings import Sharing
 from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log
-from policy.slurm.changes import target
+from policy.slurm import fields
+from policy.slurm.changes import segment_of, target
 from policy.slurm.interface import Gateway, Pin
 
 _RETRY_LIST_EVERY = 60.0
@@ -49,6 +51,8 @@ class Pins:
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
+        self._again: set[int] = set()
+        """Jobs whose excluded nodes may be others than the last reading shows."""
         self.fleet: Fleet | None = None
         """All nodes; None where pinned jobs exclude none."""
         self.counting: Fleet | None = None
@@ -60,6 +64,7 @@ class Pins:
     def begin(self) -> None:
         """Slurm is about to be read again: what could not be written is planned anew."""
         self._kept_out.clear()
+        self._again.clear()
 
     def write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> list[int]:
         """Write some changes; one that fails does not keep the others. The jobs of those that failed come back.
@@ -108,7 +113,8 @@ class Pins:
         if place.share and not self._kept_out.isdisjoint(place.nodes):
             raise SlurmError("another packed job could not be taken away from there")
         try:
-            self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+            as_read = change.job.id not in self._again
+            self._gateway.pin(target(change.job, change.task), place, hurry=hurry and as_read)
         except TooLong as problem:
             self._give_up(change.job, f"given back to Slurm: {problem}")
             return
@@ -117,12 +123,27 @@ class Pins:
         self.first, self.again = self.first + (not had_a_place), self.again + had_a_place
         log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}", 610)
 
-    def pin_again(self, job: JobFacts) -> None:
-        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
+    def pin_again(self, job: JobFacts, alone: str = "", *, hurry: bool = False) -> None:
+        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
+
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/closers.py).
+        """
         values = dict(job.segment or {})
         gpus = tuple(map(int, values["gpus"].split(",")))
-        self._gateway.pin(target(job), self._place(values, job.required, gpus, job.partition), hurry=False)
+        place = self._place(values, job.required, gpus, job.partition)
+        if alone:
+            place = replace(place, others=alone, closes=True)
+        self._gateway.pin(target(job), place, hurry=hurry and job.id not in self._again)
+        self._again.add(job.id)
         self.written += 1
+
+    def is_as_read(self, job: JobFacts) -> bool:
+        """Tells whether a job still waits with its place: its owner may have changed the request since the reading."""
+        text, known = self._gateway.job(job.id), job.segment or {}
+        now = segment_of(text.admin_comment) or {}
+        typed = fields.pinned(text.tres_per_node) or fields.pinned(text.tres_per_job)
+        same = all(now.get(key) == known.get(key) for key in ("state", "nodes", "gpus"))
+        return text.state == "PENDING" and same and typed == job.gpus
 
     def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
         share = 0 if "whole" in values else int(values.get("share", "0"))

@@ -178,8 +178,9 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             limit=limit(found["TimeLimit"]),
             cpus=int(found["NumCPUs"]),
             nodes=hostlist.expand(found["NodeList"]),
-            required=hostlist.expand(found["ReqNodes"]),
+            required=others.required_by(found["ReqNodes"], found["ExcNodes"], own),
             excluded=others.of_the_user(found["ExcNodes"], own),
+            closes=others.closes(found["ReqNodes"], found["ExcNodes"], own),
             reason=found["Reason"],
             features=found["Feature"],
             # A job with a script is pinned by node, one without by job: srun would trip over the former.

@@ -1,0 +1,117 @@
+"""Lets the first waiting job close its partition while no other can start there, and opens it before one does."""
+
+import time
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+
+from policy.cluster.fleet import Fleet
+from policy.daemon.write.pins import Pins
+from policy.formats.errors import SlurmError
+from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.slurm_facts import JobFacts
+from policy.plan import closers as plan
+from policy.plan.waiting_jobs import Waiting
+from policy.site import log
+
+QUIET = 3.0
+"""Seconds without a start or an end after which partitions are closed: a cluster of short jobs would gain nothing."""
+
+TRIES = 3
+"""Times that a job is written for its reason: a pass of Slurm's that had begun before gives the old one again."""
+
+MOST_A_PASS = 10
+"""Updates, as for lists of excluded nodes."""
+
+
+class Closers:
+    """The jobs that close their partitions, and those whose reason is left from an open one."""
+
+    def __init__(self, pins: Pins, *, allowed: bool) -> None:
+        """Without lists of excluded nodes, which a site may forbid, no job closes its partition."""
+        self._pins, self._allowed = pins, allowed
+        self._closing: set[int] = set()
+        self._due: dict[int, bool] = {}
+        """Jobs to be written: True if to close, False if as they are, so that Slurm gives them a reason again."""
+        self._told: Counter[int] = Counter()
+        """Jobs that were written for their reason since a job started or ended, and how often."""
+        self._refused: set[int] = set()
+        """Jobs that could not be changed since then."""
+        self._quiet_from = time.monotonic() + QUIET
+
+    def look(self, queue: Sequence[Waiting], fleet: Fleet, jobs: Sequence[JobFacts]) -> None:
+        """Open what has to be open, and note what is to be written, once in each pass."""
+        closing = [job for job in jobs if job.closes and job.state == "PENDING"]
+        self._closing = {job.id for job in closing}
+        self._open(queue, fleet)
+        for job in closing:
+            # A node that came since it was written would be open to it.
+            if not self._allowed or (job.segment or {}).get(KEY) != mark_of(fleet.others.but(job.required)):
+                self._write(job, fleet, closes=False)
+        self._due.clear()
+        if any(entry.start == 0.0 for entry in queue):
+            self._stir()
+        if not self._allowed or time.monotonic() < self._quiet_from:
+            return
+        wanted = plan.closers(queue, fleet)
+        for job in wanted.values():
+            if job.id not in self._closing:
+                self._due[job.id] = True
+        closed = {name for name, job in wanted.items() if job.id in self._closing}
+        for entry in queue:
+            job = entry.job
+            if len(self._due) == MOST_A_PASS:
+                break
+            if job.partition in closed and entry.nodes and self._told[job.id] < TRIES and _is_left(job.reason):
+                self._due[job.id] = False
+
+    def before_start(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
+        """Open a partition before an Epilog ends; where it was closed, the next job that waits closes it at once."""
+        was_quiet = time.monotonic() >= self._quiet_from
+        self._stir()
+        if not self._closing:
+            return
+        self._open(queue, fleet, moved)
+        for job in plan.closers(queue, fleet).values() if was_quiet else ():
+            if job.id not in self._closing and job.id not in moved:
+                self._write(job, fleet, closes=True, hurry=True)
+
+    def write_one(self, jobs: Mapping[int, JobFacts], fleet: Fleet, moved: Container[int]) -> int | None:
+        """Write one job; its number, or None where none is left for this pass."""
+        while self._due:
+            job_id = next(iter(self._due))
+            closes, job = self._due.pop(job_id), jobs.get(job_id)
+            if job is None or job_id in moved:
+                continue
+            self._told[job_id] += 1
+            self._write(job, fleet, closes=closes)
+            return job_id
+        return None
+
+    def _stir(self) -> None:
+        self._quiet_from = time.monotonic() + QUIET
+        self._told.clear()
+        self._refused.clear()
+
+    def _open(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int] = ()) -> None:
+        for job in plan.stand_in_the_way(queue, fleet, self._closing):
+            if job.id not in moved:
+                self._write(job, fleet, closes=False, hurry=True)
+
+    def _write(self, job: JobFacts, fleet: Fleet, *, closes: bool, hurry: bool = False) -> None:
+        excluded = fleet.others.but(job.required) if closes else ""
+        if job.id in self._refused or (closes and not excluded):
+            return
+        try:
+            if not self._pins.is_as_read(job):
+                return
+            self._pins.pin_again(job, excluded, hurry=hurry)
+        except SlurmError as problem:
+            self._refused.add(job.id)
+            log.error(f"JobId={job.id} requires the nodes that it did: {problem}", 616)
+            return
+        (self._closing.add if closes else self._closing.discard)(job.id)
+
+
+def _is_left(reason: str) -> bool:
+    """Tells whether a reason is one that Slurm gives where another waiting job takes a required node."""
+    return reason.startswith("ReqNodeNotAvail") and reason.replace("_", " ").endswith("for other job")
