@@ -128,15 +128,19 @@ def of_the_user(excluded: str, values: Mapping[str, str] | None) -> tuple[str, .
     return () if is_ours(excluded, values) else hostlist.expand(excluded)
 
 
-def closes(required: str, excluded: str, values: Mapping[str, str] | None) -> bool:
-    """Tells whether Berth's list alone keeps a job on its place: it closes its partition (policy/plan/closers.py)."""
-    placed = values is not None and values.get("state") in PINNED_STATES and "nodes" in values
-    return placed and not required and is_ours(excluded, values)
+def closes(required: str, excluded: str, values: Mapping[str, str] | None) -> str | None:
+    """Returns the mark of the list that alone keeps a job on its place, as of a job that closes its partition.
+
+    Empty if its user has put another list, or none, in its place; None if the job requires nodes, or has no place.
+    """
+    if required or not values or values.get("state") not in PINNED_STATES or not {KEY, "nodes"} <= values.keys():
+        return None
+    return values[KEY] if is_ours(excluded, values) else ""
 
 
-def required_by(required: str, excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
-    """Returns the nodes that a job has to have, be it by its required or by its excluded nodes."""
-    alone = closes(required, excluded, values)
+def required_by(required: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Returns the nodes that a job requires, or is to require again: those of its place if it closes its partition."""
+    alone = closes(required, "", values) is not None
     return hostlist.expand(values["nodes"] if values and alone else required)
 
 

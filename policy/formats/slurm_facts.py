@@ -133,7 +133,7 @@ class JobFacts:
     cpus: int
     nodes: tuple[str, ...]
     required: tuple[str, ...]
-    """The nodes that it has to have; those of its place if it `closes` its partition."""
+    """The nodes that it requires; those of its place if it `closes` its partition."""
     excluded: tuple[str, ...] = ()
     features: str = ""
     reason: str = "None"
@@ -173,8 +173,11 @@ class JobFacts:
     """Earliest start of a waiting job."""
     own_extra: str | None = None
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
-    closes: bool = False
-    """True if its record requires no node, and excludes all but those of its place (policy/plan/closers.py)."""
+    closes: str | None = None
+    """The mark of the list that alone keeps it on its place, so that it closes its partition (policy/plan/closers.py).
+
+    Empty if the list is not Berth's any more; None for all other jobs.
+    """
 
     @property
     def rides(self) -> bool:

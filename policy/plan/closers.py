@@ -17,13 +17,14 @@ DEPTH = 100
 """Jobs of the queue that are looked at: Slurm's main pass tests no more (default_queue_depth)."""
 
 
-def stand_in_the_way(queue: Sequence[Waiting], fleet: Fleet, closing: Container[int]) -> list[JobFacts]:
+def in_the_way(queue: Sequence[Waiting], fleet: Fleet, closing: Container[int]) -> list[JobFacts]:
     """Returns the jobs that close a partition in which a job behind them can start now."""
-    found = [(number, one) for number, one in enumerate(queue) if one.job.id in closing and one.start != 0.0]
+    starting = [number for number, entry in enumerate(queue) if entry.start == 0.0]
     return [
-        one.job
-        for number, one in found
-        if any(later.start == 0.0 and _is_in(later, fleet, one.job.partition) for later in queue[number + 1 :])
+        entry.job
+        for number, entry in enumerate(queue)
+        if entry.job.id in closing
+        and any(later > number and _is_in(queue[later], fleet, entry.job.partition) for later in starting)
     ]
 
 
@@ -34,24 +35,24 @@ def closers(queue: Sequence[Waiting], fleet: Fleet) -> dict[str, JobFacts]:
     """
     found = {}
     starting = [entry for entry in queue[DEPTH:] if entry.start == 0.0]
+    tested = [entry for entry in queue[:DEPTH] if entry.start == 0.0 or entry.job.may_start]
     for name, members in fleet.members.items():
         unnamed = any(members[fleet.index[node]] for node in fleet.unnamed if node in fleet.index)
         if unnamed or any(_is_in(entry, fleet, name) for entry in starting):
             continue
-        line = [entry for entry in queue[:DEPTH] if _is_in(entry, fleet, name)]
+        line = [entry for entry in tested if _is_in(entry, fleet, name)]
         last = max((number for number, entry in enumerate(line) if entry.start == 0.0), default=-1)
-        taken: set[int] = set()
-        for number, entry in enumerate(line[:-1]):
-            job, behind = entry.job, number > last
-            if behind and not entry.nodes:
+        # Slurm's main pass tests no job on the nodes of one before it that cannot start.
+        taken = {node for entry in line[: last + 1] if entry.start != 0.0 for node in entry.nodes}
+        for entry in line[last + 1 : -1]:
+            if not entry.nodes:
                 break  # Slurm alone places it, and closes the partition for it
-            may = entry.plain and job.partition == name and not (job.excluded or job.reservation)
-            # Slurm's main pass tests no job on the nodes of one before it.
-            if behind and may and taken.isdisjoint(entry.nodes):
+            job = entry.job
+            plain = entry.plain and job.partition == name and not (job.excluded or job.reservation)
+            if plain and taken.isdisjoint(entry.nodes):
                 found[name] = job
                 break
-            if entry.start != 0.0:
-                taken.update(entry.nodes)
+            taken.update(entry.nodes)
     return found
 
 

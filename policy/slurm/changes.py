@@ -54,9 +54,12 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     _must_wait(job)
     nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
     before = segment_of(job.admin_comment) or {}
+    if place.again and not _is_placed_so(job, before, place):
+        raise SlurmError(f"job {job.id} has another place or request since it was read")
     # Put back into the queue by Berth, it has a begin time that is not its user's.
     parked = "parked" in before or "move_until" in before
-    values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
+    values = dict(before if place.again else place.values)
+    values |= {key: value for key, value in before.items() if key in _OF_FAILURES}
     excluded = _others(job, before, place.others)
     values.pop(excluded_nodes.KEY, None)
     values.pop("disagrees", None)
@@ -252,7 +255,16 @@ def may_hold_pin(job: JobFacts) -> bool:
 
 
 def _names_gpus(job: JobText) -> bool:
-    return bool(fields.pinned(job.tres_per_node) or fields.pinned(job.tres_per_job))
+    return bool(_named_gpus(job))
+
+
+def _named_gpus(job: JobText) -> int | None:
+    return fields.pinned(job.tres_per_node) or fields.pinned(job.tres_per_job)
+
+
+def _is_placed_so(job: JobText, now: Mapping[str, str], place: Pin) -> bool:
+    same = all(now.get(key) == place.values.get(key) for key in ("state", "nodes", "gpus"))
+    return same and _named_gpus(job) == sum(1 << gpu for gpu in place.gpus)
 
 
 def _asks_otherwise(job: JobText, now: JobText) -> bool:

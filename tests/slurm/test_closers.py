@@ -10,6 +10,8 @@ import pytest
 from .harness import Slurm, until
 
 SLEEP = "exec sleep 600"
+A_FEW_PASSES = 180
+"""Seconds. Reasons and starts come with a main pass, and where backfill rests these may be a minute apart."""
 SET = "sed -i 's/bf_interval=[0-9]*/bf_interval={}/' /etc/slurm/slurm.conf; scontrol reconfigure"
 
 
@@ -31,8 +33,7 @@ def reasons(slurm: Slurm) -> Counter[str]:
 
 def wait_for_plain_words(slurm: Slurm, jobs: int) -> None:
     plain = Counter(Priority=jobs - 1, Resources=1)
-    # A reason comes with a main pass, and where backfill rests these may be a minute apart.
-    until(f"{jobs} jobs to wait as on plain Slurm", lambda: reasons(slurm) == plain or None, 180)
+    until(f"{jobs} jobs to wait as on plain Slurm", lambda: reasons(slurm) == plain or None, A_FEW_PASSES)
 
 
 def fill(slurm: Slurm) -> dict[str, list[int]]:
@@ -60,16 +61,16 @@ def test_jobs_behind_a_full_cluster_wait_as_on_plain_slurm(without_backfill: Slu
     record = slurm.show(first)
     assert record["ReqNodeList"] == "(null)"
     assert record["ExcNodeList"] != "(null)"
-    until("berthd to have nothing to write", lambda: _rests(slurm))
+    until("berthd to have nothing to write", lambda: _rests(slurm), A_FEW_PASSES)
 
     freed = "n4" if "nodes=n4 " not in slurm.comment(first) else "n3"
     slurm.target.run(["scancel", str(holders[freed][0])], user="root")
-    started = until("a job to start there", lambda: [job for job in others if slurm.state(job) == "RUNNING"] or None)
+    started = until("a job to start there", lambda: _running(slurm, others), A_FEW_PASSES)
     for job in started:
         record = slurm.show(job)
         assert record["Scheduler"] == "Main"
         assert f"nodes={record['NodeList']} " in slurm.comment(job)
-    left = until("four GPUs to be taken", lambda: _left(slurm, others))
+    left = until("four GPUs to be taken", lambda: _left(slurm, others), A_FEW_PASSES)
     wait_for_plain_words(slurm, left + 1)
 
 
@@ -108,6 +109,23 @@ def test_the_owner_of_a_job_that_closes_its_partition_may_change_its_request(slu
     until("the change to be taken", lambda: slurm.target.run(change, check=False).rc == 0 or None)
     until("its new place", lambda: " k=2 " in slurm.comment(jobs[0]) or None)
     wait_for_plain_words(slurm, 3)
+
+
+@pytest.mark.parametrize("excluded", ["n1,n2,n3", ""])
+def test_a_job_whose_owner_excludes_other_nodes_requires_its_own_again(slurm: Slurm, excluded: str) -> None:
+    fill(slurm)
+    jobs = [slurm.submit("--gres=gpu:4", body=SLEEP) for _ in range(3)]
+    wait_for_plain_words(slurm, 3)
+    slurm.target.run(["scontrol", "update", f"JobId={jobs[0]}", f"ExcNodeList={excluded}"], user="alice")
+    until("nodes that it requires", lambda: slurm.show(jobs[0])["ReqNodeList"] != "(null)" or None)
+    record = slurm.show(jobs[0])
+    assert f"nodes={record['ReqNodeList']} " in slurm.comment(jobs[0])
+    if excluded:
+        assert (record["ReqNodeList"], record["ExcNodeList"]) == ("n4", "n[1-3]")
+
+
+def _running(slurm: Slurm, jobs: list[int]) -> list[int]:
+    return [job for job in jobs if slurm.state(job) == "RUNNING"]
 
 
 def _rests(slurm: Slurm) -> bool | None:

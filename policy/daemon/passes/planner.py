@@ -134,7 +134,8 @@ class Planner:
         """Jobs that were changed since the last reading: what it shows of them is out of date."""
         self._sent_away: set[int] = set()
         """Guests that were sent away since then. A pin from what it shows of them would take back why they left."""
-        self._reasons_left = self.notices_taken = self.notices_late = 0
+        self._reasons_left = 0
+        self.notices_taken = self.notices_late = 0
         WAITS.tell(self._sign)
 
     def one_pass(self, *, ended: bool) -> None:
@@ -178,7 +179,7 @@ class Planner:
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
                 if self._chooses_gpus:
                     self._pins.written += apart(self._pins.asked.step, self._plan.queue, reading) or 0
-                    apart(self._closers.look, self._plan.queue, picture.fleet, reading.jobs)
+                    apart(self._closers.look, self._plan.queue, picture.fleet)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             held = apart(self._disagreements.look, reading) or ()
             self._pins.written += apart(self._degraded.tell_held, held) or 0
@@ -313,10 +314,7 @@ class Planner:
         if self._places and (job_id := apart(self._lists.write_one, self._jobs(), self._moved)) is not None:
             self._moved.add(job_id)
             return True
-        if (
-            self._chooses_gpus
-            and apart(self._closers.write_one, self._jobs(), self._picture.fleet, self._moved) is not None
-        ):
+        if self._chooses_gpus and apart(self._closers.write_one, self._jobs(), self._picture.fleet, self._moved):
             return True
         now = time.time()
         if self._acts and (

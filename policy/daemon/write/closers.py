@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from policy.cluster.fleet import Fleet
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
 from policy.plan import closers as plan
 from policy.plan.waiting_jobs import Waiting
@@ -31,21 +31,21 @@ class Closers:
         self._pins, self._allowed = pins, allowed
         self._closing: set[int] = set()
         self._due: dict[int, bool] = {}
-        """Jobs to be written: True if to close, False if as they are, so that Slurm gives them a reason again."""
+        """Jobs to be written: True if to close, False if to require their nodes, and to get a reason anew."""
         self._told: Counter[int] = Counter()
-        """Jobs that were written for their reason since a job started or ended, and how often."""
+        """Jobs that were written since a job started or ended, and how often."""
         self._refused: set[int] = set()
         """Jobs that could not be changed since then."""
         self._quiet_from = time.monotonic() + QUIET
 
-    def look(self, queue: Sequence[Waiting], fleet: Fleet, jobs: Sequence[JobFacts]) -> None:
+    def look(self, queue: Sequence[Waiting], fleet: Fleet) -> None:
         """Open what has to be open, and note what is to be written, once in each pass."""
-        closing = [job for job in jobs if job.closes and job.state == "PENDING"]
+        closing = [entry.job for entry in queue if entry.job.closes is not None]
         self._closing = {job.id for job in closing}
-        self._open(queue, fleet)
+        in_the_way = plan.in_the_way(queue, fleet, self._closing)
         for job in closing:
-            # A node that came since it was written would be open to it.
-            if not self._allowed or (job.segment or {}).get(KEY) != mark_of(fleet.others.but(job.required)):
+            # A list that is not Berth's any more, or is from before a node came, leaves other nodes open.
+            if job in in_the_way or not self._allowed or job.closes != mark_of(fleet.others.but(job.required)):
                 self._write(job, fleet, closes=False)
         self._due.clear()
         if any(entry.start == 0.0 for entry in queue):
@@ -53,63 +53,58 @@ class Closers:
         if not self._allowed or time.monotonic() < self._quiet_from:
             return
         wanted = plan.closers(queue, fleet)
-        for job in wanted.values():
-            if job.id not in self._closing:
-                self._due[job.id] = True
+        first = {job.id for job in wanted.values()}
+        self._due |= dict.fromkeys(first - self._closing, True)
+        self._due |= dict.fromkeys(self._closing - first, False)
         closed = {name for name, job in wanted.items() if job.id in self._closing}
         for entry in queue:
             job = entry.job
-            if len(self._due) == MOST_A_PASS:
+            if len(self._due) >= MOST_A_PASS:
                 break
             if job.partition in closed and entry.nodes and self._told[job.id] < TRIES and _is_left(job.reason):
                 self._due[job.id] = False
 
     def before_start(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
-        """Open a partition before an Epilog ends; where it was closed, the next job that waits closes it at once."""
+        """Open a partition before an Epilog ends; if it was closed, the next job that waits closes it at once."""
         was_quiet = time.monotonic() >= self._quiet_from
         self._stir()
         if not self._closing:
             return
-        self._open(queue, fleet, moved)
-        for job in plan.closers(queue, fleet).values() if was_quiet else ():
-            if job.id not in self._closing and job.id not in moved:
-                self._write(job, fleet, closes=True, hurry=True)
+        due = [(job, False) for job in plan.in_the_way(queue, fleet, self._closing)]
+        if was_quiet:
+            due += [(job, True) for job in plan.closers(queue, fleet).values() if job.id not in self._closing]
+        for job, closes in due:
+            if job.id not in moved:
+                self._write(job, fleet, closes=closes)
 
-    def write_one(self, jobs: Mapping[int, JobFacts], fleet: Fleet, moved: Container[int]) -> int | None:
-        """Write one job; its number, or None where none is left for this pass."""
+    def write_one(self, jobs: Mapping[int, JobFacts], fleet: Fleet, moved: Container[int]) -> bool:
+        """Write one job; False if none is left for this pass."""
         while self._due:
             job_id = next(iter(self._due))
             closes, job = self._due.pop(job_id), jobs.get(job_id)
-            if job is None or job_id in moved:
-                continue
-            self._told[job_id] += 1
-            self._write(job, fleet, closes=closes)
-            return job_id
-        return None
+            if job is not None and job_id not in moved:
+                self._told[job_id] += 1
+                self._write(job, fleet, closes=closes)
+                return True
+        return False
 
     def _stir(self) -> None:
         self._quiet_from = time.monotonic() + QUIET
         self._told.clear()
         self._refused.clear()
 
-    def _open(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int] = ()) -> None:
-        for job in plan.stand_in_the_way(queue, fleet, self._closing):
-            if job.id not in moved:
-                self._write(job, fleet, closes=False, hurry=True)
-
-    def _write(self, job: JobFacts, fleet: Fleet, *, closes: bool, hurry: bool = False) -> None:
+    def _write(self, job: JobFacts, fleet: Fleet, *, closes: bool) -> None:
         excluded = fleet.others.but(job.required) if closes else ""
-        if job.id in self._refused or (closes and not excluded):
+        if closes and (job.id in self._refused or not excluded):
             return
         try:
-            if not self._pins.is_as_read(job):
-                return
-            self._pins.pin_again(job, excluded, hurry=hurry)
+            self._pins.pin_again(job, excluded)
         except SlurmError as problem:
+            if job.id not in self._refused:
+                log.error(f"JobId={job.id} requires the nodes that it did: {problem}", 616)
             self._refused.add(job.id)
-            log.error(f"JobId={job.id} requires the nodes that it did: {problem}", 616)
-            return
-        (self._closing.add if closes else self._closing.discard)(job.id)
+        else:
+            (self._closing.add if closes else self._closing.discard)(job.id)
 
 
 def _is_left(reason: str) -> bool:

@@ -21,8 +21,7 @@ from policy.plan.waiting_jobs import Waiting
 from policy.request.settings import Sharing
 from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log
-from policy.slurm import fields
-from policy.slurm.changes import segment_of, target
+from policy.slurm.changes import target
 from policy.slurm.interface import Gateway, Pin
 
 _RETRY_LIST_EVERY = 60.0
@@ -123,27 +122,19 @@ class Pins:
         self.first, self.again = self.first + (not had_a_place), self.again + had_a_place
         log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}", 610)
 
-    def pin_again(self, job: JobFacts, alone: str = "", *, hurry: bool = False) -> None:
+    def pin_again(self, job: JobFacts, alone: str = "") -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
 
         A list that is to keep it there `alone` makes it close its partition (policy/plan/closers.py).
         """
         values = dict(job.segment or {})
         gpus = tuple(map(int, values["gpus"].split(",")))
-        place = self._place(values, job.required, gpus, job.partition)
+        place = replace(self._place(values, job.required, gpus, job.partition), again=True)
         if alone:
             place = replace(place, others=alone, closes=True)
-        self._gateway.pin(target(job), place, hurry=hurry and job.id not in self._again)
+        self._gateway.pin(target(job), place, hurry=False)
         self._again.add(job.id)
         self.written += 1
-
-    def is_as_read(self, job: JobFacts) -> bool:
-        """Tells whether a job still waits with its place: its owner may have changed the request since the reading."""
-        text, known = self._gateway.job(job.id), job.segment or {}
-        now = segment_of(text.admin_comment) or {}
-        typed = fields.pinned(text.tres_per_node) or fields.pinned(text.tres_per_job)
-        same = all(now.get(key) == known.get(key) for key in ("state", "nodes", "gpus"))
-        return text.state == "PENDING" and same and typed == job.gpus
 
     def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
         share = 0 if "whole" in values else int(values.get("share", "0"))

@@ -178,7 +178,7 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             limit=limit(found["TimeLimit"]),
             cpus=int(found["NumCPUs"]),
             nodes=hostlist.expand(found["NodeList"]),
-            required=others.required_by(found["ReqNodes"], found["ExcNodes"], own),
+            required=others.required_by(found["ReqNodes"], own),
             excluded=others.of_the_user(found["ExcNodes"], own),
             closes=others.closes(found["ReqNodes"], found["ExcNodes"], own),
             reason=found["Reason"],

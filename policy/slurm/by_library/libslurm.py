@@ -381,7 +381,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         limit=None if record.minutes is None else record.minutes * 60,
         cpus=record.cpus,
         nodes=hostlist.expand(record.nodes),
-        required=excluded_nodes.required_by(record.required, record.excluded, values),
+        required=excluded_nodes.required_by(record.required, values),
         excluded=excluded_nodes.of_the_user(record.excluded, values),
         closes=excluded_nodes.closes(record.required, record.excluded, values),
         features=unescape(record.features),

@@ -146,7 +146,7 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         limit=None if row.time_limit is None else row.time_limit * 60,
         cpus=row.cpus,
         nodes=nodes,
-        required=others.required_by(row.required_nodes or "", row.excluded_nodes or "", values),
+        required=others.required_by(row.required_nodes or "", values),
         excluded=others.of_the_user(row.excluded_nodes or "", values),
         closes=others.closes(row.required_nodes or "", row.excluded_nodes or "", values),
         features=",".join(row.constraints),

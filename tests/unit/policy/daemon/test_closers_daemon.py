@@ -10,6 +10,7 @@ from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write import closers as module
 from policy.formats import excluded_nodes, pin_text, segment
+from policy.formats.errors import SlurmError
 from policy.formats.excluded_nodes import KEY, mark_of
 from policy.formats.slurm_facts import JobFacts, JobText
 from policy.request.settings import Settings
@@ -39,12 +40,14 @@ class Closing(Slurm):
         return JobText(job_id, "PENDING", 1000, segment.put("", one.segment or {}), "", "", tres, "")
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
+        changed = changes.pin(self.job(int(job_id)), pin)
         super().pin(job_id, pin, hurry=hurry)
         self.closes.append((job_id, pin.closes))
         known = next(job for job in self.jobs if job.id == job_id)
-        values = dict(pin.values) | ({KEY: mark_of(pin.others)} if pin.others else {})
+        values = segment.fields(changed["admin_comment"])
+        closes = excluded_nodes.closes(changed["req_nodes"], changed.get("exc_nodes", ""), values)
         gpus = sum(1 << gpu for gpu in pin.gpus)
-        now = replace(known, segment=values, required=pin.nodes, gpus=gpus, closes=pin.closes, reason="Priority")
+        now = replace(known, segment=values, required=pin.nodes, gpus=gpus, closes=closes, reason="Priority")
         self.jobs = [now if job is known else job for job in self.jobs]
 
 
@@ -115,6 +118,41 @@ def test_a_request_that_its_owner_has_changed_is_left_as_it_is(tmp_path: Path, c
     assert slurm.closes == []
 
 
+def test_one_job_closes_a_partition_also_if_another_comes_before_it(tmp_path: Path, channel: socket.socket) -> None:
+    slurm = Closing([*HOLDERS, young(5, "n1", 0xFF, 9), young(6, "n2", 0xFF, 8)])
+    planner = look(slurm, tmp_path, channel)
+    slurm.closes.clear()
+    slurm.jobs.append(young(7, "n2", 0xFF, 10))
+    for _ in range(3):
+        planner.one_pass(ended=False)
+        write_all(planner)
+    assert sorted(slurm.closes) == [(5, False), (7, True)]
+
+
+@pytest.mark.parametrize("excluded", ["n3", ""])
+def test_a_job_whose_owner_changes_the_excluded_nodes_requires_its_own_again(
+    excluded: str, tmp_path: Path, channel: socket.socket
+) -> None:
+    slurm = Closing([*HOLDERS, young(5, "n1", 0xFF, 9), young(6, "n2", 0xFF, 8)])
+    planner = look(slurm, tmp_path, channel)
+    slurm.closes.clear()
+    values = slurm.jobs[2].segment
+    assert excluded_nodes.closes("", excluded, values) == ""
+    slurm.jobs[2] = replace(slurm.jobs[2], excluded=tuple(filter(None, [excluded])), closes="")
+    planner.one_pass(ended=False)
+    assert slurm.closes == [(5, False)]
+
+
+def test_a_new_berthd_opens_what_the_one_before_had_closed(tmp_path: Path, channel: socket.socket) -> None:
+    slurm = Closing([*HOLDERS, young(5, "n1", 0xFF, 9), young(6, "n2", 1, 8)])
+    look(slurm, tmp_path, channel)
+    slurm.closes.clear()
+    slurm.jobs = [running(2, "n2", 0xFE, 6_000) if job.id == 2 else job for job in slurm.jobs]
+    slurm.nodes = [NODES[0], node("n2", used=0xFE)]
+    planner_of(slurm, tmp_path, channel).one_pass(ended=False)
+    assert slurm.closes == [(5, False)]
+
+
 def test_a_new_node_opens_the_partition_until_the_list_names_it(tmp_path: Path, channel: socket.socket) -> None:
     slurm = Closing([*HOLDERS, young(5, "n1", 0xFF, 9), young(6, "n2", 0xFF, 8)])
     planner = look(slurm, tmp_path, channel)
@@ -129,14 +167,13 @@ def test_a_new_node_opens_the_partition_until_the_list_names_it(tmp_path: Path, 
 
 def test_a_job_that_closes_reads_as_one_that_requires_its_nodes() -> None:
     values = {"state": "waiting", "nodes": "n1", "gpus": "0", KEY: mark_of("n2")}
-    assert excluded_nodes.required_by("", "n2", values) == ("n1",)
-    assert excluded_nodes.closes("", "n2", values)
-    assert not excluded_nodes.closes("n1", "n2", values)
-    # Another list is its user's.
-    assert not excluded_nodes.closes("", "n3", values)
-    assert excluded_nodes.required_by("", "n3", values) == ()
-    assert not excluded_nodes.closes("", "", values)
-    assert not excluded_nodes.closes("", "n2", {**values, "state": "released"})
+    assert excluded_nodes.required_by("", values) == ("n1",)
+    assert excluded_nodes.closes("", "n2", values) == mark_of("n2")
+    assert excluded_nodes.closes("n1", "n2", values) is None
+    # Its user has put another list, or none, in place of Berth's.
+    assert excluded_nodes.closes("", "n3", values) == excluded_nodes.closes("", "", values) == ""
+    assert excluded_nodes.closes("", "n2", {**values, "state": "released"}) is None
+    assert excluded_nodes.required_by("", {**values, "state": "released"}) == ()
 
 
 def test_a_pin_that_closes_requires_no_node_and_is_given_back_whole() -> None:
@@ -154,13 +191,17 @@ def test_a_pin_that_closes_requires_no_node_and_is_given_back_whole() -> None:
     back = changes.release(closing, "test")
     assert back is not None
     assert (back["req_nodes"], back["exc_nodes"], back["tres_per_node"]) == ("", "", "gres/gpu:1")
-    again = changes.pin(closing, replace(place, others="", closes=False))
+    opened = replace(place, others="", closes=False, again=True)
+    again = changes.pin(closing, opened)
     assert (again["req_nodes"], again["exc_nodes"]) == ("n1", "")
+    for changed in (replace(closing, tres_per_node="gres/gpu:2"), replace(closing, admin_comment="note")):
+        with pytest.raises(SlurmError, match="another place or request"):
+            changes.pin(changed, opened)
 
 
 def test_a_site_that_wants_no_lists_of_excluded_nodes_gets_none(tmp_path: Path, channel: socket.socket) -> None:
     values = {KEY: mark_of("n2")}
-    before = replace(young(5, "n1", 0xFF, 9), closes=True)
+    before = replace(young(5, "n1", 0xFF, 9), closes=mark_of("n2"))
     before = replace(before, segment={**(before.segment or {}), **values})
     slurm = Closing([*HOLDERS, before, young(6, "n2", 1, 8)])
     planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=0))
