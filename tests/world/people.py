@@ -131,6 +131,12 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
         cluster.epilog_done(job_id, node.name)
 
 
+def exclude(job: ModelJob) -> None:
+    """A list of excluded nodes of its user's own, in place of Berth's if there was one."""
+    job.exc_nodes = job.user_excluded = f"n{1 + job.id % 3}"
+    job.list_changed = True
+
+
 def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
     """A run ends with a status; 77 is in the site's RequeueExit, 78 in its RequeueExitHold.
 
@@ -152,6 +158,6 @@ def concerns(what: str, job: ModelJob) -> bool:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
     if what == "free":
         return job.waits and job.held
-    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority", "exclude"}:
         return job.waits
     return not job.over

@@ -179,7 +179,7 @@ class Planner:
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
                 if self._chooses_gpus:
                     self._pins.written += apart(self._pins.asked.step, self._plan.queue, reading) or 0
-                    apart(self._closers.look, self._plan.queue, picture.fleet)
+                    apart(self._closers.look, self._plan.queue, picture.fleet, self._moved)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             held = apart(self._disagreements.look, reading) or ()
             self._pins.written += apart(self._degraded.tell_held, held) or 0

@@ -38,14 +38,18 @@ class Closers:
         """Jobs that could not be changed since then."""
         self._quiet_from = time.monotonic() + QUIET
 
-    def look(self, queue: Sequence[Waiting], fleet: Fleet) -> None:
-        """Open what has to be open, and note what is to be written, once in each pass."""
+    def look(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
+        """Open what has to be open, and note what is to be written, once in each pass.
+
+        A job that is `moved` requires the nodes of its new place soon.
+        """
         closing = [entry.job for entry in queue if entry.job.closes is not None]
         self._closing = {job.id for job in closing}
         in_the_way = plan.in_the_way(queue, fleet, self._closing)
         for job in closing:
             # A list that is not Berth's any more, or is from before a node came, leaves other nodes open.
-            if job in in_the_way or not self._allowed or job.closes != mark_of(fleet.others.but(job.required)):
+            right = self._allowed and job.closes == mark_of(fleet.others.but(job.required))
+            if job.id not in moved and (job in in_the_way or not right):
                 self._write(job, fleet, closes=False)
         self._due.clear()
         if any(entry.start == 0.0 for entry in queue):
