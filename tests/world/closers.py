@@ -36,7 +36,8 @@ def place_of(job: ModelJob) -> list[str]:
 def wrong(cluster: ModelCluster, job: ModelJob) -> str:
     """What is wrong with the form of a job that closes its partition."""
     values = segment.fields(job.admin_comment) or {}
-    if job.kind != "whole" or job.tasks or not values.keys().isdisjoint({"share", "tier", "parked"}):
+    portion = job.portion()
+    if portion is None or portion.shards or job.tasks or not values.keys().isdisjoint({"share", "tier", "parked"}):
         return "a job of its kind never closes its partition"
     if not (is_ours(job.exc_nodes, values) or job.list_changed):
         return "it requires no node, and its list is not Berth's"
