@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
-from policy.formats import hostlist, segment, wire
+from policy.formats import segment, wire
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted

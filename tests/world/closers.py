@@ -52,7 +52,7 @@ def left_open(cluster: ModelCluster, job: ModelJob) -> set[str]:
 
 
 def may_be_elsewhere(cluster: ModelCluster, job: ModelJob) -> bool:
-    """Tells whether a run of a job without required nodes began where only a node that came back, or a change, let it."""
+    """Tells whether a run began elsewhere since a node came back, or since a person changed the list that kept it."""
     if job.req_nodes or KEY not in (segment.fields(job.admin_comment) or {}):
         return False
     place = hostlist.expand((segment.fields(job.admin_comment) or {})["nodes"])
@@ -78,7 +78,9 @@ def starts_fewer(cluster: ModelCluster, planner: Planner) -> str:
     soon = {job_id for job_id, _ in planner._to_write}
     now = _starts(cluster, soon)
     left = _starts(cluster, {job.id for job in closing}) - now
-    return f"jobs {sorted(left)} can start, and jobs {[job.id for job in closing]} close their partition" if left else ""
+    return (
+        f"jobs {sorted(left)} can start, and jobs {[job.id for job in closing]} close their partition" if left else ""
+    )
 
 
 def _starts(cluster: ModelCluster, opened: set[int]) -> set[tuple[int, int]]:

@@ -156,8 +156,10 @@ def concerns(what: str, job: ModelJob) -> bool:
         return job.state == "RUNNING" and not job.ends_on and not job.flag
     if what in {"continue", "resume"}:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
+    if what == "exclude":
+        return job.waits and not job.req_nodes
     if what == "free":
         return job.waits and job.held
-    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority", "exclude"}:
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:
         return job.waits
     return not job.over

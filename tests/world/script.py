@@ -37,6 +37,10 @@ _WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", 
 """Steps of others that may come between two of berthd's calls, or into the middle of one."""
 
 
+_ON_FULL = ("whole",), ("whole", "gang"), ("whole", "whole", "array", "share", "nodelist")
+"""Kinds of jobs on a cluster that is full from the first step on: some of them close their partition."""
+
+
 def drawn(seed: int, count: int) -> list[Step]:
     """The script of a seed: the first step sets the site's settings, the others happen in turn."""
     draw = Random(seed)
@@ -51,8 +55,8 @@ def drawn(seed: int, count: int) -> list[Step]:
     dead, most_jobs = max(0, draw.randint(-4, 4)), draw.choice((3, 6, 14))
     is_full = not draw.randrange(3)
     if is_full:
-        few = (draw.choice((("whole",), ("whole", "gang"), ("whole", "whole", "array", "share", "nodelist"))), *few[1:])
-    most_jobs = 14 if is_full else most_jobs
+        few = draw.choice(_ON_FULL), ("exclude", *few[1][1:]), few[2]
+        most_jobs = 14
     steps: list[Step] = [("site", draw.getrandbits(11), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
     if is_full:
