@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policy.formats import segment
 from tests.world.cluster import EXPEDITING, RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
 from tests.world.updates import NOT_AVAILABLE
 
@@ -132,9 +133,11 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
 
 
 def exclude(job: ModelJob) -> None:
-    """A list of excluded nodes of its user's own, in place of Berth's if there was one."""
-    job.exc_nodes = job.user_excluded = f"n{1 + job.id % 3}"
-    job.list_changed = True
+    """A list of excluded nodes of its user's own, in place of Berth's if there was one; without its place."""
+    values = segment.fields(job.admin_comment) or {}
+    if others := [name for name in ("n1", "n2", "n3") if name not in values.get("nodes", "").split(",")]:
+        job.exc_nodes = job.user_excluded = others[job.id % len(others)]
+        job.list_changed = True
 
 
 def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
