@@ -33,9 +33,7 @@ class Closers:
         self._due: dict[int, bool] = {}
         """Jobs to be written: True if to close, False if to require their nodes, and to get a reason anew."""
         self._told: Counter[int] = Counter()
-        """Jobs that were written since a job started or ended, and how often."""
-        self._refused: set[int] = set()
-        """Jobs that could not be changed since then."""
+        """Jobs that were written since a job started or ended, and how often; `TRIES` of one that Slurm refused."""
         self._quiet_from = time.monotonic() + QUIET
 
     def look(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
@@ -58,8 +56,7 @@ class Closers:
             return
         wanted = plan.closers(queue, fleet)
         first = {job.id for job in wanted.values()}
-        self._due |= dict.fromkeys(first - self._closing, True)
-        self._due |= dict.fromkeys(self._closing - first, False)
+        self._due |= {job_id: job_id in first for job_id in first ^ self._closing if self._told[job_id] < TRIES}
         closed = {name for name, job in wanted.items() if job.id in self._closing}
         for entry in queue:
             job = entry.job
@@ -95,18 +92,16 @@ class Closers:
     def _stir(self) -> None:
         self._quiet_from = time.monotonic() + QUIET
         self._told.clear()
-        self._refused.clear()
 
     def _write(self, job: JobFacts, fleet: Fleet, *, closes: bool) -> None:
         excluded = fleet.others.but(job.required) if closes else ""
-        if closes and (job.id in self._refused or not excluded):
+        if closes and not excluded:
             return
         try:
             self._pins.pin_again(job, excluded)
         except SlurmError as problem:
-            if job.id not in self._refused:
-                log.error(f"JobId={job.id} requires the nodes that it did: {problem}", 616)
-            self._refused.add(job.id)
+            log.error(f"JobId={job.id} excludes what it did: {problem}", 616)
+            self._told[job.id] = TRIES
         else:
             (self._closing.add if closes else self._closing.discard)(job.id)
 
