@@ -246,6 +246,13 @@ def picture_agrees(planner: Planner) -> None:
             raise ViolationError(f"{node.name}: free {int(free[place]):b} and held {node.gpus_used:b}")
 
 
+def opened_for_freed(world: DeterministicWorld) -> None:
+    """Without faults a notice opens each partition in which a pinned job can start behind another, before it ends."""
+    planner = world.processes.planner
+    if planner is not None and planner._acts and (problem := closers.starts_fewer(world.cluster, planner)):
+        raise ViolationError(problem)
+
+
 def freed_right(world: DeterministicWorld) -> None:
     """A notice frees the GPUs of its job, and nobody else's."""
     planner = world.processes.planner

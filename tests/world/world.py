@@ -327,7 +327,6 @@ class DeterministicWorld:
             raise ViolationError(
                 f"{self.unanswered} of {len(notices)} notices were not answered: an Epilog waits for nobody"
             )
-        self.unanswered = 0
 
     def _epilog(self, number: int, *, speaks: bool) -> None:
         ending = [(job, node) for job in self.cluster.jobs.values() for node in sorted(job.ends_on)]
@@ -572,6 +571,7 @@ class DeterministicWorld:
             if any(job.ends_on for job in self.cluster.jobs.values()):
                 self.step(("epilog", 0))
                 self.step(("deliver", 0, ""))
+                checks.opened_for_freed(self)
 
     def _forget_all(self) -> None:
         """Hours later, with nobody left, memory and files are as small as after a start."""
