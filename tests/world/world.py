@@ -443,8 +443,7 @@ class DeterministicWorld:
     def _node(self, what: str, number: int) -> None:  # noqa: PLR0912 - a table
         cluster = self.cluster
         if what == "recall":
-            for name, gone in self.forgotten.items():
-                cluster.nodes[name] = gone
+            cluster.nodes |= self.forgotten
             cluster.came_back |= self.forgotten.keys()
             self.forgotten.clear()
             return
