@@ -15,7 +15,7 @@ from zlib import crc32
 from policy.formats import hostlist
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import NOTHING, JobPlan
-from policy.formats.plan_fields import OTHERS
+from policy.formats.plan_fields import NODES, OTHERS, holds_place
 
 MOST_BYTES = 1_024
 """Most bytes of the list. A longer one, from names that do not fold well, is not written into the job's record."""
@@ -124,6 +124,22 @@ def is_ours(excluded: str, plan: JobPlan | None) -> bool:
 def of_the_user(excluded: str, plan: JobPlan | None) -> tuple[str, ...]:
     """Returns the nodes that the job's user excludes, by the list in its record and its plan."""
     return () if is_ours(excluded, plan) else hostlist.expand(excluded)
+
+
+def closes(required: str, excluded: str, plan: JobPlan | None) -> str | None:
+    """Returns the mark of the list that alone keeps a job on its place, as of a job that closes its partition.
+
+    Empty if its user has put another list, or none, in its place; None if the job requires nodes, or has no place.
+    """
+    if required or plan is None or not holds_place(plan) or OTHERS not in plan or NODES not in plan:
+        return None
+    return plan[OTHERS] if is_ours(excluded, plan) else ""
+
+
+def required_by(required: str, plan: JobPlan | None) -> tuple[str, ...]:
+    """Returns the nodes that a job requires, or is to require again: those of its place if it closes its partition."""
+    alone = closes(required, "", plan) is not None
+    return plan[NODES] if plan is not None and alone else hostlist.expand(required)
 
 
 @lru_cache(maxsize=8_192)

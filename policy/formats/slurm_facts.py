@@ -136,6 +136,7 @@ class JobFacts:
     cpus: int
     nodes: tuple[str, ...]
     required: tuple[str, ...]
+    """The nodes that it requires; those of its place if it `closes` its partition."""
     excluded: tuple[str, ...] = ()
     features: str = ""
     reason: str = "None"
@@ -176,6 +177,11 @@ class JobFacts:
     """Earliest start of a waiting job."""
     own_extra: str | None = None
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
+    closes: str | None = None
+    """The mark of the list that alone keeps it on its place, so that it closes its partition (policy/plan/closers.py).
+
+    Empty if the list is not Berth's any more; None for all other jobs.
+    """
 
     @property
     def known(self) -> JobPlan:

@@ -93,18 +93,21 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     _must_wait(job)
     nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
     before = readable(job.admin_comment) or NOTHING
+    if place.again and not _is_placed_so(job, before, place):
+        raise SlurmError(f"job {job.id} has another place or request since it was read")
     # Put back into the queue by Berth, it has a begin time that is not its user's.
     parked = PARKED in before or MOVE_UNTIL in before
-    plan = (place.plan | before.only(_OF_FAILURES)).without(OTHERS, DISAGREES)
+    plan = ((before if place.again else place.plan) | before.only(_OF_FAILURES)).without(OTHERS, DISAGREES)
     excluded = _others(job, before, place.others)
     if pins_nodes_alone(plan):
         return {"req_nodes": nodes, "admin_comment": plan.into(job.admin_comment)}
-    if told := excluded.get("exc_nodes"):
+    told = excluded.get("exc_nodes")
+    if told:
         plan = plan.having(OTHERS(excluded_nodes.mark_of(told)))
     return {
         **_typed(job, place),
         **_on_nodes(place.plan, len(place.nodes), was_open=OPEN in before),
-        "req_nodes": nodes,
+        "req_nodes": "" if place.closes and told else nodes,
         **excluded,
         **_licenses(job, place.licenses),
         "admin_comment": plan.into(job.admin_comment),
@@ -280,7 +283,16 @@ def may_hold_pin(job: JobFacts) -> bool:
 
 
 def _names_gpus(job: JobText) -> bool:
-    return bool(fields.pinned(job.tres_per_node) or fields.pinned(job.tres_per_job))
+    return bool(_named_gpus(job))
+
+
+def _named_gpus(job: JobText) -> int | None:
+    return fields.pinned(job.tres_per_node) or fields.pinned(job.tres_per_job)
+
+
+def _is_placed_so(job: JobText, now: JobPlan, place: Pin) -> bool:
+    same = now.only((STATE, NODES, GPUS)) == place.plan.only((STATE, NODES, GPUS))
+    return same and _named_gpus(job) == sum(1 << gpu for gpu in place.gpus)
 
 
 def _asks_otherwise(job: JobText, now: JobText) -> bool:

@@ -24,6 +24,10 @@ class Pin:
     """All nodes but these, to be excluded where the user excludes none."""
     licenses: Mapping[str, int] | None = None
     """Licences that count its GPUs by model; None where the site counts no model."""
+    again: bool = False
+    """True if the job has this place: it is written only if the record still says so."""
+    closes: bool = False
+    """True if its excluded nodes alone keep the job there: it then closes its partition (policy/plan/closers.py)."""
 
     @property
     def guest(self) -> bool:

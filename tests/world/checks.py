@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
-from policy.formats import hostlist, plan_fields, segment, wire
+from policy.formats import plan_fields, segment, wire
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted
-from tests.world import reservations
+from tests.world import closers, reservations
 from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def _started_right(cluster: ModelCluster, job: ModelJob) -> None:
         return
     if not job.nodes:
         return  # its node went down within the step, and it waits again
+    if closers.may_be_elsewhere(cluster, job):
+        return
     if name := reservations.passed_by(cluster, job.nodes):
         raise ViolationError(f"job {job.id} has a place on {job.nodes}, and reservation {name} counts GPUs there")
     if tuple(values["nodes"].split(",")) != job.nodes and set(values["nodes"].split(",")) != set(job.nodes):
@@ -146,11 +148,13 @@ def _pin_is_whole(cluster: ModelCluster, job: ModelJob) -> None:
         return
     portion = job.portion()
     where = f"job {job.id}: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} beside [{job.admin_comment}]"
-    if sorted(hostlist.expand(job.req_nodes)) != sorted(values.get("nodes", "").split(",")):
+    if closers.closes(job) and (problem := closers.wrong(cluster, job)):
+        raise ViolationError(f"{problem}, {where}")
+    if sorted(closers.place_of(job)) != sorted(values.get("nodes", "").split(",")):
         raise ViolationError(f"request and segment name other nodes, {where}")
     if portion is None or ",".join(map(str, places(portion))) != values.get("gpus"):
         raise ViolationError(f"request and segment name other GPUs, {where}")
-    nodes = len(hostlist.expand(job.req_nodes))
+    nodes = len(closers.place_of(job))
     if len(places(portion)) * nodes != job.gpus or nodes != job.n:
         raise ViolationError(f"it has another number of GPUs than its user asked for, {where}")
     if job.kind == "share" and portion.shards:
@@ -224,6 +228,12 @@ def sees_all(planner: Planner, there: list[ModelJob]) -> None:
             raise ViolationError(f"berthd does not see job {job.id}, which is {job.shown}")
 
 
+def closed_right(cluster: ModelCluster, planner: Planner) -> None:
+    """A pass that met no trouble has opened each partition in which a pinned job can start behind another."""
+    if planner._acts and (problem := closers.after_pass(cluster, planner)):
+        raise ViolationError(problem)
+
+
 def picture_agrees(planner: Planner) -> None:
     """After a pass no GPU counts as free that the reading shows as held."""
     picture = planner._picture
@@ -233,6 +243,13 @@ def picture_agrees(planner: Planner) -> None:
     for place, node in enumerate(picture._nodes):
         if node is not None and int(free[place]) & node.gpus_used:
             raise ViolationError(f"{node.name}: free {int(free[place]):b} and held {node.gpus_used:b}")
+
+
+def opened_for_freed(world: DeterministicWorld) -> None:
+    """Without faults a notice opens each partition in which a pinned job can start behind another, before it ends."""
+    planner = world.processes.planner
+    if planner is not None and planner._acts and (problem := closers.starts_fewer(world.cluster, planner)):
+        raise ViolationError(problem)
 
 
 def freed_right(world: DeterministicWorld) -> None:
@@ -292,7 +309,7 @@ def no_owner_waits_long(world: DeterministicWorld, since: dict[tuple[int, int], 
             continue
         if owner.begin > cluster.now or not portion.gpus or not portion.seats or owner.tasks:
             continue
-        for name in hostlist.expand(owner.req_nodes):
+        for name in closers.place_of(owner):
             for number, held in cluster.nodes[name].held.items() if name in cluster.nodes else ():
                 if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":
                     found[owner.id, number] = since.get((owner.id, number), cluster.now)
@@ -311,7 +328,7 @@ def nothing_of_ours(cluster: ModelCluster) -> None:
         left = [
             *(["the nodes"] if job.req_nodes != job.user_nodes else []),
             *(["the GPUs"] if portion is not None and job.kind != "cpu" else []),
-            *(["the excluded nodes"] if job.exc_nodes else []),
+            *(["the excluded nodes"] if job.exc_nodes != job.user_excluded else []),
             *(["the Extra"] if "[berth/1" in job.extra else []),
             *(["the begin time"] if "parked" in _values(job) and job.begin > cluster.now + REQUEUE_DELAY else []),
             *(["the mark of excluded nodes"] if "others" in _values(job) else []),
@@ -346,7 +363,7 @@ def not_started(cluster: ModelCluster) -> str:
 def _fits(cluster: ModelCluster, job: ModelJob) -> bool:
     """Tells whether there are nodes that the job could have if nobody else were there."""
     named = job.user_nodes.split(",") if job.user_nodes else list(cluster.nodes)
-    usable = [cluster.nodes[name] for name in named if cluster.nodes[name].open]
+    usable = [cluster.nodes[name] for name in named if cluster.nodes[name].open and name != job.user_excluded]
     return sum(reservations.left(cluster, node, job) >= job.k for node in usable) >= job.n
 
 

@@ -26,6 +26,9 @@ BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED"
 HELD = frozenset(
     {"job requeued in held state", "JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "JobHoldMaxRequeue"}
 )
+TAKEN = "ReqNodeNotAvail, May be reserved for other job"
+"""Slurm's reason where a job before takes a required node; it stays until the job is written again."""
+
 RUNNING_FLAGS = frozenset({"CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"})
 
 _TYPED = re.compile(r"gres/(gpu|shard|seat):g(\d+):(\d+)")
@@ -135,6 +138,9 @@ class ModelJob:
     req_nodes: str = ""
     user_nodes: str = ""
     exc_nodes: str = ""
+    user_excluded: str = ""
+    list_changed: bool = False
+    """A person changed its excluded nodes, and berthd has not read that yet."""
     tres_per_node: str = ""
     tres_per_job: str = ""
     licenses: str = ""
@@ -253,6 +259,8 @@ class ModelCluster:
         self.started: list[tuple[ModelJob, bool]] = []
         """Runs that began since a check looked at them, and whether the job had come to an end before."""
         self.seen_seconds = 0
+        self.came_back: set[str] = set()
+        """Nodes that came back into slurm.conf, which berthd has not read since: no list excludes them."""
 
     # What there is
 
@@ -312,8 +320,12 @@ class ModelCluster:
     def schedule(self, *, strict: bool) -> None:
         """One pass; in a `strict` one a job that cannot start keeps those behind it from its nodes, or from all."""
         barred: set[str] = set()
+        closed = False
         for job in self.order():
             if not self._may_start(job):
+                continue
+            if closed:
+                job.reason = TAKEN if job.reason == TAKEN else "Priority"
                 continue
             found = self._place(job, barred)
             if found is not None:
@@ -321,11 +333,13 @@ class ModelCluster:
                 if job.tasks:
                     job.reason = "Resources"
                 continue
-            job.reason = "Resources" if not barred else "Priority"
-            if strict:
-                if not job.req_nodes:
-                    return
-                barred.update(hostlist.expand(job.req_nodes))
+            required = set(hostlist.expand(job.req_nodes))
+            if not strict:
+                job.reason = TAKEN if job.reason == TAKEN else "Resources"
+                continue
+            job.reason = "Resources" if required.isdisjoint(barred) else TAKEN
+            closed = not required
+            barred |= required
 
     def _may_start(self, job: ModelJob) -> bool:
         if job.held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policy.formats import segment
 from tests.world.cluster import EXPEDITING, RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
 from tests.world.updates import NOT_AVAILABLE
 
@@ -131,6 +132,14 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
         cluster.epilog_done(job_id, node.name)
 
 
+def exclude(job: ModelJob) -> None:
+    """A list of excluded nodes of its user's own, in place of Berth's if there was one; without its place."""
+    values = segment.fields(job.admin_comment) or {}
+    if others := [name for name in ("n1", "n2", "n3") if name not in values.get("nodes", "").split(",")]:
+        job.exc_nodes = job.user_excluded = others[job.id % len(others)]
+        job.list_changed = True
+
+
 def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
     """A run ends with a status; 77 is in the site's RequeueExit, 78 in its RequeueExitHold.
 
@@ -150,6 +159,8 @@ def concerns(what: str, job: ModelJob) -> bool:
         return job.state == "RUNNING" and not job.ends_on and not job.flag
     if what in {"continue", "resume"}:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
+    if what == "exclude":
+        return job.waits and not job.req_nodes
     if what == "free":
         return job.waits and job.held
     if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:

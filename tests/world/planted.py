@@ -13,8 +13,10 @@ from policy.daemon.answer import answerer, held_places
 from policy.daemon.hear import notices
 from policy.daemon.passes import planner
 from policy.daemon.write import degraded, evictions, pins
-from policy.formats import segment
-from policy.plan import isolation, queue_walk, tracker
+from policy.formats import excluded_nodes, hostlist, segment
+from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import OTHERS
+from policy.plan import closers, isolation, queue_walk, tracker
 from policy.plan.answer import decide
 from policy.slurm import changes, fields
 from policy.slurm.by_command import command, text
@@ -226,6 +228,40 @@ def _evict_its_host(one: Any, word: Any) -> bool:
     return False
 
 
+def _no_partition_is_opened(put: Replaced) -> None:
+    put.set(closers, "in_the_way", lambda *_: [])
+
+
+def _a_list_lacks_a_node(put: Replaced) -> None:
+    pin_again = pins.Pins.pin_again
+
+    def broken(one: Any, job: Any, alone: str = "") -> None:
+        pin_again(one, job, hostlist.fold(hostlist.expand(alone)[1:]))
+
+    put.set(pins.Pins, "pin_again", broken)
+
+
+def _shares_close_too(put: Replaced) -> None:
+    chosen = closers.closers
+
+    def broken(queue: Any, fleet: Any) -> Any:
+        for entry in queue:
+            entry.plain = bool(entry.nodes and entry.job.may_start)
+        return chosen(queue, fleet)
+
+    put.set(closers, "closers", broken)
+
+
+def _nobody_looks_whose_list_it_is(put: Replaced) -> None:
+    closes = excluded_nodes.closes
+
+    def broken(required: str, excluded: str, plan: JobPlan | None) -> str | None:
+        return plan[OTHERS] if plan is not None and closes(required, excluded, plan) is not None else None
+
+    put.set(excluded_nodes, "closes", broken)
+    put.set(text, "_job", lru_cache(maxsize=1_000)(text._job.__wrapped__))
+
+
 PLANTED = (
     PlantedFault("an IndexError about one gang", _an_index_error_about_a_gang),
     PlantedFault("an IndexError about one gang ends the pass", _one_job_ends_the_pass),
@@ -251,6 +287,10 @@ PLANTED = (
     PlantedFault("old jobs are remembered for ever", _old_jobs_are_remembered_for_ever),
     PlantedFault("a guest that Slurm does not requeue stays", _who_cannot_be_requeued_stays),
     PlantedFault("an owner is sent away in place of its guest", _owners_are_evicted_like_guests),
+    PlantedFault("a closed partition is not opened", _no_partition_is_opened),
+    PlantedFault("a list without required nodes lacks a node", _a_list_lacks_a_node),
+    PlantedFault("a job that is not plain closes its partition", _shares_close_too),
+    PlantedFault("a changed list of excluded nodes is not looked at", _nobody_looks_whose_list_it_is),
 )
 
 

@@ -13,7 +13,7 @@ Step = tuple[str | int, ...]
 PEOPLE = (
     *("cancel", "hold", "free", "requeue", "requeue-hold", "suspend", "resume", "stop", "continue", "limit"),
     *("priority", "expedite", "reservation-gone", "special-exit", "revoke", "nodes", "gpus", "signal", "resize"),
-    *("gpus-alone", "no-requeue", "never-requeue"),
+    *("gpus-alone", "no-requeue", "never-requeue", "exclude"),
 )
 """The changes of users and admins to one job."""
 
@@ -37,6 +37,10 @@ _WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", 
 """Steps of others that may come between two of berthd's calls, or into the middle of one."""
 
 
+_ON_FULL = ("whole",), ("whole", "gang"), ("whole", "whole", "array", "share", "nodelist")
+"""Kinds of jobs on a cluster that is full from the first step on: some of them close their partition."""
+
+
 def drawn(seed: int, count: int) -> list[Step]:
     """The script of a seed: the first step sets the site's settings, the others happen in turn."""
     draw = Random(seed)
@@ -49,8 +53,15 @@ def drawn(seed: int, count: int) -> list[Step]:
         tuple(draw.sample(NODES, 5)),
     )
     dead, most_jobs = max(0, draw.randint(-4, 4)), draw.choice((3, 6, 14))
-    steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
+    is_full = not draw.randrange(3)
+    if is_full:
+        few = draw.choice(_ON_FULL), ("exclude", *few[1][1:]), few[2]
+        most_jobs = 14
+    steps: list[Step] = [("site", draw.getrandbits(11), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
+    if is_full:
+        steps += [("submit", "whole", size, 1_500, "COMPLETED", 0) for size in (3, 3, 3, 1)]
+        steps += [("pass", 1), ("write", 50), ("sched", 0)]
     while len(steps) < count:
         steps.append(cluster_step(draw, draw.choices(names, mood)[0], few))
     return steps

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
 from tests.examples import SEED
+from tests.world import closers
 from tests.world.checks import ViolationError
 from tests.world.kinds import KINDS, WorldKind
 from tests.world.nodes.script import drawn_nodes
 from tests.world.nodes.world import NodeWorld
-from tests.world.script import drawn
+from tests.world.script import Step, drawn
 from tests.world.shrink import as_test, shrunk
 from tests.world.whole.script import drawn_whole
 from tests.world.whole.world import WholeWorld
@@ -55,6 +57,37 @@ def test_fresh_seeds_find_nothing(kind: WorldKind, part: int) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda one: one.name)
 def test_fresh_seeds_find_nothing_in_an_hour(kind: WorldKind) -> None:
     assert run(SEED, HARD_SECONDS, kind) > 0
+
+
+FULL: tuple[Step, ...] = (
+    ("site", 1024, 0, 2), ("start",), ("pass", 1), ("hear",),
+    *[("submit", "whole", size, 1_500, "COMPLETED", 0) for size in (3, 3, 3, 1)],
+    ("pass", 1), ("write", 50), ("sched", 0), ("pass", 1), ("hear",),
+    *[("submit", "whole", size, 60, "COMPLETED", 0) for size in (3, 0, 1, 2, 0, 3)],
+    *[("pass", 1), ("write", 50), ("sched", 1)] * 5,
+)  # fmt: skip
+"""All GPUs are taken, and six jobs wait for some of them."""
+
+
+def test_jobs_behind_a_full_cluster_have_plain_reasons() -> None:
+    with DeterministicWorld() as world:
+        world.play(FULL, calm=False)
+        assert Counter(job.reason for job in world.cluster.order()) == {"Resources": 1, "Priority": 5}
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_job_that_closes_its_partition_starts_on_its_place_without_berthd(whole: int) -> None:
+    with DeterministicWorld() as world:
+        world.play([*FULL, ("kill", whole)], calm=False)
+        first = world.cluster.order()[0]
+        assert closers.closes(first)
+        (place,) = closers.place_of(first)
+        for job in [job for job in world.cluster.jobs.values() if job.holds]:
+            world.cluster.finish(job, "COMPLETED")
+            for node in sorted(job.ends_on):
+                world.cluster.epilog_done(job.id, node)
+        world.step(("sched", 1))
+        assert first.nodes == (place,)
 
 
 def test_a_seed_is_the_same_events_each_time() -> None:

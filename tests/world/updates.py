@@ -6,7 +6,7 @@ import re
 import time
 
 from policy.formats import hostlist
-from tests.world.cluster import ModelCluster, ModelJob, Refusal
+from tests.world.cluster import TAKEN, ModelCluster, ModelJob, Refusal
 
 _FIELDS = {
     "ReqNodeList": "req_nodes",
@@ -51,6 +51,8 @@ def update(cluster: ModelCluster, name: str, changed: dict[str, str]) -> None:
             continue
         for key, value in changed.items():
             _set(cluster, job, key, value)
+        if job.reason == TAKEN:
+            job.reason = "None"
         if cluster.partition_state == "INACTIVE":
             # All is written, and yet Slurm says so.
             problem = Refusal(NOT_AVAILABLE)

@@ -20,6 +20,7 @@ from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.words import Word
+from policy.daemon.write import closers as closers_module
 from policy.formats import wire
 from policy.formats.errors import BerthError
 from policy.retry.classes import CLASSES
@@ -128,6 +129,7 @@ class DeterministicWorld:
         self.clock.per_look = 0.006 if slow == 1 else 0.0
         self.cluster.version = VERSIONS[version]
         self.cluster.counts_models = bool(bits & 512)
+        self.replaced.set(closers_module, "QUIET", 0.0 if bits & 1024 else 3.0)
 
     def play(self, script: Iterable[Step], *, calm: bool = True) -> None:
         """Play a script; with `calm` the faults end after it, and all must come to a good end."""
@@ -251,6 +253,7 @@ class DeterministicWorld:
                 planner.one_pass(ended=ended)
                 if self.door.troubles == before:
                     checks.sees_all(planner, there)
+                    checks.closed_right(self.cluster, planner)
                 self.processes.make_room()
                 checks.picture_agrees(planner)
             case "write" if planner is not None:
@@ -325,7 +328,6 @@ class DeterministicWorld:
             raise ViolationError(
                 f"{self.unanswered} of {len(notices)} notices were not answered: an Epilog waits for nobody"
             )
-        self.unanswered = 0
 
     def _epilog(self, number: int, *, speaks: bool) -> None:
         ending = [(job, node) for job in self.cluster.jobs.values() for node in sorted(job.ends_on)]
@@ -427,6 +429,8 @@ class DeterministicWorld:
             case "revoke" if job.waits:
                 cluster.cancel(job)
                 job.state = "REVOKED"
+            case "exclude" if job.waits:
+                people.exclude(job)
             case "nodes" if job.waits:
                 job.req_nodes, job.touched, job.gpus_touched = f"n{1 + job.id % 3}", True, False
             case "gpus" if job.waits:
@@ -440,8 +444,8 @@ class DeterministicWorld:
     def _node(self, what: str, number: int) -> None:  # noqa: PLR0912 - a table
         cluster = self.cluster
         if what == "recall":
-            for name, gone in self.forgotten.items():
-                cluster.nodes[name] = gone
+            cluster.nodes |= self.forgotten
+            cluster.came_back |= self.forgotten.keys()
             self.forgotten.clear()
             return
         if not cluster.nodes:
@@ -567,6 +571,7 @@ class DeterministicWorld:
             if any(job.ends_on for job in self.cluster.jobs.values()):
                 self.step(("epilog", 0))
                 self.step(("deliver", 0, ""))
+                checks.opened_for_freed(self)
 
     def _forget_all(self) -> None:
         """Hours later, with nobody left, memory and files are as small as after a start."""

@@ -28,6 +28,7 @@ from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.watcher import Watcher
+from policy.daemon.write.closers import Closers
 from policy.daemon.write.culprits import Culprits
 from policy.daemon.write.degraded import Degraded
 from policy.daemon.write.evictions import Evictions
@@ -88,6 +89,7 @@ class Planner:
             gateway, config.pinned_file, self._evictions, config.skip_partitions, config.settings.sharing.tier_allowed
         )
         self._lists = Lists(self._pins)
+        self._closers = Closers(self._pins, allowed=config.settings.exclude_others > 0)
         self._moving = Relocations(
             gateway,
             config.settings.moving,
@@ -174,6 +176,7 @@ class Planner:
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
                 if self._chooses_gpus:
                     self._pins.written += apart(self._pins.asked.step, self._plan.queue, reading) or 0
+                    apart(self._closers.look, self._plan.queue, picture.fleet, self._moved)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             held = apart(self._disagreements.look, reading) or ()
             self._pins.written += apart(self._degraded.tell_held, held) or 0
@@ -308,6 +311,8 @@ class Planner:
         if self._places and (job_id := apart(self._lists.write_one, self._jobs(), self._moved)) is not None:
             self._moved.add(job_id)
             return True
+        if self._chooses_gpus and apart(self._closers.write_one, self._jobs(), self._picture.fleet, self._moved):
+            return True
         now = time.time()
         if self._acts and (
             job_id := apart(self._failures.step, self._reading, now) or apart(self._hosts.write_one, now)
@@ -365,6 +370,8 @@ class Planner:
         for change in here:
             self._to_write.pop(_key(change), None)
             self._moved.add(change.job.id)
+        if self._chooses_gpus:
+            self._apart(self._closers.before_start, self._plan.queue, picture.fleet, self._moved)
         self._write(here, self._reading, hurry=True)
         written = {id(change) for change in here}
         return [change for change in changes if id(change) not in written]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from policy.formats import excluded_nodes
 from policy.formats.errors import SlurmError
 from policy.formats.escape import escape
 from policy.formats.job_plan import NOTHING, JobPlan, readable
@@ -153,7 +154,7 @@ class Asked:
         if text.state != "PENDING" or (readable(text.admin_comment) or NOTHING).get(STATE) == RELEASED:
             return 0
         if "gres/gpu:g" in text.tres_per_node + text.tres_per_job:
-            if not text.required:
+            if not (text.required or excluded_nodes.is_ours(text.excluded, readable(text.admin_comment))):
                 # Slurm refused the change after it had taken the nodes away.
                 return int(self._gateway.release(job.id, "its owner's change was refused", for_now=True))
             if "[berth/" not in text.extra:

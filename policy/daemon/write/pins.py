@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from policy.cluster.fleet import Fleet
@@ -50,6 +51,8 @@ class Pins:
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
+        self._again: set[int] = set()
+        """Jobs whose excluded nodes may be others than the last reading shows."""
         self.fleet: Fleet | None = None
         """All nodes; None where pinned jobs exclude none."""
         self.counting: Fleet | None = None
@@ -61,6 +64,7 @@ class Pins:
     def begin(self) -> None:
         """Slurm is about to be read again: what could not be written is planned anew."""
         self._kept_out.clear()
+        self._again.clear()
 
     def write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> list[int]:
         """Write some changes; one that fails does not keep the others. The jobs of those that failed come back.
@@ -107,7 +111,8 @@ class Pins:
         if place.share and not self._kept_out.isdisjoint(place.nodes):
             raise SlurmError("another packed job could not be taken away from there")
         try:
-            self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+            as_read = change.job.id not in self._again
+            self._gateway.pin(target(change.job, change.task), place, hurry=hurry and as_read)
         except TooLong as problem:
             self._give_up(change.job, f"given back to Slurm: {problem}")
             return
@@ -117,10 +122,17 @@ class Pins:
         where = f"NodeList={','.join(place.nodes)} GPUs={','.join(map(str, place.gpus))}"
         log.info(f"JobId={_name(change)} {where} pinned: {change.reason}", 610)
 
-    def pin_again(self, job: JobFacts) -> None:
-        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
+    def pin_again(self, job: JobFacts, alone: str = "") -> None:
+        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
+
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/closers.py).
+        """
         plan = job.known
-        self._gateway.pin(target(job), self._place(plan, job.required, plan[GPUS], job.partition), hurry=False)
+        place = replace(self._place(plan, job.required, plan[GPUS], job.partition), again=True)
+        if alone:
+            place = replace(place, others=alone, closes=True)
+        self._gateway.pin(target(job), place, hurry=False)
+        self._again.add(job.id)
         self.written += 1
 
     def _place(self, plan: JobPlan, nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:

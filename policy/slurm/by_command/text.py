@@ -179,8 +179,9 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             limit=limit(found["TimeLimit"]),
             cpus=int(found["NumCPUs"]),
             nodes=hostlist.expand(found["NodeList"]),
-            required=hostlist.expand(found["ReqNodes"]),
+            required=others.required_by(found["ReqNodes"], plan),
             excluded=others.of_the_user(found["ExcNodes"], plan),
+            closes=others.closes(found["ReqNodes"], found["ExcNodes"], plan),
             reason=found["Reason"],
             features=found["Feature"],
             # A job with a script is pinned by node, one without by job: srun would trip over the former.

@@ -383,8 +383,9 @@ def job_facts(record: JobRecord) -> JobFacts:
         limit=None if record.minutes is None else record.minutes * 60,
         cpus=record.cpus,
         nodes=hostlist.expand(record.nodes),
-        required=hostlist.expand(record.required),
+        required=excluded_nodes.required_by(record.required, plan),
         excluded=excluded_nodes.of_the_user(record.excluded, plan),
+        closes=excluded_nodes.closes(record.required, record.excluded, plan),
         features=unescape(record.features),
         reason=unescape(record.reason),
         # A job with a script is pinned by node, one without by job: srun would trip over the former.

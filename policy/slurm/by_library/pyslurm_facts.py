@@ -147,8 +147,9 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         limit=None if row.time_limit is None else row.time_limit * 60,
         cpus=row.cpus,
         nodes=nodes,
-        required=hostlist.expand(row.required_nodes or ""),
+        required=others.required_by(row.required_nodes or "", plan),
         excluded=others.of_the_user(row.excluded_nodes or "", plan),
+        closes=others.closes(row.required_nodes or "", row.excluded_nodes or "", plan),
         features=",".join(row.constraints),
         reason=row.state_reason or "None",
         # A job with a script is pinned by node, one without by job: srun would trip over the former.

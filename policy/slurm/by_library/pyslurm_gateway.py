@@ -178,10 +178,9 @@ class PyslurmGateway:
             return
         changed = changes.pin(self._known_text(job_id) if hurry else self.job(job_id), pin)
         # What pyslurm cannot say.
-        if (
-            not {"tres_per_job", "tres_per_task", "begin", "requeue", "licenses", "node_count"}.isdisjoint(changed)
-            or changed.get("exc_nodes") == ""
-        ):
+        if not {"tres_per_job", "tres_per_task", "begin", "requeue", "licenses", "node_count"}.isdisjoint(
+            changed
+        ) or "" in (changed["req_nodes"], changed.get("exc_nodes")):
             self._command.pin(job_id, pin)
             return
         self._modify(

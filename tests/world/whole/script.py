@@ -40,6 +40,7 @@ _MOODS = (
     WholeMood((("host", "guest", "guest", "whole"), KINDS[:9], KINDS[6:])),
     WholeMood((("guest", "guest", "host"), ("guest", "guest", "host", "whole")), frozenset({"hang", "gpu"}), 3),
     WholeMood((("share",), ("share", "share", "share-array")), frozenset({"kill", "cut"})),
+    WholeMood((("whole", "gang", "nodelist"), ("whole", "array", "share", "guest")), frozenset(), 3, "whole"),
     WholeMood((("host-mps", "guest-mps", "host"), (*TIERS, "share", "whole")), frozenset({"mps"}), 3, "host-mps"),
 )
 
@@ -54,7 +55,7 @@ def drawn_whole(seed: int, count: int) -> list[Step]:
     weights = [weight * _often(draw, name, faults) for name, weight, _ in steps_of]
     few = (draw.choice(mood.kinds), tuple(draw.sample(script.PEOPLE, 7)), tuple(draw.sample(script.NODES, 5)))
     steps: list[Step] = [
-        ("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), max(0, draw.randint(-4, 3)),
+        ("site", draw.getrandbits(11), draw.randrange(3), draw.randrange(3), max(0, draw.randint(-4, 3)),
          14 if mood.hosts else draw.choice((3, 6, 14)), draw.getrandbits(8), draw.randrange(3),
          draw.choice((0, 0, 1, 2))),
         ("start",), ("pass", 1), ("hear",),
