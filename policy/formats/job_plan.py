@@ -28,7 +28,7 @@ D = TypeVar("D")
 _OF_FLAGS = "f."
 
 
-class Entry(NamedTuple):
+class PlanEntry(NamedTuple):
     """A field's value as text; None leaves the field out."""
 
     key: str
@@ -62,9 +62,9 @@ class Field(Readable[T]):
         super().__init__(key, read)
         self._write = write
 
-    def __call__(self, value: T | None) -> Entry:
+    def __call__(self, value: T | None) -> PlanEntry:
         """Returns an entry with this value; None leaves the field out."""
-        return Entry(self.key, None if value is None else self._write(value))
+        return PlanEntry(self.key, None if value is None else self._write(value))
 
 
 class Mark(Field[bool]):
@@ -73,9 +73,9 @@ class Mark(Field[bool]):
     __slots__ = ()
 
     @property
-    def set(self) -> Entry:
+    def set(self) -> PlanEntry:
         """Returns the entry that sets it."""
-        return Entry(self.key, "1")
+        return PlanEntry(self.key, "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class JobPlan:
     """The text of each field, in the order of writing: for the codec, and for those who show all of a plan."""
 
     @classmethod
-    def of(cls, *entries: Entry) -> "JobPlan":
+    def of(cls, *entries: PlanEntry) -> "JobPlan":
         """Returns a plan with these fields."""
         return cls({key: text for key, text in entries if text is not None})
 
@@ -127,7 +127,7 @@ class JobPlan:
         """Tells whether the plan has one of these fields."""
         return any(one.key in self.texts for one in wanted)
 
-    def having(self, *entries: Entry) -> "JobPlan":
+    def having(self, *entries: PlanEntry) -> "JobPlan":
         """Returns the plan with these fields set; a field that is left out stays as it is."""
         return JobPlan({**self.texts, **{key: text for key, text in entries if text is not None}})
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from policy.formats import split_text
-from policy.formats.job_plan import Field, JobPlan, decimal, flag, mark, names, numbers, whole, word, yes_or_no
+from policy.formats.job_plan import NOTHING, Field, JobPlan, decimal, flag, mark, names, numbers, whole, word, yes_or_no
 
 # The decision
 
@@ -99,16 +99,16 @@ EVICTED, EVICTED_TEXT, SHORT_RUNS = whole("evicted"), word("evicted_text"), whol
 DEGRADED, DEGRADED_TEXT = whole("degraded"), word("degraded_text")
 
 
-class Held(NamedTuple):
+class HeldLevel(NamedTuple):
     """A node, and the level by which it holds a job to its share."""
 
     node: str
     level: str
 
 
-def _held(text: str) -> tuple[Held, ...]:
+def _held(text: str) -> tuple[HeldLevel, ...]:
     parts = (item.partition(":") for item in text.split(",") if ":" in item)
-    return tuple(Held(node, level) for node, _, level in parts)
+    return tuple(HeldLevel(node, level) for node, _, level in parts)
 
 
 HELD, HELD_TEXT = Field("held", _held, lambda value: ",".join(map(":".join, value))), word("held_text")
@@ -159,3 +159,11 @@ def pins_nodes_alone(plan: JobPlan | None) -> bool:
 def holds_place(plan: JobPlan | None) -> bool:
     """Tells whether a job has a place by its plan."""
     return plan is not None and plan.get(STATE, "") in PINNED_STATES
+
+
+def laid_on(plan: JobPlan, nodes: int) -> JobPlan:
+    """Returns what changes in the plan with the number of nodes; nothing for a job that may not be split."""
+    split = next((one for one in plan.get(SPLITS, ()) if one.nodes == nodes), None)
+    if split is None:
+        return NOTHING
+    return JobPlan.of(N(nodes), K(plan[N] * plan[K] // nodes), MEM(split.mem))

@@ -17,7 +17,7 @@ from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import JobPlan
-from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, Held
+from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, HeldLevel
 from policy.plan.book import Book
 from policy.plan.isolation import Isolation
 from policy.request.share import NOBODY, Mate, Share, party
@@ -473,7 +473,7 @@ def _free_gpus(node: "NodeFacts", guests: int) -> int:
 
 def _bears_mps(plan: JobPlan, node: str) -> bool:
     """Tells whether guests join a host by MPS; its node says otherwise if a guest was there before it."""
-    return plan.get(WAY) == "mps" and Held(node, IN_TURN) not in plan.get(HELD, ())
+    return plan.get(WAY) == "mps" and HeldLevel(node, IN_TURN) not in plan.get(HELD, ())
 
 
 def gpus_held(job: "JobFacts", node: str) -> int | None:

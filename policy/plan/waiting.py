@@ -53,7 +53,7 @@ class CompanyWait:
 
 
 @dataclass(slots=True)
-class GuestState:
+class GuestPart:
     """The part of a waiting job that is or may become a guest."""
 
     parked: float | None = None
@@ -121,7 +121,7 @@ class Waiting:
     """Needs that its plan does not hold; they are written with its first pin."""
     level: LevelWait = field(default_factory=LevelWait)
     company: CompanyWait = field(default_factory=CompanyWait)
-    guest: GuestState = field(default_factory=GuestState)
+    guest: GuestPart = field(default_factory=GuestPart)
     spread: SpreadState = field(default_factory=SpreadState)
     last: LastPlan = field(default_factory=LastPlan)
     apart: bool = False

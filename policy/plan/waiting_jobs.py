@@ -15,7 +15,7 @@ from policy.formats import hostlist
 from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
-from policy.formats.job_plan import NOTHING, Entry, JobPlan
+from policy.formats.job_plan import NOTHING, JobPlan, PlanEntry
 from policy.formats.plan_fields import (
     ASKED,
     ASKED_SHARE,
@@ -47,7 +47,7 @@ from policy.formats.plan_fields import (
     pins_nodes_alone,
 )
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting import CompanyWait, GuestState, LevelWait, Shape, SpreadState, Waiting
+from policy.plan.waiting import CompanyWait, GuestPart, LevelWait, Shape, SpreadState, Waiting
 from policy.request import counted, splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted
@@ -220,7 +220,7 @@ class Reader:
                 if picky is None
                 else self._fitting(job, choice, only, n, k, cpus, mem, picky, tuple(avoided))[0],
             ),
-            guest=GuestState(
+            guest=GuestPart(
                 parked=None if parked is None else float(parked),
                 only=demand.tier.name == OPPORTUNISTIC or (job.guest and PARKED not in plan),
                 seated=job.guest and PARKED not in plan,
@@ -384,7 +384,7 @@ def nodes_avoided(plan: JobPlan, at: float) -> dict[str, float]:
     return {one.node: one.until for one in plan.read(AVOIDS, ()) if one.until > at}
 
 
-def avoiding(plan: JobPlan, at: float, more: Mapping[str, float]) -> Entry:
+def avoiding(plan: JobPlan, at: float, more: Mapping[str, float]) -> PlanEntry:
     """Returns the entry by which a job avoids some more nodes, each until a time."""
     avoided = {**nodes_avoided(plan, at), **more}
     return AVOIDS(tuple(Avoided(node, until) for node, until in avoided.items()) or None)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from policy.formats.job_plan import NOTHING, JobPlan
-from policy.formats.plan_fields import MEM, SPLITS, K, N
+from policy.formats.plan_fields import SPLITS
 from policy.formats.split_text import Split
 from policy.request.demand import Demand
 from policy.request.locality import binding
@@ -67,11 +67,3 @@ def kept(demand: Demand) -> JobPlan:
     if not demand.splits:
         return NOTHING
     return JobPlan.of(SPLITS(tuple(Split(one.n, one.mem) for one in demand.every_split)))
-
-
-def laid_on(plan: JobPlan, nodes: int) -> JobPlan:
-    """Returns what changes in the plan with the number of nodes; nothing for a job that may not be split."""
-    split = next((one for one in plan.get(SPLITS, ()) if one.nodes == nodes), None)
-    if split is None:
-        return NOTHING
-    return JobPlan.of(N(nodes), K(plan[N] * plan[K] // nodes), MEM(split.mem))

@@ -49,10 +49,11 @@ from policy.formats.plan_fields import (
     K,
     N,
     holds_place,
+    laid_on,
     pins_nodes_alone,
 )
 from policy.formats.slurm_facts import JobFacts, JobText
-from policy.request import counted, splits
+from policy.request import counted
 from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
@@ -155,7 +156,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     if pins_nodes_alone(plan):
         return {"req_nodes": "", "admin_comment": kept.having(*told).into(job.admin_comment)}
     fewest = min((split.nodes for split in plan.read(SPLITS, ())), default=0)
-    kept |= splits.laid_on(plan, fewest)
+    kept |= laid_on(plan, fewest)
     needs = plan.read(SPREAD)
     if needs is not None and later:
         kept = kept.having(OPEN.set)

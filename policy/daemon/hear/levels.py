@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.escape import unescape
 from policy.formats.job_plan import JobPlan, of_text
-from policy.formats.plan_fields import HELD, HELD_TEXT, SHARE, TIER, Held
+from policy.formats.plan_fields import HELD, HELD_TEXT, SHARE, TIER, HeldLevel
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -82,4 +82,4 @@ def held(plan: JobPlan, words: Mapping[str, LevelWord]) -> JobPlan:
         if word.node in levels or len(levels) < MOST_NODES:
             levels[word.node] = word.level
     *_, last = words.values()
-    return plan.having(HELD(tuple(Held(node, level) for node, level in levels.items())), HELD_TEXT(last.text))
+    return plan.having(HELD(tuple(HeldLevel(node, level) for node, level in levels.items())), HELD_TEXT(last.text))

@@ -114,7 +114,7 @@ def moved(move: Move, at: float) -> JobPlan:
     return (
         old.without(fields.ASKED_SHARE)
         | move.adopted
-        | splits.laid_on(old, len(move.berth.nodes))
+        | fields.laid_on(old, len(move.berth.nodes))
         | JobPlan.of(fields.STATE(fields.WAITING if move.start else fields.PLACED))
         | berth_values(move.berth, share=share, packed=share > 0 and not move.start, tier=tier)
         | (seat_values(move.way) if move.way else NOTHING)

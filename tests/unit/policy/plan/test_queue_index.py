@@ -15,7 +15,7 @@ from policy.plan import plan as plan_module
 from policy.plan.plan import Plan
 from policy.plan.queue_index import QueueIndex
 from policy.plan.tracker import Picture
-from policy.plan.waiting import GuestState, LastPlan, Shape, Waiting
+from policy.plan.waiting import GuestPart, LastPlan, Shape, Waiting
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds
@@ -72,7 +72,7 @@ def queue_of(drawn: random.Random) -> list[Waiting]:
         queue.append(
             SimpleNamespace(
                 job=SimpleNamespace(id=number, het=int(drawn.random() < 0.05)),
-                guest=GuestState(only=drawn.random() < 0.05, may_ride_from=FAR if drawn.random() < 0.9 else 5.0),
+                guest=GuestPart(only=drawn.random() < 0.05, may_ride_from=FAR if drawn.random() < 0.9 else 5.0),
                 last=LastPlan(place=places(drawn, 1 + collects), start=drawn.choice([0.0, None, 50.0, 60.0])),
                 plain=drawn.random() < 0.8,
                 shape=(gpus,),

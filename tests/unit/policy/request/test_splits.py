@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policy.cluster.fit import on_fleet
-from policy.formats import split_text
+from policy.formats import plan_fields, split_text
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import SPLITS
@@ -129,8 +129,8 @@ def test_the_segment_keeps_the_splits() -> None:
     assert written.texts == {"splits": "1:4000,2:2000,4:1000"}
     assert written[SPLITS] == (Split(1, 4_000), Split(2, 2_000), Split(4, 1_000))
     plan = JobPlan({"n": "1", "k": "4", "mem": "4000", **written.texts})
-    assert splits.laid_on(plan, 2).texts == {"n": "2", "k": "2", "mem": "2000"}
-    assert not splits.laid_on(JobPlan({"n": "1", "k": "4"}), 2)
+    assert plan_fields.laid_on(plan, 2).texts == {"n": "2", "k": "2", "mem": "2000"}
+    assert not plan_fields.laid_on(JobPlan({"n": "1", "k": "4"}), 2)
 
 
 @pytest.mark.parametrize("value", ["0:5", "x", "1:y", "-1:5"])
