@@ -80,6 +80,8 @@ class Picture:
         self._tenants: dict[int, Tenants] = {}
         self._sharers: dict[int, Sharers] = {}
         self._shelves = Shelves()
+        self.changed: frozenset[int] = frozenset()
+        """Nodes that the last reading has changed."""
         self.closed: dict[int, int] = {}
         """Mask of GPUs that take no new guest, by node."""
         self.spare_sms: dict[Mate, int] = {}
@@ -93,7 +95,7 @@ class Picture:
         self._learned = -LEARN_EVERY
 
     def update(self, reading: "Reading") -> frozenset[int]:
-        """Takes a reading over; returns the nodes that have changed."""
+        """Takes a reading over; returns the nodes that have changed, which `changed` keeps until the next one."""
         self.at = reading.at
         self._version += 1
         self._memory_counts = reading.memory_counts
@@ -118,7 +120,8 @@ class Picture:
                 self._learn_shapes(reading.jobs)
             else:
                 self._isolation.group(self.at, self._learn_shapes, reading.jobs)
-        return frozenset(changed)
+        self.changed = frozenset(changed)
+        return self.changed
 
     def _learn_shapes(self, jobs: "Iterable[JobFacts]") -> None:
         self._shapes = learned(jobs)

@@ -218,7 +218,7 @@ def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes 
 
 def sees_all(planner: Planner, there: list[ModelJob]) -> None:
     """A pass that met no trouble has read every job that waited, and every one that held GPUs, when it began."""
-    reading = planner._reading
+    reading = planner._looks.reading
     if reading is None:
         return
     waiting = {job.id for job in reading.jobs if job.state in {"PENDING", "ARRAY"}}
@@ -230,7 +230,7 @@ def sees_all(planner: Planner, there: list[ModelJob]) -> None:
 
 def closed_right(cluster: ModelCluster, planner: Planner) -> None:
     """A pass that met no trouble has opened each partition in which a pinned job can start behind another."""
-    if planner._acts and (problem := closers.after_pass(cluster, planner)):
+    if planner._looks.acts and (problem := closers.after_pass(cluster, planner)):
         raise ViolationError(problem)
 
 
@@ -248,17 +248,17 @@ def picture_agrees(planner: Planner) -> None:
 def opened_for_freed(world: DeterministicWorld) -> None:
     """Without faults a notice opens each partition in which a pinned job can start behind another, before it ends."""
     planner = world.processes.planner
-    if planner is not None and planner._acts and (problem := closers.starts_fewer(world.cluster, planner)):
+    if planner is not None and planner._looks.acts and (problem := closers.starts_fewer(world.cluster, planner)):
         raise ViolationError(problem)
 
 
 def freed_right(world: DeterministicWorld) -> None:
     """A notice frees the GPUs of its job, and nobody else's."""
     planner = world.processes.planner
-    if planner is None or planner._picture is None or planner._reading is None:
+    if planner is None or planner._picture is None or planner._looks.reading is None:
         return
     picture = planner._picture
-    shown = {job.id: job for job in planner._reading.jobs if job.state == "RUNNING"}
+    shown = {job.id: job for job in planner._looks.reading.jobs if job.state == "RUNNING"}
     for name, node in world.cluster.nodes.items():
         place = picture.fleet.index.get(name)
         if place is None:

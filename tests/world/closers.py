@@ -76,7 +76,7 @@ def starts_fewer(cluster: ModelCluster, planner: Planner) -> str:
     closing = [job for job in cluster.jobs.values() if closes(job)]
     if not closing:
         return ""
-    soon = {job_id for job_id, _ in planner._to_write}
+    soon = {job_id for job_id, _ in planner._updates.waiting}
     now = _starts(cluster, soon)
     left = _starts(cluster, {job.id for job in closing}) - now
     return (

@@ -83,15 +83,21 @@ _MOMENT = re.compile(r"\b1[67]\d{8}(?:\.\d+)?\b")
 def _of_planner(planner: Planner | None) -> tuple[object, ...]:
     if planner is None:
         return ()
-    reading, evictions = planner._reading, planner._evictions
+    reading, evictions = planner._looks.reading, planner._evictions
     read = (
         [(job.id, job.state, job.nodes, job.gpus, job.required, job.plan) for job in reading.jobs] if reading else None
     )
     nodes = reading.nodes if reading else None
     return (
-        *(read, nodes, sorted(map(str, planner._to_write)), sorted(planner._moved), planner._stale),
-        *(sorted(evictions._going), sorted(evictions._failed), sorted(planner._guards._closed)),
-        *(sorted(planner._moving._going), sorted(planner._degraded._met), planner._problem),
+        *(
+            read,
+            nodes,
+            sorted(map(str, planner._updates.waiting)),
+            sorted(planner._updates.moved),
+            planner._answerer.stale,
+        ),
+        *(sorted(evictions._going), sorted(evictions._failed), sorted(planner._heard.guards._closed)),
+        *(sorted(planner._moving._going), sorted(planner._heard.degraded._met), planner._looks.problem),
     )
 
 

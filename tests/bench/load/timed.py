@@ -52,10 +52,10 @@ def planner(arguments: list[str]) -> int:
 
         def timed_pass(self: Planner, **how: Any) -> None:
             began, used = time.monotonic(), time.thread_time()
-            left = len(self._to_write)
+            left = len(self._updates.waiting)
             one_pass(self, **how)
             took, used = time.monotonic() - began, time.thread_time() - used - looked_processor[0]
-            jobs = len(self._reading.jobs) if self._reading else 0
+            jobs = len(self._looks.reading.jobs) if self._looks.reading else 0
             out.write(f"{began} {looked[0]} {looked_processor[0]} {took} {used} {jobs} {left}\n")
             out.flush()
 

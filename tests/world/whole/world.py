@@ -155,7 +155,7 @@ class WholeWorld(DeterministicWorld):
         if name == "pass":
             self.laws.passed(waiting)
             self.laws.free_is_free(tenants)
-        elif name == "write" and not planner._to_write:
+        elif name == "write" and not planner._updates.waiting:
             self.laws.written()
 
     def _each_moment(self) -> None:

@@ -34,7 +34,7 @@ from .test_planner_writes import Slurm, planner_of, write_all
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 GOOD = {5, 6}
-WIRING = {"planner.py", "handover.py", "log.py", "isolation.py"}
+WIRING = {"planner.py", "listeners.py", "looks.py", "updates.py", "handover.py", "log.py", "isolation.py"}
 """Files whose functions call the parts, talk to the other process, or are what a fault is told by."""
 NOT_ABOUT_JOBS = {"starting", "reread", "reread_all", "_reread", "__getstate__"}
 """The picture is pickled as a whole: a planner that cannot do that ends, and the answerer starts another."""
@@ -90,7 +90,7 @@ def day(planner: Planner, slurm: Willing) -> list[bytes]:
     def notice(job: int, name: str, word: Any = None, **more: Any) -> Notice:
         return Notice(job, name, answers.append, word=word, **more)
 
-    planner._sender = Nobody()  # type: ignore[assignment]
+    planner._answerer._sender = planner._looks._sender = Nobody()  # type: ignore[assignment]
     planner.one_pass(ended=False)
     write_all(planner)
     words: list[Word] = [

@@ -270,7 +270,7 @@ class Channel:
 def test_the_epilogs_word_reaches_the_job(tmp_path: Path) -> None:
     slurm = Slurm()
     planner = Planner(slurm, Config(topology_dir=tmp_path, pinned_file=tmp_path / "pinned"), Channel())  # type: ignore[arg-type]
-    planner._degraded._ask = slurm.outcome
+    planner._heard.degraded._ask = slurm.outcome
     answers: list[bytes] = []
 
     planner.one_pass(ended=False)

@@ -1,0 +1,133 @@
+"""The listeners: what nodes say of jobs and guests, and what follows from it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from policy.daemon.hear.accounts import Accounts
+from policy.daemon.hear.disagreements import Disagreements
+from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
+from policy.daemon.hear.hosts import Hosts
+from policy.daemon.hear.levels import HeardLevels, LevelWord
+from policy.daemon.hear.losses import LossWord
+from policy.daemon.hear.notices import Notice
+from policy.daemon.hear.step_times import StepWord
+from policy.daemon.known.company import ProfileKeeper
+from policy.daemon.known.living_scores import LivingScores
+from policy.daemon.passes.looks import Looks
+from policy.daemon.passes.updates import Updates
+from policy.daemon.write.culprits import Culprits
+from policy.daemon.write.degraded import Degraded
+from policy.daemon.write.evictions import Evictions
+from policy.daemon.write.failures import Failures
+from policy.formats.slurm_facts import Reading
+from policy.site import log
+from policy.site.config import Config
+from policy.slurm.interface import Gateway
+
+T = TypeVar("T")
+
+
+class Apart(Protocol):
+    """Runs a step; what it throws costs that step alone, which then gives None."""
+
+    def __call__(self, step: Callable[..., T], *arguments: object) -> T | None:
+        """Runs the step."""
+        ...
+
+
+class Listeners:
+    """The parts of berthd that hear nodes."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: Config,
+        looks: Looks,
+        updates: Updates,
+        evictions: Evictions,
+        company: ProfileKeeper,
+    ) -> None:
+        self._looks, self._updates, self._evictions = looks, updates, evictions
+        accounts = Accounts()
+        self.guards = Guards()
+        self.culprits = Culprits(gateway)
+        self.company = company
+        self.degraded = Degraded(gateway)
+        self.disagreements = Disagreements(config.skip_partitions)
+        self.levels = HeardLevels(gateway)
+        self.failures = Failures(gateway, accounts=accounts, others=config.other_retries)
+        self.hosts = Hosts(gateway, config.steps, accounts)
+        self.living = LivingScores(config.steps, config.scores)
+
+    def hear(self, found: Sequence[Notice], apart: Apart) -> None:
+        """Does what nodes ask for, and remembers what they tell; the yes means that they need not say it again."""
+        for notice in found:
+            if not apart(self._hear_one, notice):
+                notice.answer(done=False)
+
+    def note_degraded(self, found: Sequence[Notice], apart: Apart) -> None:
+        """Remembers the jobs that ended because their nodes could not set up their shares."""
+        for notice in found:
+            if notice.degraded and self._looks.acts:
+                apart(self.degraded.note, notice.job, notice.node, time.time())
+                apart(self.failures.leave, notice.job, time.time())
+
+    def look(self, reading: Reading, apart: Apart) -> int:
+        """Does what a new reading of Slurm asks for; returns how many updates that took."""
+        updates = apart(self.degraded.send_elsewhere, reading.at) or 0
+        held = apart(self.disagreements.look, reading) or ()
+        updates += apart(self.degraded.tell_held, held) or 0
+        apart(self.failures.watch, reading)
+        return updates
+
+    def _hear_one(self, notice: Notice) -> bool:
+        looks = self._looks
+        match notice.word:
+            case GuardWord() as word:
+                self._hear_guard(word, notice)
+            case StepWord() | LossWord() as word:
+                notice.answer(done=looks.in_charge)
+                if looks.in_charge:
+                    self.hosts.hear(word, self.company.classes.of, time.time())
+            case LevelWord() as word:
+                notice.answer(done=looks.in_charge)
+                if looks.acts:
+                    self.levels.hear(word)
+            case NodeWord() as word:
+                if word.degraded and looks.acts:
+                    self.degraded.note_again(word.job, word.node, word.start, time.time())
+                notice.answer(done=self.failures.hear(word, time.time()) if looks.acts else looks.in_charge)
+        return True
+
+    def _hear_guard(self, word: GuardWord, notice: Notice) -> None:
+        """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
+        self.guards.hear(word, time.time())
+        if word.word == "fault" and word.job:
+            self.culprits.blame(word.job, time.time())
+        if word.sends_away:
+            log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}", 648)
+        notice.answer(done=self._looks.in_charge and self._send_away(word))
+        if harm := self.company.hear(word, time.time()):
+            self._move_on(word.job, harm)
+
+    def _send_away(self, word: GuardWord) -> bool:
+        """Puts a guest back as its guard asks; returns whether the guard may leave that to berthd."""
+        if not word.sends_away:
+            return True
+        job = self._looks.jobs().get(word.job)
+        if not self._looks.acts or job is None or not job.guest:
+            return False
+        at = time.time()
+        avoid = {word.node: at + AVOID_FOR[word.word]}
+        self._updates.count(self._evictions.obey(job, word.reason, at, avoid, word.patience))
+        self._updates.guest_leaves(job)
+        return word.patience is not None or self._evictions.has_asked(word.job)
+
+    def _move_on(self, job_id: int, reason: str) -> None:
+        """Puts a guest back that harms its host, so that it gets another seat."""
+        job = self._looks.jobs().get(job_id)
+        if self._looks.acts and job is not None and job.rides:
+            self._updates.count(self._evictions.begin(job, reason, time.time()))
+            self._updates.guest_leaves(job)

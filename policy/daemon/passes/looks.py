@@ -1,0 +1,126 @@
+"""Looks at Slurm: the last reading, what it allows, and how long looks take."""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from policy.cluster.untyped import NodePins, numbered
+from policy.daemon.passes.handover import Sender, Snapshot
+from policy.formats.errors import FormatError, SlurmError, UnreadableError
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.site import log
+from policy.site.config import Config
+from policy.slurm.interface import Gateway
+from policy.slurm.waits import WAITS
+
+LAST = 60
+"""Looks and passes of which `berth status` tells how long they took: about a minute of them."""
+
+
+class Looks:
+    """Reads Slurm, and keeps the last reading."""
+
+    def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:
+        self._gateway, self._sender = gateway, sender
+        self._observes = config.observe
+        self._watches = config.observe or config.plain
+        self._node_pins = NodePins() if config.plain else None
+        self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
+        self._looked_at = 0.0
+        self._blind = False
+        """True if Slurm answers and its answer cannot be read: no process keeps the pins then."""
+        self.problem = ""
+        """The reason why Slurm cannot be read now."""
+        self.unreadable = frozenset[int]()
+        """Jobs whose records cannot be read."""
+        self.reading: Reading | None = None
+        self.took: deque[float] = deque(maxlen=LAST)
+        WAITS.tell(self.sign)
+
+    @property
+    def in_charge(self) -> bool:
+        """Tells whether the slurmctld of this host is the one that decides."""
+        return self.reading is not None and self.reading.in_control
+
+    @property
+    def acts(self) -> bool:
+        """Tells whether jobs are Berth's to change: not on a standby, in a federation, or while only watching."""
+        reading = self.reading
+        return reading is not None and reading.in_control and not reading.federated and not self._observes
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """Tells whether pins name GPUs: not on the plain layout."""
+        return self.acts and self._node_pins is None
+
+    @property
+    def names_nodes_alone(self) -> bool:
+        """Tells whether pins name nodes alone, and change nothing else of a job."""
+        return self._node_pins is not None
+
+    @property
+    def takes(self) -> float:
+        """Returns the seconds that a look takes, of late."""
+        return statistics.median(self.took) if self.took else 0.0
+
+    def may_look_again(self, rest: float) -> bool:
+        """Tells whether Slurm has had its rest, so many times as long as a look takes."""
+        return time.monotonic() >= self._looked_at + rest * self.takes
+
+    def jobs(self) -> Mapping[int, JobFacts]:
+        """Returns the jobs of the last reading by number."""
+        if self.reading is None:
+            return {}
+        if self._by_number is None or self._by_number[0] is not self.reading:
+            self._by_number = self.reading, {job.id: job for job in self.reading.jobs}
+        return self._by_number[1]
+
+    def look(self, *, ended: bool) -> Reading | None:
+        """Reads Slurm; if that fails, the last reading stays in use, and None is returned."""
+        began = time.monotonic()
+        try:
+            reading = self._gateway.read(ended=ended)
+            # One job's record costs that job; if all have another form, it is Slurm's answer that cannot be read.
+            if len(reading.unreadable) > 1 and not reading.jobs:
+                raise UnreadableError(f"no job's record can be read: {next(iter(reading.unreadable.values()))}")
+        except SlurmError as fault:
+            self._fail(str(fault), blind=isinstance(fault, UnreadableError))
+            return None
+        except (FormatError, LookupError, ValueError) as fault:
+            self._fail(f"Slurm's answer cannot be read: {fault!r}", blind=True)
+            return None
+        if self.problem:
+            log.info("Slurm can be read again", 649)
+        self.problem, self._blind = "", False
+        self._tell_unreadable(reading)
+        # A site that only watches can also do so where Slurm alone chooses the GPUs of a node.
+        reading = numbered(reading) if self._watches else reading
+        self.reading = self._node_pins.shown(reading) if self._node_pins is not None else reading
+        self._looked_at = time.monotonic()
+        self.took.append(self._looked_at - began)
+        self.sign()
+        return self.reading
+
+    def _fail(self, problem: str, *, blind: bool) -> None:
+        if problem != self.problem:
+            log.error(f"{problem}; the last picture of Slurm stays in use", 650)
+        self.problem, self._blind = problem, blind
+        self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
+
+    def _tell_unreadable(self, reading: Reading) -> None:
+        """Logs each job that cannot be read, once while that lasts: it is left to Slurm."""
+        for job_id in reading.unreadable.keys() - self.unreadable:
+            log.error(
+                f"JobId={job_id} is left to Slurm, Berth cannot read its record: {reading.unreadable[job_id]}", 664
+            )
+        self.unreadable = frozenset(reading.unreadable)
+
+    def sign(self) -> None:
+        """Tells the answerer that this process works, unless Slurm answers and its answers cannot be read."""
+        if not self._blind:
+            self._sender.sign()
+
+    def close(self) -> None:
+        """Ends the signs of life while Slurm is waited for."""
+        WAITS.tell(None)
