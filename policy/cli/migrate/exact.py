@@ -28,25 +28,19 @@ def exact_words(names: Sequence[str], folder: Path, *, cores: bool) -> dict[str,
             machines.append(files.load(folder / f"{name}.json"))
         except TopologyFileError as problem:
             refused[name] = f"{problem}; run berth topo discover there"
-    lines = render(machines, layouts_of(None, machines) if cores else None)
+    lines = render(machines, layouts_of(None, machines) if cores else None, comments=False)
     refused |= lines.refused
     if refused:
         node, why = next(iter(refused.items()))
         more = f" (and {some(list(refused)[1:])})" if len(refused) > 1 else ""
         raise BerthError(f"{node}{more} cannot be laid out: {why}; or name the nodes that can")
     gres: dict[str, list[str]] = {name: [] for name in names}
-    waiting: list[str] = []
     for line in lines.gres_conf:
-        whose = entries(line)[0].get("NodeName")
-        waiting.append(line)
-        for name in expand(whose) if whose else ():
-            gres[name] += waiting
-        if whose:
-            waiting = []
+        for name in expand(entries(line)[0].get("NodeName") or ""):
+            gres[name].append(line)
     found = {}
     for line in lines.slurm_conf:
         entry = entries(line)[0]
-        for name in expand(entry.get("NodeName") or "") if entry.key == "nodename" else ():
-            words = entry.get("Gres") or "", entry.get("Feature") or ""
-            found[name] = ExactNode(*words, tuple(gres[name]))
+        for name in expand(entry.get("NodeName") or ""):
+            found[name] = ExactNode(entry.get("Gres") or "", entry.get("Feature") or "", tuple(gres[name]))
     return found

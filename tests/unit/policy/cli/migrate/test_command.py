@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
+from topology import files
+from topology.machines import machine
 
 CONF = "ClusterName=c\nNodeName=n1 Gres=gpu:2\n"
 
@@ -50,16 +52,14 @@ def test_a_site_goes_up_and_back(site: Path, capsys: pytest.CaptureFixture[str])
     assert "nothing is left to undo" in capsys.readouterr().err
 
 
-def test_undo_shows_what_others_changed_and_restores_nothing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_names_what_others_changed_and_restores_nothing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(site, "apply", "--yes")
     (site / "slurm.conf").write_text((site / "slurm.conf").read_text() + "MaxJobCount=7\n")
     capsys.readouterr()
 
     assert run(site, "undo", "--yes") == 1
 
-    told = capsys.readouterr()
-    assert "+MaxJobCount=7" in told.out
-    assert "slurm.conf was changed since" in told.err
+    assert "slurm.conf was changed since" in capsys.readouterr().err
     assert (site / "berth.conf").exists()
 
 
@@ -93,3 +93,40 @@ def test_resume_waits_for_a_slurmd_that_has_just_started(
 
     assert (tmp_path / "asked").read_text() == "NodeName=n1\n" * 2
     assert capsys.readouterr().out == "scontrol update NodeName=n1 State=RESUME\n"
+
+
+RESERVED = """#!/bin/sh
+cat "${0%/*}/reserved"
+"""
+
+
+@pytest.mark.parametrize(
+    ("tres", "nodes", "told"),
+    [
+        ("gres/gpu=4", "n1", True),
+        ("gres/gpu=2,gres/gpu:g0=1,gres/gpu:g1=1", "n1", False),
+        ("gres/gpu=4", "n3", False),
+    ],
+)
+def test_a_plan_tells_of_a_reservation_that_counts_gpus(
+    site: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tres: str,
+    nodes: str,
+    *,
+    told: bool,
+) -> None:
+    files.dump(machine("l40s", "n1"), site / "n1.json")
+    (site / "scontrol").write_text(RESERVED)
+    (site / "scontrol").chmod(0o755)
+    (site / "reserved").write_text(
+        f"ReservationName=r StartTime=0 EndTime=9 Duration=9 Nodes={nodes} NodeCnt=1 CoreCnt=4 Features=(null)"
+        f" PartitionName=(null) Flags= TRES=cpu=4,{tres} Users=ada Groups=(null) Accounts=(null) Licenses=(null)"
+        " State=ACTIVE BurstBuffer=(null) MaxStartDelay=(null)\n"
+    )
+    monkeypatch.setenv("PATH", f"{site}:/bin:/usr/bin")
+
+    assert run(site, "plan", "exact", "n1", "--no-cores", "--topology-dir", str(site)) == 0
+
+    assert ("reservation r counts GPUs of n1: " in capsys.readouterr().out) == told
