@@ -16,13 +16,14 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from policy.formats.errors import BerthError
+from topology import atomic
+from topology.errors import TopologyFileError
 
 __all__ = ["Change", "ChangeStore", "FileChange", "content_of", "difference", "put"]
 
@@ -109,7 +110,7 @@ class ChangeStore:
             for index, file in enumerate(change.files):
                 content = getattr(file, part)
                 if content is not None:
-                    _write(place / part / str(index), content)
+                    atomic.replace(place / part / str(index), content)
         self._record(numbered, undone=False)
         for file in change.files:
             put(file.path, file.after)
@@ -144,7 +145,7 @@ class ChangeStore:
             {"path": str(file.path), "before": _hash(file.before), "after": _hash(file.after)} for file in change.files
         ]
         record = {"version": VERSION, **asdict(change), "undone": undone, "files": files}
-        _write(self._place(change) / "record.json", json.dumps(record, indent=1).encode() + b"\n")
+        atomic.replace(self._place(change) / "record.json", json.dumps(record, indent=1).encode() + b"\n")
 
 
 def _read(place: Path, record: Mapping[str, Any]) -> Change:
@@ -173,37 +174,20 @@ def content_of(path: Path) -> bytes | None:
 
 
 def put(path: Path, content: bytes | None) -> None:
-    """Gives a file its content, or removes it; a link stays a link."""
+    """Gives a file its content, with the owner and the rights that it had, or removes it; a link stays a link."""
     target = path.resolve()
     if content_of(target) == content:
         return
     try:
         if content is None:
             target.unlink()
+        elif target.exists():
+            old = target.stat()
+            atomic.replace(target, content, old.st_mode & 0o7777, (old.st_uid, old.st_gid))
         else:
-            _write(target, content)
-    except OSError as problem:
-        raise BerthError(
-            f"{path}: {problem.strerror}; run as a user who may write it, then apply or undo again"
-        ) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replaces a file at once, with the owner and the rights that it had; a reader sees the old text or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            old = path.stat() if path.exists() else None
-            os.fchmod(file.fileno(), old.st_mode & 0o7777 if old else 0o644)
-            if old and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), old.st_uid, old.st_gid)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+            atomic.replace(target, content)
+    except (OSError, TopologyFileError) as problem:
+        raise BerthError(f"{path}: {problem}; run as a user who may write it, then apply or undo again") from None
 
 
 def difference(file: FileChange) -> str:
