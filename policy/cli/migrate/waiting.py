@@ -26,19 +26,10 @@ _COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The change of one waiting job."""
+    """The change of one waiting job, and the commands that write it, in order."""
 
     job: str
-    words: tuple[str, ...]
-    """As `scontrol update` takes them; empty where nothing changes in its request."""
-    release: bool = False
-    """True if slurmctld holds it for a licence that is gone."""
-
-    @property
-    def commands(self) -> tuple[tuple[str, ...], ...]:
-        """The commands that write it, in order."""
-        update = ("scontrol", "update", f"JobId={self.job}", *self.words)
-        return (*([update] if self.words else []), *([("scontrol", "release", self.job)] if self.release else []))
+    commands: tuple[tuple[str, ...], ...]
 
 
 def rewrites(shown: str, nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
@@ -56,8 +47,12 @@ def rewrites(shown: str, nodes: Mapping[str, ListedNode], licenses: str) -> Iter
         words += [f"Licenses={rest}"] if rest is not None else []
         reason = _HELD.fullmatch(values.get("Reason", ""))
         gone = reason is not None and any(name not in counted for name in ours(reason[1]))
-        if words or gone:
-            yield Rewrite(_number(values), tuple(words), release=gone)
+        number = _number(values)
+        commands = [("scontrol", "update", f"JobId={number}", *words)] if words else []
+        # A job that slurmctld holds for a licence that is gone goes on.
+        commands += [("scontrol", "release", number)] if gone else []
+        if commands:
+            yield Rewrite(number, tuple(commands))
 
 
 def _request(values: Mapping[str, str], exact: set[str], features: set[str], types: set[str]) -> Iterator[str]:
