@@ -15,7 +15,7 @@ __all__ = ["ConfLine", "KeyValue", "add_words", "entries", "set_value", "value_o
 
 _JOINT = "\0"
 """Stands for each character between two lines that Slurm joins."""
-_PAIR = re.compile(r'([A-Za-z][\w.\0]*)[ \t\0]*[-*+/]?=[ \t\0]*("[^"]*"|[^\s"\0]\S*)')
+_PAIR = re.compile(r'([A-Za-z][\w.\0]*)[ \t\0]*[-*+/]?\0*=[ \t\0]*("[^"]*"|[^\s"\0]\S*)')
 _COMMENT = re.compile(r"(?<!\\)#")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 """Only these end a line for Slurm; str.splitlines knows more."""
