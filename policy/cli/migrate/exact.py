@@ -8,11 +8,9 @@ from pathlib import Path
 from policy.cli.migrate.conf_text import entries
 from policy.cli.migrate.node_lines import ExactNode
 from policy.cli.output import some
-from policy.cli.topo.export import layouts_of
+from policy.cli.topo.export import layouts_of, machines_of
 from policy.formats.errors import BerthError
 from policy.formats.hostlist import expand
-from topology import files
-from topology.errors import TopologyFileError
 
 __all__ = ["exact_words"]
 
@@ -21,13 +19,8 @@ def exact_words(names: Sequence[str], folder: Path, *, cores: bool) -> dict[str,
     """Returns the words of each node; raises BerthError if those of one cannot be made."""
     from topology.writers.slurm import render  # noqa: PLC0415  only a plan needs it
 
-    machines = []
     refused: dict[str, str] = {}
-    for name in names:
-        try:
-            machines.append(files.load(folder / f"{name}.json"))
-        except TopologyFileError as problem:
-            refused[name] = f"{problem}; run berth topo discover there"
+    machines = list(machines_of(names, folder, refused))
     lines = render(machines, layouts_of(None, machines) if cores else None, comments=False)
     refused |= lines.refused
     if refused:
