@@ -12,8 +12,13 @@ from topology.errors import TopologyFileError
 __all__ = ["replace"]
 
 
-def replace(path: str | os.PathLike[str], content: bytes, mode: int = 0o644) -> None:
-    """Replaces the file's content, by default readable by all; raises TopologyFileError with the reason."""
+def replace(
+    path: str | os.PathLike[str], content: bytes, mode: int = 0o644, owner: tuple[int, int] | None = None
+) -> None:
+    """Replaces the file's content, by default readable by all; raises TopologyFileError with the reason.
+
+    `owner` are the numbers of a user and a group; None stands for those of this process.
+    """
     path = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -23,6 +28,8 @@ def replace(path: str | os.PathLike[str], content: bytes, mode: int = 0o644) -> 
                 file.flush()
                 os.fsync(file.fileno())
                 os.fchmod(file.fileno(), mode)
+                if owner is not None and owner != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), *owner)
             Path(temporary).replace(path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):

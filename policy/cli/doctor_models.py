@@ -3,14 +3,10 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from policy.cli.model_limits import BY_MODEL, limits
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import NodeFacts
 from policy.request.counted import PREFIX, ours
-
-_BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s]+)", re.IGNORECASE)
-
-_QOS = "Name,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPA,MaxTRESPerNode,MaxTRESPU,MinTRES"
-_ASSOCIATION = "Account,User,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPerNode"
 
 Printed = Callable[..., bytes]
 """Runs one of Slurm's commands, given word by word, and returns its output."""
@@ -37,18 +33,14 @@ def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Pri
 def _dead(config: Mapping[str, str], printed: Printed) -> Iterator[tuple[str, str]]:
     """Yields the place and the model of each limit or weight that has no effect."""
     for key in ("AccountingStorageTRES", "PriorityWeightTRES"):
-        yield from ((key, model) for model in _BY_MODEL.findall(config.get(key, "")))
+        yield from ((key, model) for model in BY_MODEL.findall(config.get(key, "")))
     for line in _lines(printed, "scontrol", "show", "partition", "-o", "-a"):
         name = re.search(r"PartitionName=(\S+)", line)
-        yield from ((f"partition {name[1] if name else '?'}", model) for model in _BY_MODEL.findall(line))
+        yield from ((f"partition {name[1] if name else '?'}", model) for model in BY_MODEL.findall(line))
     if "slurmdbd" not in config.get("AccountingStorageType", ""):
         return
-    for line in _lines(printed, "sacctmgr", "-nP", "show", "qos", f"format={_QOS}"):
-        yield from ((f"QOS {line.partition('|')[0]}", model) for model in _BY_MODEL.findall(line))
-    for line in _lines(printed, "sacctmgr", "-nP", "show", "assoc", f"format={_ASSOCIATION}"):
-        account, user, *_ = [*line.split("|"), ""]
-        who = f"user {user} of account {account}" if user else f"account {account}"
-        yield from ((who, model) for model in _BY_MODEL.findall(line))
+    for limit in limits(lambda *words: "\n".join(_lines(printed, *words)), config.get("ClusterName", "")):
+        yield limit.whose, limit.model
 
 
 def _licences(config: Mapping[str, str], nodes: Sequence[NodeFacts]) -> Iterator[str]:
@@ -64,7 +56,8 @@ def _licences(config: Mapping[str, str], nodes: Sequence[NodeFacts]) -> Iterator
 
 
 def _lines(printed: Printed, *command: str) -> list[str]:
+    """Returns the lines that a command prints; none if Slurm cannot be asked."""
     try:
         return printed(*command).decode("utf-8", "replace").splitlines()
-    except SlurmError as problem:
-        return [f"{command[0]} could not be asked: {problem}"]
+    except SlurmError:
+        return []

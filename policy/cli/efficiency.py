@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from policy.cli.listing import moment, span
@@ -14,7 +14,7 @@ from policy.formats.errors import BerthError, SlurmError, UsageError
 if TYPE_CHECKING:
     from policy.report.rows import JobRun
     from policy.site.config import Config
-    from topology.calibrate.steps import JobReport
+    from topology.calibrate.steps import JobReport, Report
 
 _NAME = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?", re.ASCII)
 _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING"})
@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     told = efficiency(
         found,
         neighbours=neighbours_of(found, others),
-        steps=_steps(config, found.id),
-        scores=_scores(config, found),
+        steps=report_of(step_reports(config), found.id),
+        scores=scores_of(config, found.said.get("f.app-class") or "compute"),
         links=_links(config, found),
     )
     if options.json:
@@ -105,29 +105,31 @@ def _beside(run: JobRun) -> list[JobRun]:
     return list(read(run_command(*words).decode("utf-8", "replace").splitlines()))
 
 
-def _steps(config: Config, job: str) -> JobReport | None:
-    """Returns the step times of a job; None where there is no record, or this user may not read it."""
-    from policy.site.step_records import records_of  # noqa: PLC0415
-    from topology.calibrate.steps import JobReport, load  # noqa: PLC0415
+def step_reports(config: Config) -> Sequence[Report]:
+    """Returns the record of step times; empty where there is none, or this user may not read it."""
+    from policy.site.step_records import reports_of  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
 
-    if config.steps is None:
-        return None
     try:
-        reports = [one for path in records_of(config.steps) for one in load(path)]
+        return reports_of(config.steps) if config.steps else ()
     except (TopologyError, OSError):
-        return None
+        return ()
+
+
+def report_of(reports: Sequence[Report], job: str) -> JobReport | None:
+    """Returns the last report of a job."""
+    from topology.calibrate.steps import JobReport  # noqa: PLC0415
+
     return next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
 
 
-def _scores(config: Config, run: JobRun) -> dict[tuple[str, int], float] | None:
-    """Returns the scores for the job's class; None where there is no table, or this user may not read it."""
+def scores_of(config: Config, app_class: str) -> dict[tuple[str, int], float] | None:
+    """Returns the scores for a class; None where there is no table, or this user may not read it."""
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.scores import load  # noqa: PLC0415
 
     if config.scores is None:
         return None
-    app_class = run.said.get("f.app-class") or "compute"
     try:
         table = load(config.scores)
     except TopologyError:

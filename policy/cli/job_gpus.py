@@ -39,14 +39,14 @@ def run(options: argparse.Namespace) -> int:
         elif share is not None and share.minors:
             words = tuple(map(str, share.minors))
         else:
-            words = tuple(map(str, _asked(job, options.node, config.load(config.find(os.environ)).scontrol)))
+            words = tuple(map(str, asked_gpus(job, options.node, config.load(config.find(os.environ)).scontrol)))
     except NodeError as problem:
         raise BerthError(str(problem)) from None
     sys.stdout.write(",".join(words) + "\n")
     return 0
 
 
-def _asked(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
+def asked_gpus(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
     """Returns what Slurm says; for another node the positions, because its device files are not ours to see."""
     from prolog_epilog import chain  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.job.slurm import Scontrol  # noqa: PLC0415

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from policy.cli.job_gpus import asked_gpus
 from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _run(args: argparse.Namespace) -> int:
-    from policy.history.step_sources import read  # noqa: PLC0415 - needs numpy
-    from policy.history.told_scores import learned  # noqa: PLC0415 - the same
+    from policy.cli.why_slow import times_of_files  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.history.told_scores import learned  # noqa: PLC0415 - needs numpy
     from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.step_records import append  # noqa: PLC0415 - the same
     from topology.files import load_directory  # noqa: PLC0415 - the same
@@ -45,11 +46,7 @@ def _run(args: argparse.Namespace) -> int:
     if record is None:
         raise UsageError("name the record by --steps, or let [berthd] steps in berth.conf name it")
     machines = load_directory(config.topology_dir, lambda _: None) if config.topology_dir.is_dir() else {}
-    try:
-        with Path(args.source).open(encoding="utf-8", errors="replace") as text:
-            times = read(text, args.source)
-    except OSError as problem:
-        raise UsageError(f"{args.source} cannot be read: {problem.strerror}") from problem
+    times = times_of_files([args.source])
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     report = learned(
         times, args.job, args.app_class, now, lambda node: _gpus_on(machines.get(node), node, int(args.job))
@@ -73,10 +70,8 @@ def _held(job: int, node: str) -> Sequence[int]:
     """Returns the positions of a job's GPUs on a node, as Slurm tells them."""
     from prolog_epilog import config  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.errors import NodeError  # noqa: PLC0415 - the same
-    from prolog_epilog.job.slurm import Scontrol  # noqa: PLC0415 - the same
 
     try:
-        scontrol = config.load(config.find(os.environ)).scontrol
-        return Scontrol(scontrol, os.environ.get("SLURM_CONF", "")).gpus(job, node)
+        return asked_gpus(job, node, config.load(config.find(os.environ)).scontrol)
     except NodeError as problem:
         raise BerthError(str(problem)) from None

@@ -37,12 +37,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
     """Returns these scores, updated by a record of step times, and prints which GPUs have changed."""
-    from policy.site.step_records import records_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.step_records import reports_of  # noqa: PLC0415 - keeps `berth --help` fast
     from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
-    from topology.calibrate.steps import load  # noqa: PLC0415 - the same
 
-    reports = [report for one in records_of(record) or (record,) for report in load(one)]
-    living = refresh(scores, reports, time.time())
+    living = refresh(scores, reports_of(record), time.time())
     what = {"changed": "no longer as it was calibrated, measure it again", "host": "kept waiting by its host"}
     for one in living:
         if one.told:

@@ -24,13 +24,14 @@ _RANKS_SHOWN = 5
 
 def run_slow(options: argparse.Namespace) -> int:
     """Prints what made a job slow."""
-    from policy.cli.efficiency import last_run  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.cli.efficiency import last_run, step_reports  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.history.stragglers import analyse  # noqa: PLC0415 - needs numpy
 
     # A finished task of an array has a number of its own, which the accounting knows.
     job = options.job if options.job.isdigit() else last_run(options.job).id
-    config, reports = _site()
-    times = _of_files(options.source) if options.source else _of_guard(config, reports, job)
+    config = _config()
+    reports = step_reports(config) if config else ()
+    times = times_of_files(options.source) if options.source else _of_guard(config, reports, job)
     known = _known(config, reports, job)
     found = analyse(times, known)
     if options.json:
@@ -134,24 +135,15 @@ def known_of(reports: Iterable[Report], but: str) -> Known:
     return {where: median(ratios) for where, ratios in seen.items()}
 
 
-def _site() -> tuple[Config | None, tuple[Report, ...]]:
-    """Returns berth.conf and the record; a user may have neither, and files to read all the same."""
+def _config() -> Config | None:
+    """Returns berth.conf; a user may have none to read, and files of the job all the same."""
     from policy.formats.errors import ConfigError  # noqa: PLC0415
     from policy.site.config import config_path, load  # noqa: PLC0415
-    from policy.site.step_records import records_of  # noqa: PLC0415
-    from topology.calibrate.steps import load as load_steps  # noqa: PLC0415
-    from topology.errors import TopologyError  # noqa: PLC0415
 
     try:
-        config = load(config_path())
+        return load(config_path())
     except ConfigError:
-        return None, ()
-    if config.steps is None:
-        return config, ()
-    try:
-        return config, tuple(one for path in records_of(config.steps) for one in load_steps(path))
-    except (TopologyError, OSError):
-        return config, ()
+        return None
 
 
 def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> StepTimes:
@@ -172,7 +164,8 @@ def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> Ste
     raise BerthError(f"no step times of job {job} are known: {because}; --from reads those that the job itself wrote")
 
 
-def _of_files(sources: Sequence[str]) -> StepTimes:
+def times_of_files(sources: Sequence[str]) -> StepTimes:
+    """Reads what a job itself wrote of its steps, in files and folders."""
     from policy.history.step_sources import read  # noqa: PLC0415 - needs numpy
 
     files = [file for one in sources for file in _files(Path(one))]
@@ -203,19 +196,11 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
     """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
-    from topology.errors import TopologyError  # noqa: PLC0415
-    from topology.scores import load  # noqa: PLC0415
+    from policy.cli.efficiency import report_of, scores_of  # noqa: PLC0415 - keeps `berth --help` fast
 
     found = dict(known_of(reports, job))
-    if config is None or config.scores is None:
-        return found
-    own = next((one for one in reversed(reports) if getattr(one, "job", "") == job), None)
-    app_class = getattr(own, "app_class", "compute")
-    try:
-        table = load(config.scores)
-    except TopologyError:
-        return found
-    for one in table:
-        if one.app_class == app_class:
-            found[one.node, one.position] = max(one.score, found.get((one.node, one.position), 0.0))
+    own = report_of(reports, job)
+    scores = scores_of(config, own.app_class if own else "compute") if config else None
+    for where, score in (scores or {}).items():
+        found[where] = max(score, found.get(where, 0.0))
     return found

@@ -8,8 +8,8 @@ Causes are repaired one after the other, so that their costs add up to no more t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -96,38 +96,37 @@ def analyse(times: StepTimes, known: Known | None = None) -> Slowness:
     """Returns what made a job slow; `known` says of GPUs what scores and other jobs tell."""
     # A rank without work in a step has no logarithm.
     own = np.maximum(times.own, _NO_TIME_MS)
-    job = _Job(times)
+    job = _Job(times, known or {})
     total = job.time(own)
-    even = job.time(np.repeat(own.mean(axis=1, keepdims=True), own.shape[1], axis=1))
-    ideal = np.repeat(own.mean(axis=1, keepdims=True), own.shape[1], axis=1)
-    shares = tuple(job.alone(own, ideal, rank) / total for rank in range(own.shape[1]))
+    even = np.repeat(own.mean(axis=1, keepdims=True), own.shape[1], axis=1)
+    shares = tuple(job.alone(own, even, rank) / total for rank in range(own.shape[1]))
     parts: list[Part] = []
     now, left = own, total
-    for repair in (_stages, _slow_ranks, _pauses, _uneven, _stalls):
-        repaired, found = repair(job, now, known or {})
+    for repair in (_stages, _slow_ranks, _pauses, _uneven, _stalls) if len(job.ranks) > 1 else (_stalls,):
+        repaired, found = repair(job, now)
         after = job.time(repaired)
         share = (left - after) / total
-        if found is not None and share >= LEAST_SHARE:
-            parts += found(share)
+        if found and share >= LEAST_SHARE:
+            parts += [replace(one, share=share * one.share) for one in found]
             now, left = repaired, after
     parts.sort(key=lambda one: -one.share)
-    return Slowness(times, total / even, (total - left) / total, tuple(parts), shares)
+    return Slowness(times, total / job.time(even), (total - left) / total, tuple(parts), shares)
 
 
-_Found = Callable[[float], list[Part]]
-_Repaired = tuple[Floats, _Found | None]
+_Repaired = tuple[Floats, list[Part]]
+"""The times without a cause, and the causes, each with its part of what they cost together; none without any."""
 
 
 class _Job:
     """A job's ranks and the simulation of its steps."""
 
-    def __init__(self, times: StepTimes) -> None:
+    def __init__(self, times: StepTimes, known: Known) -> None:
         self.times = times
+        self.known = known
         self.ranks = times.ranks
-        stages = [one.stage for one in times.ranks]
         by_stage: dict[int, list[int]] = defaultdict(list)
-        for rank, stage in enumerate(stages):
-            by_stage[-1 if stage is None else stage].append(rank)
+        for column, rank in enumerate(times.ranks):
+            by_stage[-1 if rank.stage is None else rank.stage].append(column)
         self.stages = [by_stage[stage] for stage in sorted(by_stage)]
         """The ranks of each stage; one stage where the source knows none."""
         self._chains = len({len(one) for one in self.stages}) == 1 and len(self.stages) > 1 and times.micro > 0
@@ -164,6 +163,10 @@ class _Job:
             found[:, ranks] = np.median(own[:, ranks], axis=1, keepdims=True)
         return found
 
+    def apart(self, own: Floats) -> Floats:
+        """Returns how far each cell is from what is typical, as a logarithm."""
+        return np.asarray(np.log(own / self.typical(own)))
+
     def windows(self) -> list[slice]:
         """Cuts the rows into parts; rows that stand for many steps may be a part each."""
         rows = len(self.times.steps)
@@ -173,46 +176,36 @@ class _Job:
         return [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
 
 
-def _stages(job: _Job, own: Floats, _: Known) -> _Repaired:
+def _stages(job: _Job, own: Floats) -> _Repaired:
     """Spreads the work evenly over the stages of the pipeline."""
     if len(job.stages) < 2:
-        return own, None
+        return own, []
     levels = np.array([float(np.median(own[:, ranks])) for ranks in job.stages])
     repaired = own.copy()
     for level, columns in zip(levels, job.stages, strict=True):
         repaired[:, columns] *= levels.mean() / max(level, 1e-9)
     longest = int(levels.argmax())
     ranks = tuple(job.ranks[rank] for rank in job.stages[longest])
-    others = np.delete(levels, longest).mean()
-
-    def found(share: float) -> list[Part]:
-        stage = ranks[0].stage
-        last = ", the last one" if longest == len(levels) - 1 else ""
-        factor = float(levels[longest] / others)
-        text = f"stage {stage} of the pipeline{last} has {factor:.2f} times the work of the others"
-        return [Part("stage", share, "software", text, ranks, factor)]
-
-    return repaired, found
+    factor = float(levels[longest] / np.delete(levels, longest).mean())
+    last = ", the last one" if longest == len(levels) - 1 else ""
+    text = f"stage {ranks[0].stage} of the pipeline{last} has {factor:.2f} times the work of the others"
+    return repaired, [Part("stage", 1.0, "software", text, ranks, factor)]
 
 
-def _slow_ranks(job: _Job, own: Floats, known: Known) -> _Repaired:
+def _slow_ranks(job: _Job, own: Floats) -> _Repaired:
     """Gives ranks that are slow for long, by themselves, the time of the others."""
-    if len(job.ranks) < 2:
-        return own, None
-    typical = job.typical(own)
-    apart = np.log(own / typical)
-    windows = job.windows()
+    apart, windows = job.apart(own), job.windows()
     levels = np.array([np.median(apart[one], axis=0) for one in windows])
     for ranks in job.stages:
         # Not the median: of two nodes the slow one may be half of the ranks.
         levels[:, ranks] -= np.quantile(levels[:, ranks], _SOUND, axis=1, method="lower", keepdims=True)
     slow = _outliers(job, apart, levels, windows)
     if not slow.any():
-        return own, None
+        return own, []
     repaired = own.copy()
     for one, row, level in zip(windows, slow, levels, strict=True):
         repaired[one, row] /= np.exp(level[row])
-    return repaired, lambda share: _of_ranks(job, own, levels, slow, windows, known, share)
+    return repaired, _SlowRanks(job, own, levels, slow, windows).parts()
 
 
 def _outliers(job: _Job, apart: Floats, levels: Floats, windows: Sequence[slice]) -> Bools:
@@ -240,79 +233,69 @@ def _outliers(job: _Job, apart: Floats, levels: Floats, windows: Sequence[slice]
     return slow
 
 
-def _of_ranks(
-    job: _Job,
-    own: Floats,
-    levels: Floats,
-    slow: Bools,
-    windows: Sequence[slice],
-    known: Known,
-    share: float,
-) -> list[Part]:
-    """Divides what slow ranks cost among them: by nodes of which all ranks are slow together, else by ranks."""
-    columns = [int(one) for one in np.flatnonzero(slow.any(axis=0))]
-    if len(columns) > max(_TWO, _FEW * len(job.ranks)) and not _whole_nodes(job, columns):
-        ranks = tuple(job.ranks[one] for one in columns)
-        factor = float(np.exp(np.median(levels[:, columns][slow[:, columns]])))
-        text = (
-            f"{len(ranks)} of {len(job.ranks)} ranks need {factor:.2f} times as long as the others: their work differs"
-        )
-        return [Part("data", share, "software", text, ranks, factor)]
-    weight: dict[tuple[str, ...], float] = defaultdict(float)
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    nodes = _whole_nodes(job, columns)
-    for column in columns:
-        rank = job.ranks[column]
-        key = ("node", rank.node) if rank.node in nodes else ("rank", str(column))
-        groups[key].append(column)
-        for one, row, level in zip(windows, slow[:, column], levels, strict=True):
-            if row:
-                late = own[one, column] * (1.0 - np.exp(-level[column]))
-                weight[key] += float(np.sum(late * job.times.steps[one]))
-    # The ranks of one node wait for the same steps: as a group they cost what the slowest of them costs.
-    weight = {key: value / len(groups[key]) for key, value in weight.items()}
-    total = sum(weight.values()) or 1.0
-    parts = [
-        _of_group(job, key[0], groups[key], levels, slow, windows, known, share * value / total)
-        for key, value in weight.items()
-    ]
-    return sorted(parts, key=lambda one: -one.share)
+@dataclass(frozen=True, slots=True)
+class _SlowRanks:
+    """The ranks that are slow for long: by window and rank their levels, and if they are slow."""
 
+    job: _Job
+    own: Floats
+    levels: Floats
+    slow: Bools
+    windows: Sequence[slice]
 
-def _whole_nodes(job: _Job, columns: Sequence[int]) -> set[str]:
-    """Returns the nodes with two ranks or more, all of which are slow, if there are other nodes."""
-    of_node: dict[str, list[int]] = defaultdict(list)
-    for column, rank in enumerate(job.ranks):
-        if rank.node:
-            of_node[rank.node].append(column)
-    found = {node for node, own in of_node.items() if len(own) > 1 and set(own) <= set(columns)}
-    return found if len(of_node) >= max(2, 2 * len(found)) else set()
+    def parts(self) -> list[Part]:
+        """Divides what they cost among them: by nodes of which all ranks are slow together, else by ranks."""
+        ranks = self.job.ranks
+        columns = [int(one) for one in np.flatnonzero(self.slow.any(axis=0))]
+        nodes = self._whole_nodes(columns)
+        if len(columns) > max(_TWO, _FEW * len(ranks)) and not nodes:
+            factor = self._factor(columns)
+            text = f"{len(columns)} of {len(ranks)} ranks need {factor:.2f} times as long as the others"
+            them = tuple(ranks[one] for one in columns)
+            return [Part("data", 1.0, "software", f"{text}: their work differs", them, factor)]
+        groups: dict[str | int, list[int]] = defaultdict(list)
+        for column in columns:
+            groups[ranks[column].node if ranks[column].node in nodes else column].append(column)
+        # The ranks of one node wait for the same steps: as a group they cost what the slowest of them costs.
+        late = {key: sum(map(self._late, group)) / len(group) for key, group in groups.items()}
+        total = sum(late.values()) or 1.0
+        return [self._part(group, late[key] / total, whole=isinstance(key, str)) for key, group in groups.items()]
 
+    def _whole_nodes(self, columns: Sequence[int]) -> set[str]:
+        """Returns the nodes with two ranks or more, all of which are slow, if there are other nodes."""
+        of_node: dict[str, list[int]] = defaultdict(list)
+        for column, rank in enumerate(self.job.ranks):
+            if rank.node:
+                of_node[rank.node].append(column)
+        found = {node for node, own in of_node.items() if len(own) > 1 and set(own) <= set(columns)}
+        return found if len(of_node) >= max(2, 2 * len(found)) else set()
 
-def _of_group(
-    job: _Job,
-    kind: str,
-    columns: Sequence[int],
-    levels: Floats,
-    slow: Bools,
-    windows: Sequence[slice],
-    known: Known,
-    share: float,
-) -> Part:
-    flagged = slow[:, columns].any(axis=1)
-    factor = float(np.exp(np.median(levels[:, columns][slow[:, columns]])))
-    first, last = int(np.flatnonzero(flagged)[0]), int(np.flatnonzero(flagged)[-1])
-    rows = len(job.times.steps)
-    always = flagged.mean() >= _ALWAYS
-    during = (0.0, 1.0) if always else (windows[first].start / rows, windows[last].stop / rows)
-    when = "all the time" if always else f"from {during[0]:.0%} to {during[1]:.0%} of the time"
-    ranks = tuple(job.ranks[one] for one in columns)
-    if kind == "node":
-        text = f"all {len(ranks)} ranks on {ranks[0].node} need {factor:.2f} times as long as the others, {when}"
-        return Part("node", share, "hardware", text, ranks, factor, during)
-    blame, because = _blame(ranks[0], known, always=always)
-    text = f"{ranks[0].text} needs {factor:.2f} times as long as the others, {when}: {because}"
-    return Part("gpu", share, blame, text, ranks, factor, during)
+    def _late(self, column: int) -> float:
+        """Returns the time by which a rank is late in all of its steps."""
+        found = 0.0
+        for one, slow, level in zip(self.windows, self.slow[:, column], self.levels[:, column], strict=True):
+            if slow:
+                late = self.own[one, column] * (1.0 - np.exp(-level))
+                found += float(np.sum(late * self.job.times.steps[one]))
+        return found
+
+    def _factor(self, columns: Sequence[int]) -> float:
+        return float(np.exp(np.median(self.levels[:, columns][self.slow[:, columns]])))
+
+    def _part(self, columns: Sequence[int], share: float, *, whole: bool) -> Part:
+        flagged = self.slow[:, columns].any(axis=1)
+        first, last = int(np.flatnonzero(flagged)[0]), int(np.flatnonzero(flagged)[-1])
+        rows = len(self.job.times.steps)
+        always = bool(flagged.mean() >= _ALWAYS)
+        during = (0.0, 1.0) if always else (self.windows[first].start / rows, self.windows[last].stop / rows)
+        when = "all the time" if always else f"from {during[0]:.0%} to {during[1]:.0%} of the time"
+        ranks, factor = tuple(self.job.ranks[one] for one in columns), self._factor(columns)
+        longer = f"{factor:.2f} times as long as the others, {when}"
+        if whole:
+            text = f"all {len(ranks)} ranks on {ranks[0].node} need {longer}"
+            return Part("node", share, "hardware", text, ranks, factor, during)
+        blame, because = _blame(ranks[0], self.job.known, always=always)
+        return Part("gpu", share, blame, f"{ranks[0].text} needs {longer}: {because}", ranks, factor, during)
 
 
 def _blame(rank: StepRank, known: Known, *, always: bool) -> tuple[Blame, str]:
@@ -328,27 +311,18 @@ def _blame(rank: StepRank, known: Known, *, always: bool) -> tuple[Blame, str]:
     return "unknown", "its GPU is slow or it has more to do; no other run tells which"
 
 
-def _pauses(job: _Job, own: Floats, _: Known) -> _Repaired:
+def _pauses(job: _Job, own: Floats) -> _Repaired:
     """Takes out rare long steps of single ranks, as collections of garbage make them."""
-    if len(job.ranks) < 2:
-        return own, None
-    typical = job.typical(own)
-    apart = np.log(own / typical)
+    apart = job.apart(own)
     apart = apart - np.median(apart, axis=0)
-    noise = _noise(apart)
-    long = apart > max(_PAUSE, _PAUSE_SURE * noise)
+    long = apart > max(_PAUSE, _PAUSE_SURE * _noise(apart))
     if not long.any() or long.mean() > _RARE:
-        return own, None
-    repaired = np.where(long, typical, own)
+        return own, []
     ranks = tuple(job.ranks[int(one)] for one in np.flatnonzero(long.any(axis=0)))
     rows, factor = float(long.any(axis=1).mean()), float(np.exp(np.median(apart[long])))
-
-    def found(share: float) -> list[Part]:
-        who = f"one of {len(ranks)} ranks" if len(ranks) > 1 else ranks[0].text
-        text = f"in {rows:.0%} of the steps {who} stood still, and all waited: collections of garbage, or the host"
-        return [Part("pauses", share, "software", text, ranks, factor)]
-
-    return repaired, found
+    who = f"one of {len(ranks)} ranks" if len(ranks) > 1 else ranks[0].text
+    text = f"in {rows:.0%} of the steps {who} stood still, and all waited: collections of garbage, or the host"
+    return np.where(long, job.typical(own), own), [Part("pauses", 1.0, "software", text, ranks, factor)]
 
 
 def _noise(apart: Floats) -> float:
@@ -356,25 +330,18 @@ def _noise(apart: Floats) -> float:
     return _MAD_TO_SD * float(np.median(np.abs(apart - np.median(apart, axis=0))))
 
 
-def _uneven(job: _Job, own: Floats, _: Known) -> _Repaired:
+def _uneven(job: _Job, own: Floats) -> _Repaired:
     """Spreads each step's work evenly over the ranks of a stage."""
-    if len(job.ranks) < 2:
-        return own, None
-    if _noise(np.log(own / job.typical(own))) < _JITTER:
-        return own, None
+    if _noise(job.apart(own)) < _JITTER:
+        return own, []
     repaired = np.empty_like(own)
     for ranks in job.stages:
         repaired[:, ranks] = own[:, ranks].mean(axis=1, keepdims=True)
     lengths = _by_lengths(job)
-
-    def found(share: float) -> list[Part]:
-        if lengths is not None and lengths >= _ALIKE:
-            why = f"forward and backward times go together ({lengths:.2f}), as lengths of sequences make them"
-        else:
-            why = "the ranks' inputs differ in size, or their hosts are disturbed"
-        return [Part("data", share, "software", f"in each step another rank is the last: {why}")]
-
-    return repaired, found
+    why = "the ranks' inputs differ in size, or their hosts are disturbed"
+    if lengths is not None and lengths >= _ALIKE:
+        why = f"forward and backward times go together ({lengths:.2f}), as lengths of sequences make them"
+    return repaired, [Part("data", 1.0, "software", f"in each step another rank is the last: {why}")]
 
 
 def _by_lengths(job: _Job) -> float | None:
@@ -388,23 +355,18 @@ def _by_lengths(job: _Job) -> float | None:
     return float(np.corrcoef(apart[0].ravel(), apart[1].ravel())[0, 1])
 
 
-def _stalls(job: _Job, own: Floats, _: Known) -> _Repaired:
+def _stalls(job: _Job, own: Floats) -> _Repaired:
     """Makes steps that were long on all ranks alike as long as typical ones."""
     middle = np.median(own, axis=1)
     usual = float(np.median(middle))
     long = np.log(middle / usual) > _STALL
     if not long.any():
-        return own, None
+        return own, []
     repaired = own.copy()
     repaired[long] *= (usual / middle[long])[:, None]
-
-    def found(share: float) -> list[Part]:
-        what = _what_grew(job, long)
-        rows = f"in {long.mean():.0%} of the steps" if job.times.source != "guard" else "for hours"
-        text = f"{rows} all ranks alike took longer: {what}"
-        return [Part("stalls", share, "software", text, (), float(np.median(middle[long]) / usual))]
-
-    return repaired, found
+    rows = f"in {long.mean():.0%} of the steps" if job.times.source != "guard" else "for hours"
+    text = f"{rows} all ranks alike took longer: {_what_grew(job, long)}"
+    return repaired, [Part("stalls", 1.0, "software", text, (), float(np.median(middle[long]) / usual))]
 
 
 def _what_grew(job: _Job, long: Bools) -> str:

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from topology.calibrate.steps import FORMAT, Report, encode
+from topology.calibrate.steps import FORMAT, Report, encode, load
 
 _LONGEST_LINE = 1 << 20
 _MOST_BYTES = 16 << 20
 """A record that is longer becomes `RECORD.1`, and that goes."""
 
 
-def records_of(record: Path) -> tuple[Path, ...]:
-    """The files of a record, the older one first."""
-    return tuple(one for one in (record.with_name(f"{record.name}.1"), record) if one.exists())
+def reports_of(record: Path) -> tuple[Report, ...]:
+    """Reads the files of a record, the older one first; TopologyError or OSError if one cannot be read."""
+    older = record.with_name(f"{record.name}.1")
+    return tuple(report for path in (*([older] if older.exists() else []), record) for report in load(path))
 
 
 def place_of(steps: Path) -> Path:

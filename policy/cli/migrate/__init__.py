@@ -5,11 +5,11 @@ node_lines   NodeName lines of slurm.conf and gres.conf
 berth_conf   single keys of berth.conf
 rungs        the configuration of each rung, from the one that is there
 exact        the words of the exact layout, from the topology files
-limits       limits by model in slurmdbd
 waiting      the requests of jobs that wait meanwhile
-site         the files and what Slurm says of itself
+drained      the nodes that `berth migrate` keeps from jobs
+site         the files, and the jobs that Slurm knows
 state        copies of what was changed, to undo it
-advice       the steps, and what the site's ways of working mean
+advice       the steps up and back
 command      the commands
 """
 

@@ -4,64 +4,46 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
 
 from policy.formats.errors import ConfigError
 
 __all__ = ["set_key"]
 
-_TABLE = re.compile(r"[ \t]*\[[ \t]*([\w.-]+)[ \t]*\][ \t]*(?:#.*)?")
+_TABLE = re.compile(r"^[ \t]*\[[ \t]*([\w.-]+)[ \t]*\][ \t]*(?:#.*)?\r?(?:\n|\Z)", re.MULTILINE)
 
 
-def set_key(text: str, table: str, key: str, value: str | None) -> str:
-    """Returns the text with a key of a table; None takes the key out, and a table that is missing is added.
+def set_key(text: str, table: str, key: str, value: str) -> str:
+    """Returns the text with a key of a table; a table that is missing is added.
 
     `value` is in TOML's form. Raises ConfigError where the change would not mean just that, as with dotted keys.
     """
-    before = _parsed(text)
-    wanted = {name: dict(part) if isinstance(part, dict) else part for name, part in before.items()}
-    if value is None:
-        if key not in wanted.get(table, {}):
-            return text
-        del wanted[table][key]
-    else:
-        wanted.setdefault(table, {})[key] = tomllib.loads(f"it = {value}")["it"]
-    changed = "".join(_lines(re.findall(r"[^\n]*\n|[^\n]+", text), table, key, value))
-    if _parsed(changed) != wanted:
-        verb = f"write {key} = {value}" if value is not None else f"take out {key}"
-        raise ConfigError(f"berth.conf: [{table}] {key} stands there in a form that is not changed; {verb} by hand")
+    try:
+        wanted = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"berth.conf: {problem}") from None
+    wanted.setdefault(table, {})[key] = tomllib.loads(f"it = {value}")["it"]
+    changed = _changed(text, table, key, f"{key} = {value}\n")
+    try:
+        right = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        right = False
+    if not right:
+        raise ConfigError(
+            f"berth.conf: [{table}] {key} stands there in a form that is not changed; write {key} = {value} by hand"
+        )
     return changed
 
 
-def _lines(lines: Sequence[str], table: str, key: str, value: str | None) -> list[str]:
-    mine = f"{key} = {value}\n"
-    inside = done = False
-    heading = -1
-    result: list[str] = []
-    for line in lines:
-        head = _TABLE.fullmatch(line.rstrip("\r\n"))
-        if head:
-            inside = head[1] == table
-        if inside and re.match(rf"[ \t]*{re.escape(key)}[ \t]*=", line):
-            if value is not None:
-                result.append(mine)
-            done = True
-            continue
-        result.append(line)
-        if head and inside:
-            heading = len(result)
-    if done or value is None:
-        return result
-    if heading < 0:
-        gap = ["\n"] if result and not result[-1].endswith("\n") else []
-        return [*result, *gap, f"[{table}]\n", mine]
-    if not result[heading - 1].endswith("\n"):
-        result[heading - 1] += "\n"
-    return [*result[:heading], mine, *result[heading:]]
+def _changed(text: str, table: str, key: str, mine: str) -> str:
+    heads = list(_TABLE.finditer(text))
+    place = next((place for place, head in enumerate(heads) if head[1] == table), None)
+    if place is None:
+        return f"{_ended(text)}[{table}]\n{mine}"
+    begin, end = heads[place].end(), heads[place + 1].start() if heads[place + 1 :] else len(text)
+    line = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=.*(?:\n|\Z)", re.MULTILINE).search(text, begin, end)
+    before, after = (line.start(), line.end()) if line else (begin, begin)
+    return f"{_ended(text[:before])}{mine}{text[after:]}"
 
 
-def _parsed(text: str) -> dict[str, dict[str, object]]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"berth.conf: {problem}") from None
+def _ended(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,20 +1,21 @@
 r"""Reads and changes Slurm's configuration texts, with every byte that is not changed left as it is.
 
 Slurm joins lines that end with a backslash, ends each line at an unescaped `#`, and takes keys in any case, with
-blanks around `=`. A `ConfLine` is such a joined line. Its text without comments has an offset for each character, so
-that a value is replaced where it stands.
+blanks around `=`. A `ConfLine` is such a joined line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["ConfLine", "KeyValue", "add_words", "entries", "remove_word", "set_value", "value_of", "words_of"]
+__all__ = ["ConfLine", "KeyValue", "add_words", "entries", "set_value", "value_of", "words_of"]
 
-_PAIR = re.compile(r'([A-Za-z][\w.]*)[ \t]*([-*+/]?)=[ \t]*("[^"]*"|[^\s"]\S*)')
+_JOINT = "\0"
+"""Stands for each character between two lines that Slurm joins."""
+_PAIR = re.compile(r'([A-Za-z][\w.\0]*)[ \t\0]*[-*+/]?\0*=[ \t\0]*("[^"]*"|[^\s"\0]\S*)')
 _COMMENT = re.compile(r"(?<!\\)#")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 """Only these end a line for Slurm; str.splitlines knows more."""
@@ -22,7 +23,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key and its value; `start` and `end` are those of the value in the entry's bytes, quotes included."""
+    """A key and its value; `start` and `end` are those of the value in the line's text, quotes included."""
 
     key: str
     value: str
@@ -37,31 +38,27 @@ class ConfLine:
     raw: str
 
     @cached_property
-    def _joined(self) -> tuple[str, list[int]]:
-        """Returns the text without comments and continuations, and where each character stands in `raw`."""
-        letters: list[str] = []
-        offsets: list[int] = []
-        at = 0
+    def _masked(self) -> str:
+        """Returns `raw` with blanks for comments and joints for continuations: each value stands where it stood."""
+        masked = ""
         for line in _LINE.findall(self.raw):
-            for place, letter in enumerate(line[: _code(line)]):
-                letters.append(letter)
-                offsets.append(at + place)
-            at += len(line)
-        return "".join(letters), offsets
+            code = _code(line)
+            masked += code[:-1].ljust(len(line), _JOINT) if _continues(code) else code.ljust(len(line))
+        return masked
 
     @property
     def text(self) -> str:
         """The line without comments and continuations."""
-        return self._joined[0]
+        return self._masked.replace(_JOINT, "").strip()
 
     @cached_property
     def pairs(self) -> tuple[KeyValue, ...]:
         """All keys of the line with their values, in their order."""
-        text, offsets = self._joined
         found = []
-        for match in _PAIR.finditer(text):
-            start, end = match.span(3)
-            found.append(KeyValue(match[1], match[3].strip('"'), offsets[start], offsets[end - 1] + 1))
+        for match in _PAIR.finditer(self._masked):
+            value = match[2].rstrip(_JOINT)
+            key, plain = match[1].replace(_JOINT, ""), value.replace(_JOINT, "").strip('"')
+            found.append(KeyValue(key, plain, match.start(2), match.start(2) + len(value)))
         return tuple(found)
 
     @property
@@ -81,24 +78,22 @@ class ConfLine:
     def with_value(self, value: str, *keys: str) -> ConfLine:
         """Returns the line with another value of a key; the first of `keys` is added where it has none of them."""
         found = self._find(keys)
-        if found:
-            if found.value == value:
-                return self
-            quote = '"' if self.raw[found.start] == '"' else ""
-            return ConfLine(f"{self.raw[: found.start]}{quote}{value}{quote}{self.raw[found.end :]}")
-        at = self.pairs[-1].end
-        return ConfLine(f"{self.raw[:at]} {keys[0]}={value}{self.raw[at:]}")
+        if found is None:
+            at = self.pairs[-1].end
+            return ConfLine(f"{self.raw[:at]} {keys[0]}={value}{self.raw[at:]}")
+        if found.value == value:
+            return self
+        quote = '"' if self.raw[found.start] == '"' else ""
+        return ConfLine(f"{self.raw[: found.start]}{quote}{value}{quote}{self.raw[found.end :]}")
 
 
-def _code(line: str) -> int:
-    """Returns the length of a line's part before its comment, its continuation or its end."""
-    code = _COMMENT.split(line, maxsplit=1)[0].rstrip()
-    return len(code) - 1 if _continues(line) else len(code)
+def _code(line: str) -> str:
+    """Returns a line without its comment and its end."""
+    return _COMMENT.split(line, maxsplit=1)[0].rstrip()
 
 
-def _continues(line: str) -> bool:
-    """Tells if Slurm joins the next line: an odd number of backslashes ends the line, comment and blanks apart."""
-    code = _COMMENT.split(line, maxsplit=1)[0].rstrip()
+def _continues(code: str) -> bool:
+    """Tells if Slurm joins the next line: an odd number of backslashes ends this one."""
     return (len(code) - len(code.rstrip("\\"))) % 2 == 1
 
 
@@ -108,16 +103,20 @@ def entries(text: str) -> list[ConfLine]:
     begun = ""
     for line in _LINE.findall(text):
         begun += line
-        if not _continues(line):
+        if not _continues(_code(line)):
             found.append(ConfLine(begun))
             begun = ""
     return [*found, ConfLine(begun)] if begun else found
 
 
+def values_of(texts: Iterable[str], key: str) -> list[str]:
+    """Returns the values of all lines of a setting."""
+    return [entry.get(key) or "" for text in texts for entry in entries(text) if entry.key == key.lower()]
+
+
 def value_of(texts: Iterable[str], key: str) -> str:
     """Returns the value of a setting; the last line counts, as in Slurm, and without one the text is empty."""
-    found = [entry.get(key) or "" for text in texts for entry in entries(text) if entry.key == key.lower()]
-    return found[-1] if found else ""
+    return (values_of(texts, key) or [""])[-1]
 
 
 def words_of(value: str) -> list[str]:
@@ -125,49 +124,25 @@ def words_of(value: str) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()]
 
 
-def set_value(texts: Sequence[str], key: str, value: str) -> list[str]:
-    """Returns the texts with a setting: in the last line that has it, else in a new line at the end of the first."""
-    return _change(texts, key, lambda _: value)
+def set_value(texts: Sequence[str], key: str, value: str, *, alone: bool = False) -> list[str]:
+    """Returns the texts with a setting: in the last line that has it, else in a new line at the end of the first text.
+
+    With `alone` its other lines go.
+    """
+    changed = [entries(text) for text in texts]
+    places = [(lines, place) for lines in changed for place, line in enumerate(lines) if line.key == key.lower()]
+    if not places:
+        gap = "" if not texts[0] or texts[0].endswith("\n") else "\n"
+        return [f"{texts[0]}{gap}{key}={value}\n", *texts[1:]]
+    *others, (lines, place) = places
+    lines[place] = lines[place].with_value(value, key)
+    for lines, place in others if alone else ():
+        lines[place] = ConfLine("")
+    return ["".join(line.raw for line in lines) for lines in changed]
 
 
-def add_words(texts: Sequence[str], key: str, *words: str, last: bool = False) -> list[str]:
-    """Returns the texts with these words in a list; with `last` they come to its end even if they are there."""
-
-    def added(value: str) -> str:
-        present = words_of(value)
-        if last and present[-len(words) :] != list(words):
-            present = [word for word in present if word not in words]
-        missing = [word for word in words if word not in present]
-        return ",".join([*present, *missing]) if missing else value
-
-    return _change(texts, key, added)
-
-
-def remove_word(texts: Sequence[str], key: str, word: str) -> list[str]:
-    """Returns the texts without a word of a list; the line stays where other words are left, else it goes."""
-    result = []
-    for text in texts:
-        kept = []
-        for entry in entries(text):
-            present = words_of(entry.get(key) or "") if entry.key == key.lower() else []
-            if word not in present:
-                kept.append(entry)
-            elif rest := [one for one in present if one != word]:
-                kept.append(entry.with_value(",".join(rest), key))
-        result.append("".join(entry.raw for entry in kept))
-    return result
-
-
-def _change(texts: Sequence[str], key: str, change: Callable[[str], str]) -> list[str]:
-    changed = list(texts)
-    for number in reversed(range(len(changed))):
-        lines = entries(changed[number])
-        for place in reversed(range(len(lines))):
-            if lines[place].key == key.lower():
-                lines[place] = lines[place].with_value(change(lines[place].get(key) or ""), key)
-                changed[number] = "".join(line.raw for line in lines)
-                return changed
-    first = changed[0]
-    gap = "" if not first or first.endswith("\n") else "\n"
-    changed[0] = f"{first}{gap}{key}={change('')}\n"
-    return changed
+def add_words(texts: Sequence[str], key: str, *words: str) -> list[str]:
+    """Returns the texts with these words in a list."""
+    present = words_of(value_of(texts, key))
+    missing = [word for word in words if word not in present]
+    return set_value(texts, key, ",".join([*present, *missing])) if missing else list(texts)

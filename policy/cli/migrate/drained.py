@@ -13,7 +13,7 @@ from policy.cli.output import some
 from policy.formats.errors import BerthError
 from policy.formats.hostlist import fold
 
-__all__ = ["DrainState", "NodeUpdate", "drain", "node_states", "resume"]
+__all__ = ["DrainState", "node_states", "turn"]
 
 REASON = "berth migrate"
 _AWAY = "Not responding"
@@ -39,14 +39,6 @@ class DrainState:
         return self.closed and self.reason == REASON
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUpdate:
-    """One update of nodes; `command` is empty where none is due, `told` names those that stay as they are."""
-
-    command: tuple[str, ...]
-    told: tuple[str, ...]
-
-
 def node_states(lines: Iterable[str]) -> dict[str, DrainState]:
     """Returns the states of the nodes in the lines of `scontrol show node --oneliner`."""
     found = {}
@@ -58,26 +50,19 @@ def node_states(lines: Iterable[str]) -> dict[str, DrainState]:
     return found
 
 
-def drain(nodes: Sequence[str], states: dict[str, DrainState]) -> NodeUpdate:
-    """Returns the update that drains the open ones of these nodes."""
-    due = [node for node in nodes if not _of(node, states).closed]
-    return _turn(due, nodes, states, "State=DRAIN", f"Reason={REASON}")
+def turn(nodes: Sequence[str], states: dict[str, DrainState], verb: str) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the update that drains the open ones of these nodes, or that resumes those which `drain` drained.
 
-
-def resume(nodes: Sequence[str], states: dict[str, DrainState]) -> NodeUpdate:
-    """Returns the update that resumes those of these nodes that `drain` drained."""
-    due = [node for node in nodes if _of(node, states).ours]
-    return _turn(due, nodes, states, "State=RESUME")
-
-
-def _turn(due: Sequence[str], nodes: Sequence[str], states: dict[str, DrainState], *words: str) -> NodeUpdate:
-    command = ("scontrol", "update", f"NodeName={fold(due)}", *words) if due else ()
-    others = [node for node in nodes if _of(node, states).closed and not _of(node, states).ours]
-    told = (f"{node} stays {states[node].state}: {states[node].reason or 'no reason is given'}" for node in others)
-    return NodeUpdate(command, tuple(told))
-
-
-def _of(node: str, states: dict[str, DrainState]) -> DrainState:
-    if node not in states:
-        raise BerthError(f"Slurm has no node {node}; it has {some(list(states)) or 'none'}")
-    return states[node]
+    The update is empty where none is due. Beside it stands a sentence for each node that stays as others left it.
+    """
+    if unknown := [node for node in nodes if node not in states]:
+        raise BerthError(f"Slurm has no node {some(unknown)}; it has {some(list(states)) or 'none'}")
+    open_ones = [node for node in nodes if not states[node].closed]
+    own = [node for node in nodes if states[node].ours]
+    due, words = (open_ones, ("State=DRAIN", f"Reason={REASON}")) if verb == "drain" else (own, ("State=RESUME",))
+    told = [
+        f"{node} stays {states[node].state}: {states[node].reason or 'no reason is given'}"
+        for node in nodes
+        if states[node].closed and not states[node].ours
+    ]
+    return ("scontrol", "update", f"NodeName={fold(due)}", *words) if due else (), told

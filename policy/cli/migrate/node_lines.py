@@ -13,11 +13,12 @@ from policy.cli.migrate.conf_text import ConfLine, entries, words_of
 from policy.formats.errors import FormatError
 from policy.formats.hostlist import expand, fold
 
-__all__ = ["ExactNode", "ListedNode", "exact_gres", "exact_nodes", "listed"]
+__all__ = ["ExactNode", "ListedNode", "exact_gres", "exact_nodes", "listed", "sorted_nodes"]
 
 _OURS = frozenset({"gpu", "shard", "seat", "mps"})
 _RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")
 """Lists the settings of a NodeName line that may differ by node, beside the names."""
+_OWN_TYPE = re.compile(r"g\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,8 @@ class ExactNode:
 
 @dataclass(frozen=True, slots=True)
 class ListedNode:
-    """A node as slurm.conf lists it, with what it takes from `NodeName=DEFAULT`."""
+    """What slurm.conf lists for a node, with what it takes from `NodeName=DEFAULT`."""
 
-    name: str
     gres: str
     features: tuple[str, ...]
 
@@ -43,66 +43,70 @@ class ListedNode:
         found: dict[str, int] = {}
         for word in words_of(self.gres):
             name, *rest = re.sub(r"\([^)]*\)", "", word).split(":")
-            if name.lower() != "gpu":
-                continue
-            count = rest.pop() if rest and rest[-1].isdigit() else "1"
-            kind = rest[0] if rest and rest[0] != "no_consume" else ""
-            found[kind] = found.get(kind, 0) + int(count)
+            if name.lower() == "gpu":
+                count = rest.pop() if rest and rest[-1].isdigit() else "1"
+                kind = rest[0] if rest and rest[0] != "no_consume" else ""
+                found[kind] = found.get(kind, 0) + int(count)
         return found
 
     @property
     def models(self) -> list[str]:
         """The GRES types of its GPUs that users name, so not those of the exact layout."""
-        return [kind for kind in self.gpus if kind and not re.fullmatch(r"g\d{1,2}", kind)]
+        return [kind for kind in self.gpus if kind and not _OWN_TYPE.fullmatch(kind)]
 
     @property
     def exact(self) -> bool:
         """True if each GPU has a type of its own."""
-        return bool(self.gpus) and all(re.fullmatch(r"g\d{1,2}", kind) for kind in self.gpus)
+        return bool(self.gpus) and all(_OWN_TYPE.fullmatch(kind) for kind in self.gpus)
 
 
 def listed(texts: Iterable[str]) -> dict[str, ListedNode]:
     """Returns the nodes of slurm.conf and of the files that it includes."""
-    found: dict[str, ListedNode] = {}
-    default = ConfLine("")
-    for text in texts:
-        for entry in entries(text):
-            if entry.key != "nodename":
-                continue
-            name = entry.get("NodeName") or ""
-            if name.upper() == "DEFAULT":
-                default = _defaults(default, entry)
-                continue
-            for node in expand(name):
-                found[node] = ListedNode(node, _gres(entry, default), tuple(_features(entry, default)))
-    return found
+    default: dict[str, str] = {}
+    return {
+        name: node
+        for text in texts
+        for entry, node in _lines(text, default)
+        if node
+        for name in expand(entry.get("NodeName") or "")
+    }
+
+
+def _lines(text: str, default: dict[str, str]) -> Iterator[tuple[ConfLine, ListedNode | None]]:
+    """Yields each line, with what it lists for its nodes; what `NodeName=DEFAULT` says is kept in `default`."""
+    for entry in entries(text):
+        if entry.key != "nodename":
+            yield entry, None
+            continue
+        own = {pair.key.lower(): pair.value for pair in entry.pairs}
+        if "features" in own:
+            own["feature"] = own.pop("features")
+        if own["nodename"].upper() == "DEFAULT":
+            default |= own
+            yield entry, None
+        else:
+            own = default | own
+            yield entry, ListedNode(own.get("gres", ""), tuple(words_of(own.get("feature", ""))))
 
 
 def exact_nodes(texts: Sequence[str], wanted: Mapping[str, ExactNode]) -> list[str]:
     """Returns slurm.conf's texts with the exact layout of these nodes; all nodes get their models as features."""
-    default = ConfLine("")
+    default: dict[str, str] = {}
     changed = []
     for text in texts:
         lines: list[str] = []
-        for entry in entries(text):
-            name = (entry.get("NodeName") or "") if entry.key == "nodename" else ""
-            if name.upper() == "DEFAULT":
-                default = _defaults(default, entry)
-            if not name or name.upper() == "DEFAULT":
-                lines.append(entry.raw)
-                continue
-            lines += _joined([part.raw for part in _parts(entry, default, wanted)])
+        for entry, node in _lines(text, default):
+            lines += _joined([part.raw for part in _parts(entry, node, wanted)]) if node else [entry.raw]
         changed.append("".join(lines))
     return changed
 
 
-def _parts(entry: ConfLine, default: ConfLine, wanted: Mapping[str, ExactNode]) -> Iterator[ConfLine]:
+def _parts(entry: ConfLine, old: ListedNode, wanted: Mapping[str, ExactNode]) -> Iterator[ConfLine]:
     """Yields the lines that take the place of a NodeName line: first those that keep their layout."""
     names = expand(entry.get("NodeName") or "")
     groups: dict[ExactNode | None, list[str]] = {}
     for node in names:
         groups.setdefault(wanted.get(node), []).append(node)
-    old = ListedNode("", _gres(entry, default), tuple(_features(entry, default)))
     for exact in sorted(groups, key=lambda one: one is not None):
         part = _of_nodes(entry, names, groups[exact]) if len(groups) > 1 else entry
         features = [*old.features, *old.models]
@@ -121,10 +125,8 @@ def _of_nodes(entry: ConfLine, names: Sequence[str], chosen: Sequence[str]) -> C
     part = entry.with_value(fold(chosen), "NodeName")
     for key in _RANGES:
         value = entry.get(key)
-        if value is None:
-            continue
-        each = expand(value)
-        if len(each) == 1 and key == "Port":
+        each = expand(value) if value is not None else ()
+        if value is None or (len(each) == 1 and key == "Port"):
             continue
         if len(each) != len(names):
             raise FormatError(
@@ -147,18 +149,13 @@ def exact_gres(text: str, nodes: Sequence[str], wanted: Mapping[str, ExactNode])
     lines: list[str] = []
     automatic = False
     for entry in entries(text):
-        if not entry.pairs:
-            lines.append(entry.raw)
-            continue
         ours = (entry.get("Name") or "").lower() in _OURS
-        whose = entry.get("NodeName")
-        if whose is None and not ours:
-            automatic = automatic or entry.get("AutoDetect") is not None
-            lines.append(entry.raw)
-        elif not (ours or entry.get("AutoDetect")):
-            lines.append(entry.raw)
-        else:
+        whose, detects = entry.get("NodeName"), entry.get("AutoDetect") is not None
+        if ours or (whose and detects):
             lines += _joined(_without(entry, whose, rest, wanted))
+        else:
+            automatic = automatic or detects
+            lines.append(entry.raw)
     gap = [] if not lines or lines[-1].endswith("\n") else ["\n"]
     off = [f"NodeName={fold(sorted_nodes(wanted))} AutoDetect=off\n"] if automatic else []
     added = [f"{line}\n" for line in dict.fromkeys(line for node in wanted.values() for line in node.gres_lines)]
@@ -173,10 +170,8 @@ def sorted_nodes(nodes: Iterable[str]) -> list[str]:
 def _without(entry: ConfLine, whose: str | None, rest: Sequence[str], wanted: Mapping[str, ExactNode]) -> list[str]:
     """Returns a line of gres.conf without the nodes that get the exact layout."""
     if whose is None:
-        if not rest:
-            return []
-        at = entry.raw.index(entry.text.strip()[0])
-        return [f"{entry.raw[:at]}NodeName={fold(rest)} {entry.raw[at:]}"]
+        at = entry.raw.index(entry.text[0])
+        return [f"{entry.raw[:at]}NodeName={fold(rest)} {entry.raw[at:]}"] if rest else []
     names = expand(whose)
     kept = [node for node in names if node not in wanted]
     if len(kept) == len(names):
@@ -187,19 +182,3 @@ def _without(entry: ConfLine, whose: str | None, rest: Sequence[str], wanted: Ma
 def _joined(raws: list[str]) -> list[str]:
     """Ends each line but the last, which ends as it did."""
     return [*(raw if raw.endswith("\n") else f"{raw}\n" for raw in raws[:-1]), *raws[-1:]]
-
-
-def _defaults(old: ConfLine, new: ConfLine) -> ConfLine:
-    """Returns a line with the defaults of both; the later ones count."""
-    merged = {pair.key.lower(): pair.value for pair in (*old.pairs, *new.pairs)}
-    return ConfLine(" ".join(f"{key}={value}" for key, value in merged.items() if key != "nodename"))
-
-
-def _gres(entry: ConfLine, default: ConfLine) -> str:
-    own = entry.get("Gres")
-    return own if own is not None else default.get("Gres") or ""
-
-
-def _features(entry: ConfLine, default: ConfLine) -> list[str]:
-    own = entry.get("Feature", "Features")
-    return words_of(own if own is not None else default.get("Feature", "Features") or "")

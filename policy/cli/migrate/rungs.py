@@ -6,25 +6,27 @@ The rungs are those of docs/rollout.md. To go up is to apply one; to go down is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from policy.cli.doctor_steps import shares
 from policy.cli.migrate import berth_conf
-from policy.cli.migrate.conf_text import add_words, entries, remove_word, set_value, value_of, words_of
+from policy.cli.migrate.conf_text import add_words, entries, set_value, value_of, values_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, ListedNode, exact_gres, exact_nodes, listed, sorted_nodes
+from policy.cli.model_limits import BY_MODEL
 from policy.formats.errors import UsageError
-from policy.request.counted import PREFIX
+from policy.request.counted import PREFIX, ours
 
-__all__ = ["RUNGS", "ExactWords", "Rung", "Texts", "changed", "rung_of"]
+__all__ = ["RUNGS", "Rung", "Texts", "changed", "names_spank", "rung_of"]
 
 Rung: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
 RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
 
 PROGRAMS = "/opt/berth/bin"
-_BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
-_COUNTED_IN = ("AccountingStorageTRES", "PriorityWeightTRES")
+_PLAIN = re.compile(r"layout\s*=\s*[\"']plain[\"']")
+_COUNTED_IN = ("TRESBillingWeights", "AccountingStorageTRES", "PriorityWeightTRES")
 _OF_SHARING = ("Prolog", "Epilog", "PrologFlags", "LaunchParameters")
 
 
@@ -46,16 +48,6 @@ class Texts:
         return {name: node for name, node in listed(self.slurm_conf).items() if node.gpus}
 
 
-@dataclass(frozen=True, slots=True)
-class ExactWords:
-    """Holds the nodes and limited models that the exact layout is written from, beside the files' texts."""
-
-    wanted: Mapping[str, ExactNode] = field(default_factory=dict)
-    """The nodes that get one GRES type for each GPU."""
-    limited: frozenset[str] = frozenset()
-    """Models that limits in slurmdbd name; those of slurm.conf are found in the texts."""
-
-
 def rung_of(texts: Texts) -> Rung:
     """Returns the rung that a configuration is on."""
     nodes = texts.nodes.values()
@@ -65,13 +57,14 @@ def rung_of(texts: Texts) -> Rung:
     return "advise" if "berth" in _plugin_names(texts.slurm_conf) else "observe"
 
 
-def changed(texts: Texts, rung: Rung, layout: ExactWords) -> Texts:
-    """Returns the configuration of a rung; what is as it should be stays as it is, byte for byte."""
+def changed(
+    texts: Texts, rung: Rung, wanted: Mapping[str, ExactNode] = MappingProxyType({}), limited: Iterable[str] = ()
+) -> Texts:
+    """Returns the configuration of a rung; what is as it should be stays as it is, byte for byte.
+
+    `wanted` are the nodes that get one GRES type for each GPU, `limited` the models that limits in slurmdbd name.
+    """
     present = rung_of(texts)
-    if rung == "observe":
-        if present != "observe":
-            raise UsageError(f"the rung in force is {present}; berth migrate undo --all goes back to where it began")
-        return texts
     if rung == "advise" and present in ("exact", "sharing"):
         raise UsageError(f"the rung in force is {present}; berth migrate undo goes back")
     if rung == "sharing" and present not in ("exact", "sharing"):
@@ -80,7 +73,7 @@ def changed(texts: Texts, rung: Rung, layout: ExactWords) -> Texts:
     if rung == "advise":
         return replace(texts, berth_conf=berth_conf.set_key(texts.berth_conf, "hook", "layout", '"plain"'))
     if rung == "exact":
-        return _exact(texts, layout)
+        return _exact(texts, wanted, limited)
     return _scripts(texts, all_nodes=True)
 
 
@@ -97,8 +90,9 @@ def _plugins(texts: Texts) -> Texts:
     """Adds the plugins: job_submit/berth as the last one, so that it sees what others have changed."""
     conf: Sequence[str] = texts.slurm_conf
     if _plugin_names(conf)[-1:] != ["berth"]:
-        conf = remove_word(conf, "JobSubmitPlugins", "job_submit/berth")
-        conf = add_words(conf, "JobSubmitPlugins", "berth", last=True)
+        names = words_of(value_of(conf, "JobSubmitPlugins"))
+        others = [name for name in names if name.removeprefix("job_submit/") != "berth"]
+        conf = set_value(conf, "JobSubmitPlugins", ",".join([*others, "berth"]))
     if "cli_filter/berth" not in words_of(value_of(conf, "CliFilterPlugins")):
         conf = add_words(conf, "CliFilterPlugins", "berth")
     plugstack = texts.plugstack_conf
@@ -108,57 +102,44 @@ def _plugins(texts: Texts) -> Texts:
     return replace(texts, slurm_conf=tuple(conf), plugstack_conf=plugstack)
 
 
-def _exact(texts: Texts, layout: ExactWords) -> Texts:
-    before = texts.nodes
-    conf: Sequence[str] = exact_nodes(texts.slurm_conf, layout.wanted)
+def _exact(texts: Texts, wanted: Mapping[str, ExactNode], limited: Iterable[str]) -> Texts:
+    before, berth = texts.nodes, texts.berth_conf
+    conf: Sequence[str] = exact_nodes(texts.slurm_conf, wanted)
     conf = add_words(conf, "GresTypes", "gpu", "shard", "seat")
     conf = add_words(conf, "SchedulerParameters", "disable_job_shrink")
-    conf = _licences(conf, before, layout.limited)
-    texts = replace(
-        texts,
-        slurm_conf=tuple(conf),
-        gres_conf=exact_gres(texts.gres_conf, sorted_nodes(before), layout.wanted),
-        berth_conf=berth_conf.set_key(texts.berth_conf, "hook", "layout", None),
-    )
+    conf = _licences(conf, before, limited)
+    if _PLAIN.search(berth):
+        berth = berth_conf.set_key(berth, "hook", "layout", '"exact"')
+    gres = exact_gres(texts.gres_conf, sorted_nodes(before), wanted)
     # With one type for each GPU, Slurm tells a Prolog the last GPU of a job only; called by Berth's, it knows all.
-    return _scripts(texts, all_nodes=False)
+    return _scripts(replace(texts, slurm_conf=tuple(conf), gres_conf=gres, berth_conf=berth), all_nodes=False)
 
 
-def models_counted(texts: Sequence[str]) -> frozenset[str]:
-    """Returns the models that slurm.conf's limits, weights and accounting name."""
-    found: set[str] = set()
-    for text in texts:
-        for entry in entries(text):
-            for pair in entry.pairs:
-                if pair.key.lower() in ("tresbillingweights", *(key.lower() for key in _COUNTED_IN)):
-                    found |= set(_BY_MODEL.findall(pair.value))
-    return frozenset(found)
-
-
-def _licences(texts: Sequence[str], nodes: Mapping[str, ListedNode], limited: frozenset[str]) -> Sequence[str]:
+def _licences(texts: Sequence[str], nodes: Mapping[str, ListedNode], limited: Iterable[str]) -> Sequence[str]:
     """Counts models by licences wherever a weight, a limit or the accounting names them (docs/limits.md)."""
-    models = sorted(models_counted(texts) | limited)
-    if not models:
-        return texts
+    named = set(limited)
     changed_texts = []
     for text in texts:
         lines = []
         for entry in entries(text):
             line = entry
-            for key in ("TRESBillingWeights", *_COUNTED_IN):
-                value = line.get(key)
-                if value is not None:
-                    line = line.with_value(_BY_MODEL.sub(rf"license/{PREFIX}\1", value), key)
+            for key in _COUNTED_IN:
+                value = line.get(key) or ""
+                if found := BY_MODEL.findall(value):
+                    named.update(found)
+                    line = line.with_value(BY_MODEL.sub(rf"license/{PREFIX}\1", value), key)
             lines.append(line.raw)
         changed_texts.append("".join(lines))
+    models = sorted(named)
+    if not models:
+        return texts
     # A limit can name a TRES only if it is tracked, and gres/gpu stays tracked where the models were.
-    changed_texts = add_words(
-        changed_texts, "AccountingStorageTRES", "gres/gpu", *[f"license/{PREFIX}{one}" for one in models]
-    )
-    present = {re.split("[:=]", word)[0] for word in words_of(value_of(changed_texts, "Licenses"))}
+    tracked = ("gres/gpu", *(f"license/{PREFIX}{one}" for one in models))
+    changed_texts = add_words(changed_texts, "AccountingStorageTRES", *tracked)
+    present = ours(value_of(changed_texts, "Licenses"))
     counts = {model: sum(_count(node, model) for node in nodes.values()) for model in models}
     added = [f"{PREFIX}{model}:{count}" for model, count in counts.items() if count and PREFIX + model not in present]
-    return add_words(changed_texts, "Licenses", *added) if added else changed_texts
+    return add_words(changed_texts, "Licenses", *added)
 
 
 def _count(node: ListedNode, model: str) -> int:
@@ -172,30 +153,15 @@ def _scripts(texts: Texts, *, all_nodes: bool) -> Texts:
     """Puts Berth's Prolog and Epilog in the place of the site's own, which they call; or anyhow (`all_nodes`)."""
     conf, berth = texts.slurm_conf, texts.berth_conf
     for key, program in (("Prolog", "berth-prolog"), ("Epilog", "berth-epilog")):
-        own = [entry.get(key) or "" for text in conf for entry in entries(text) if entry.key == key.lower()]
+        own = values_of(conf, key)
         if any(program in path for path in own) or not (own or all_nodes):
             continue
         if own:
             chained = ", ".join(f'"{path}"' for path in own)
             berth = berth_conf.set_key(berth, "node", f"chain_{key.lower()}", f"[{chained}]")
-        conf = tuple(set_value(_without_lines(conf, key), key, f"{PROGRAMS}/{program}"))
+        # Newer Slurms take several Prologs.
+        conf = tuple(set_value(conf, key, f"{PROGRAMS}/{program}", alone=True))
     if all_nodes:
         conf = tuple(add_words(conf, "PrologFlags", "Alloc"))
         conf = tuple(add_words(conf, "LaunchParameters", "use_interactive_step"))
     return replace(texts, slurm_conf=conf, berth_conf=berth)
-
-
-def _without_lines(texts: Sequence[str], key: str) -> list[str]:
-    """Takes out all lines of a key but the last, because newer Slurms take several Prologs."""
-    count = sum(entry.key == key.lower() for text in texts for entry in entries(text))
-    result = []
-    for text in texts:
-        kept = []
-        for entry in entries(text):
-            if entry.key == key.lower():
-                count -= 1
-                if count:
-                    continue
-            kept.append(entry.raw)
-        result.append("".join(kept))
-    return result

@@ -16,16 +16,16 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from policy.formats.errors import BerthError
+from topology import atomic
+from topology.errors import TopologyFileError
 
-__all__ = ["Change", "ChangeStore", "FileChange", "content_of", "difference", "new_change", "put"]
+__all__ = ["Change", "ChangeStore", "FileChange", "content_of", "difference", "put"]
 
 VERSION = 1
 
@@ -83,73 +83,69 @@ class ChangeStore:
 
     def changes(self) -> list[Change]:
         """Returns what was applied and not undone, the oldest first."""
-        found = []
         if self.folder.exists() and not os.access(self.folder, os.R_OK | os.X_OK):
             raise BerthError(f"{self.folder}: not yours to read; run as root, or name a folder with --state")
-        try:
-            places = sorted(self.folder.glob("[0-9]*/record.json"), key=lambda path: int(path.parent.name))
-        except OSError:
-            return []
-        for place in places:
+        found = []
+        for place in self._places():
             try:
-                record = json.loads(place.read_text())
+                record = json.loads((place / "record.json").read_text())
                 if not record["undone"]:
-                    found.append(_read(place.parent, record))
+                    found.append(_read(place, record))
+            except FileNotFoundError:
+                # The call broke off before any file was replaced.
+                continue
             except (OSError, ValueError, KeyError, TypeError) as problem:
-                raise BerthError(f"{place}: {problem}; restore the file, or move its folder away") from None
+                raise BerthError(f"{place}: {problem}; restore its files, or move it away") from None
         return found
+
+    def _places(self) -> list[Path]:
+        return sorted((path for path in self.folder.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
 
     def apply(self, change: Change) -> Change:
         """Writes the files of a change; returns it with its number."""
-        numbers = [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdigit()]
-        number = max(numbers, default=0) + 1
-        place = self.folder / f"{number:03}"
+        numbered = replace(change, number=max((int(path.name) for path in self._places()), default=0) + 1)
+        place = self._place(numbered)
         for part in ("before", "after"):
             (place / part).mkdir(parents=True, mode=0o700)
-        for index, file in enumerate(change.files):
-            for part, content in (("before", file.before), ("after", file.after)):
+            for index, file in enumerate(change.files):
+                content = getattr(file, part)
                 if content is not None:
-                    write(place / part / str(index), content)
-        numbered = Change(**{**_shallow(change), "number": number})
+                    atomic.replace(place / part / str(index), content)
         self._record(numbered, undone=False)
         for file in change.files:
             put(file.path, file.after)
         return numbered
 
-    def undo(self, change: Change) -> None:
-        """Restores the files of a change; all are looked at before the first is written."""
-        for file in change.files:
-            present = content_of(file.path)
-            if present not in (file.after, file.before):
-                self.refuse([change], file)
-        for file in change.files:
-            put(file.path, file.before)
-        self._record(change, undone=True)
+    def undo(self, changes: Sequence[Change]) -> None:
+        """Restores the files of these changes, the last one first, unless somebody changed one since."""
+        self.check(changes)
+        for change in changes:
+            for file in change.files:
+                put(file.path, file.before)
+            self._record(change, undone=True)
 
-    def refuse(self, changes: Sequence[Change], file: FileChange) -> NoReturn:
-        """Raises ChangedByOthersError for a file of one of these changes."""
-        change = next(one for one in changes if file in one.files)
-        where = self.folder / f"{change.number:03}" / "after" / str(change.files.index(file))
-        raise ChangedByOthersError(
-            f"{file.path} was changed since berth migrate wrote it: diff {where} {file.path} shows how;"
-            " take that out, or restore the file by hand from before/ beside it"
-        )
+    def check(self, changes: Sequence[Change]) -> None:
+        """Raises ChangedByOthersError if a file is not as the last of these changes left it."""
+        seen = set()
+        for change in changes:
+            for index, file in enumerate(change.files):
+                if file.path not in seen and content_of(file.path) not in (file.after, file.before):
+                    raise ChangedByOthersError(
+                        f"{file.path} was changed since berth migrate wrote it:"
+                        f" diff {self._place(change) / 'after' / str(index)} {file.path} shows how;"
+                        " take that out, or restore the file by hand from before/ beside it"
+                    )
+                seen.add(file.path)
+
+    def _place(self, change: Change) -> Path:
+        return self.folder / f"{change.number:03}"
 
     def _record(self, change: Change, *, undone: bool) -> None:
-        record: dict[str, Any] = {
-            "version": VERSION,
-            **{key: value for key, value in asdict(change).items() if key != "files"},
-            "undone": undone,
-            "files": [
-                {"path": str(file.path), "before": _hash(file.before), "after": _hash(file.after)}
-                for file in change.files
-            ],
-        }
-        write(self.folder / f"{change.number:03}" / "record.json", json.dumps(record, indent=1).encode() + b"\n")
-
-
-def _shallow(change: Change) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in Change.__slots__}
+        files = [
+            {"path": str(file.path), "before": _hash(file.before), "after": _hash(file.after)} for file in change.files
+        ]
+        record = {"version": VERSION, **asdict(change), "undone": undone, "files": files}
+        atomic.replace(self._place(change) / "record.json", json.dumps(record, indent=1).encode() + b"\n")
 
 
 def _read(place: Path, record: Mapping[str, Any]) -> Change:
@@ -157,27 +153,14 @@ def _read(place: Path, record: Mapping[str, Any]) -> Change:
     for index, file in enumerate(record["files"]):
         both = []
         for part in ("before", "after"):
-            content = content_of(place / part / str(index)) if file[part] is not None else None
+            copy = place / part / str(index)
+            content = content_of(copy) if file[part] is not None else None
             if _hash(content) != file[part]:
-                raise BerthError(f"{place / part / str(index)} is not the copy of {file['path']} that was made")
+                raise BerthError(f"{copy} is not the copy of {file['path']} that was made")
             both.append(content)
         files.append(FileChange(Path(file["path"]), *both))
-    return Change(
-        record["number"],
-        record["rung"],
-        record["came_from"],
-        tuple(record["nodes"]),
-        record["when"],
-        tuple(files),
-        tuple(record["back"]),
-    )
-
-
-def new_change(
-    rung: str, came_from: str, nodes: Sequence[str], files: Sequence[FileChange], back: Sequence[str]
-) -> Change:
-    """Returns a change that has not been written."""
-    return Change(0, rung, came_from, tuple(nodes), time.time(), tuple(files), tuple(back))
+    own = {key: record[key] for key in ("number", "rung", "came_from", "when")}
+    return Change(**own, nodes=tuple(record["nodes"]), back=tuple(record["back"]), files=tuple(files))
 
 
 def content_of(path: Path) -> bytes | None:
@@ -191,56 +174,31 @@ def content_of(path: Path) -> bytes | None:
 
 
 def put(path: Path, content: bytes | None) -> None:
-    """Gives a file its content, or removes it; a link stays a link."""
+    """Gives a file its content, with the owner and the rights that it had, or removes it; a link stays a link."""
     target = path.resolve()
     if content_of(target) == content:
         return
     try:
         if content is None:
             target.unlink()
+        elif target.exists():
+            old = target.stat()
+            atomic.replace(target, content, old.st_mode & 0o7777, (old.st_uid, old.st_gid))
         else:
-            write(target, content)
-    except OSError as problem:
-        raise BerthError(
-            f"{path}: {problem.strerror}; run as a user who may write it, then apply or undo again"
-        ) from None
-
-
-def write(path: Path, content: bytes) -> None:
-    """Replaces a file at once, with the owner and the rights that it had; a reader sees the old text or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            try:
-                old = path.stat()
-            except FileNotFoundError:
-                os.fchmod(file.fileno(), 0o644)
-            else:
-                os.fchmod(file.fileno(), old.st_mode & 0o7777)
-                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+            atomic.replace(target, content)
+    except (OSError, TopologyFileError) as problem:
+        raise BerthError(f"{path}: {problem}; run as a user who may write it, then apply or undo again") from None
 
 
 def difference(file: FileChange) -> str:
     """Returns a file's change as a unified diff."""
-    old, new = (_lines(content) for content in (file.before, file.after))
+    texts = ((content or b"").decode("utf-8", "surrogateescape") for content in (file.before, file.after))
+    old, new = (text.splitlines(keepends=True) for text in texts)
     names = (str(file.path) if file.before is not None else "/dev/null", str(file.path))
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
         for line in difflib.unified_diff(old, new, *names)
     )
-
-
-def _lines(content: bytes | None) -> list[str]:
-    text = (content or b"").decode("utf-8", "surrogateescape")
-    return text.splitlines(keepends=True)
 
 
 def _hash(content: bytes | None) -> str | None:

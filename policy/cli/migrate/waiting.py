@@ -8,16 +8,15 @@ out; slurmctld 26.05 holds such jobs at its start, and so they are released.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from policy.cli.migrate.conf_text import words_of
 from policy.cli.migrate.node_lines import ListedNode
-from policy.request.counted import ours
+from policy.request.counted import change, ours
+from policy.slurm.by_command.text import records
 
 __all__ = ["Rewrite", "rewrites"]
 
-_FIELD = re.compile(r"(?:^| )(\w+(?:/\w+)*)=(\S*)")
 _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
 _TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
 _HELD = re.compile(r"License_request_'([^']*)'_is_no_longer_valid,_holding_job")
@@ -27,43 +26,33 @@ _COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The change of one waiting job."""
+    """The change of one waiting job, and the commands that write it, in order."""
 
     job: str
-    words: tuple[str, ...]
-    """As `scontrol update` takes them; empty where nothing changes in its request."""
-    release: bool = False
-    """True if slurmctld holds it for a licence that is gone."""
-
-    @property
-    def commands(self) -> tuple[tuple[str, ...], ...]:
-        """The commands that write it, in order."""
-        update = ("scontrol", "update", f"JobId={self.job}", *self.words)
-        return (*([update] if self.words else []), *([("scontrol", "release", self.job)] if self.release else []))
+    commands: tuple[tuple[str, ...], ...]
 
 
-def rewrites(lines: Iterable[str], nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
+def rewrites(shown: str, nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
     """Yields the changes, of `scontrol show job --oneliner`; `nodes` and `licenses` are those of slurm.conf now."""
     exact = {feature for node in nodes.values() if node.exact for feature in node.features}
     features = {feature for node in nodes.values() for feature in node.features}
     types = {model for node in nodes.values() for model in node.models}
     counted = ours(licenses)
-    for line in lines:
-        values: dict[str, str] = {}
-        for key, value in _FIELD.findall(line):
-            values.setdefault(key, value)
+    for values in records(shown, "JobId"):
         if values.get("JobState") != "PENDING":
             continue
         words = list(_request(values, exact, features, types))
         held = values.get("Licenses", "(null)")
-        if lost := [name for name in ours(held) if name not in counted]:
-            words.append(
-                f"Licenses={','.join(word for word in words_of(held) if re.split('[:=]', word)[0] not in lost)}"
-            )
+        rest = change(held, {name: count for name, count in ours(held).items() if name in counted})
+        words += [f"Licenses={rest}"] if rest is not None else []
         reason = _HELD.fullmatch(values.get("Reason", ""))
         gone = reason is not None and any(name not in counted for name in ours(reason[1]))
-        if words or gone:
-            yield Rewrite(_number(values), tuple(words), release=gone)
+        number = _number(values)
+        commands = [("scontrol", "update", f"JobId={number}", *words)] if words else []
+        # A job that slurmctld holds for a licence that is gone goes on.
+        commands += [("scontrol", "release", number)] if gone else []
+        if commands:
+            yield Rewrite(number, tuple(commands))
 
 
 def _request(values: Mapping[str, str], exact: set[str], features: set[str], types: set[str]) -> Iterator[str]:

@@ -128,11 +128,16 @@ def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Mac
         yield from found.values()
         refused |= {f"a node of {directory}": str(problem) for problem in problems}
         return
-    for node in dict.fromkeys(expand(args.nodes)):
+    yield from machines_of(dict.fromkeys(expand(args.nodes)), directory, refused)
+
+
+def machines_of(nodes: Iterable[str], directory: Path, refused: dict[str, str]) -> Iterator[Machine]:
+    """Yields these nodes; a node whose file cannot be read, or is about another one, is refused by name."""
+    for node in nodes:
         try:
             machine = files.load(directory / f"{node}.json")
         except TopologyFileError as problem:
-            refused[node] = str(problem)
+            refused[node] = f"{problem}; run berth topo discover there"
             continue
         if machine.node == node:
             yield machine

@@ -99,7 +99,9 @@ def printed(*command: str) -> bytes:
     if command[0] == "scontrol":
         return b"PartitionName=gpu TRESBillingWeights=CPU=1,GRES/gpu:h100=10\nPartitionName=cpu\n"
     return (
-        b"normal|gres/gpu=8|gres/gpu:g0=1\nlarge|gres/gpu:a100=4\n" if "qos" in command else b"ai|eve|gres/gpu:a100=1\n"
+        b"normal|gres/gpu=8|gres/gpu:g0=1\nlarge|gres/gpu:a100=4\n"
+        if "qos" in command
+        else b"one|ai|eve||gres/gpu:a100=1\n"
     )
 
 

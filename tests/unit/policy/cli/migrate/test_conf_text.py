@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.cli.migrate.conf_text import ConfLine, add_words, entries, remove_word, set_value, value_of
+from policy.cli.migrate.conf_text import ConfLine, add_words, entries, set_value, value_of
 from tests.unit.policy.cli.migrate.drawn import slurm_confs
 
 
@@ -50,13 +50,19 @@ def test_a_value_is_replaced_where_it_stands() -> None:
     )
 
 
-def test_words_are_added_once_and_last_where_they_have_to_be() -> None:
-    assert add_words(["P=lua\n"], "P", "berth", last=True) == ["P=lua,berth\n"]
-    assert add_words(["P=berth,lua\n"], "P", "berth", last=True) == ["P=lua,berth\n"]
+def test_words_are_added_once() -> None:
+    assert add_words(["P=lua,x\n"], "P", "x") == ["P=lua,x\n"]
     assert add_words(["A=1", "P=x\n"], "P", "y") == ["A=1", "P=x,y\n"]
     assert add_words(["A=1"], "P", "y") == ["A=1\nP=y\n"]
 
 
-def test_a_word_is_taken_out_with_its_line_where_none_is_left() -> None:
-    assert remove_word(["P=lua,berth\nQ=berth\n"], "P", "berth") == ["P=lua\nQ=berth\n"]
-    assert remove_word(["P=berth\nQ=1\n"], "P", "berth") == ["Q=1\n"]
+def test_a_value_takes_the_place_of_all_others_where_it_has_to_stand_alone() -> None:
+    assert set_value(["P=a\nQ=1\np=b # two\n", "P=c\n"], "P", "d", alone=True) == ["Q=1\n", "P=d\n"]
+    assert set_value(["P=a\nQ=1\np=b # two\n"], "P", "d") == ["P=a\nQ=1\np=d # two\n"]
+
+
+def test_a_value_that_goes_on_in_the_next_line_is_replaced_as_a_whole() -> None:
+    line = ConfLine("Nodes=n1,\\\nn2 \\\n Weight=1\n")
+
+    assert [(pair.key, pair.value) for pair in line.pairs] == [("Nodes", "n1,n2"), ("Weight", "1")]
+    assert line.with_value("n3", "Nodes").raw == "Nodes=n3 \\\n Weight=1\n"

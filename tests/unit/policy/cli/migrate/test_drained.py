@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
-from policy.cli.migrate.drained import DrainState, drain, node_states, resume
+from policy.cli.migrate.drained import DrainState, node_states, turn
 from policy.formats.errors import BerthError
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -43,17 +43,18 @@ def test_only_open_nodes_are_drained_and_only_those_are_resumed(
     states = node_states([line("n1", state, reason)])
 
     assert states == {"n1": DrainState(state, reason)}
-    assert bool(drain(["n1"], states).command) == drains
-    assert bool(resume(["n1"], states).command) == resumes
+    assert bool(turn(["n1"], states, "drain")[0]) == drains
+    assert bool(turn(["n1"], states, "resume")[0]) == resumes
 
 
 def test_a_node_that_was_drained_by_others_is_named_with_their_reason() -> None:
     states = node_states([line("n1", "IDLE"), line("n2", "IDLE+DRAIN", "a bad fan"), line("n3", "IDLE+DRAIN", OURS)])
 
-    kept = ("n2 stays IDLE+DRAIN: a bad fan",)
-    assert drain(["n1", "n2", "n3"], states).told == resume(["n1", "n2", "n3"], states).told == kept
+    kept = ["n2 stays IDLE+DRAIN: a bad fan"]
+    for verb in ("drain", "resume"):
+        assert turn(["n1", "n2", "n3"], states, verb)[1] == kept
     with pytest.raises(BerthError, match="no node n9"):
-        drain(["n9"], states)
+        turn(["n9"], states, "drain")
 
 
 def test_the_commands_ask_slurm_each_time(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from policy.cli.doctor_steps import step_of
 from policy.cli.migrate.berth_conf import set_key
 from policy.cli.migrate.conf_text import entries, value_of, words_of
-from policy.cli.migrate.node_lines import exact_gres, exact_nodes, listed
-from policy.cli.migrate.rungs import RUNGS, ExactWords, Texts, changed, rung_of
+from policy.cli.migrate.node_lines import ExactNode, exact_gres, exact_nodes, listed
+from policy.cli.migrate.rungs import Texts, changed, rung_of
 from policy.cli.migrate.site import read_files
-from policy.cli.migrate.state import ChangeStore, new_change
+from policy.cli.migrate.state import Change, ChangeStore
 from policy.formats.errors import ConfigError, FormatError, UsageError
 from policy.formats.hostlist import expand
 from tests.examples import examples
@@ -27,8 +27,8 @@ BERTH_CONF = st.sampled_from(
 )
 
 
-def layout(texts: Texts, chosen: set[str]) -> ExactWords:
-    return ExactWords({name: exact(name) for name in chosen & texts.nodes.keys()})
+def layout(texts: Texts, chosen: set[str]) -> dict[str, ExactNode]:
+    return {name: exact(name) for name in chosen & texts.nodes.keys()}
 
 
 @given(slurm_confs(), gres_confs(), BERTH_CONF, NODES)
@@ -48,11 +48,11 @@ def test_apply_and_undo_leave_the_same_bytes(conf: str, gres: str, berth: str, c
             if rung == "sharing" and rung_of(files.texts) != "exact":
                 continue
             new = changed(files.texts, rung, wanted)
-            assert changed(new, rung, ExactWords()) == new
+            assert changed(new, rung) == new
             with store.locked():
-                store.apply(new_change(rung, rung_of(files.texts), (), files.changes(new), ()))
-        for change in reversed(store.changes()):
-            store.undo(change)
+                changes = tuple(files.changes(new))
+                store.apply(Change(0, rung, rung_of(files.texts), (), 0.0, changes, ()))
+        store.undo(store.changes()[::-1])
 
         assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
         assert store.changes() == []
@@ -113,7 +113,7 @@ def test_limits_and_weights_by_model_become_licences() -> None:
         'PartitionName=gpu Nodes=ALL TRESBillingWeights="CPU=1,gres/gpu:a100=10"\n'
     )
 
-    (new,) = changed(Texts((conf,)), "exact", ExactWords({"n1": exact("n1")}, frozenset({"a100"}))).slurm_conf
+    (new,) = changed(Texts((conf,)), "exact", {"n1": exact("n1")}, {"a100"}).slurm_conf
 
     assert 'TRESBillingWeights="CPU=1,license/berth_a100=10"' in new
     assert value_of([new], "AccountingStorageTRES") == "license/berth_a100,gres/gpu"
@@ -123,53 +123,52 @@ def test_limits_and_weights_by_model_become_licences() -> None:
 def test_the_sites_own_prolog_is_called_by_berths_from_the_exact_layout_on() -> None:
     texts = Texts(("NodeName=n1 Gres=gpu:2\nProlog=/a\nprolog=/b/*\n",))
 
-    advised = changed(texts, "advise", ExactWords())
-    new = changed(advised, "exact", ExactWords({"n1": exact("n1")}))
+    advised = changed(texts, "advise")
+    new = changed(advised, "exact", {"n1": exact("n1")})
 
     assert value_of(advised.slurm_conf, "Prolog") == "/b/*"
     assert value_of(new.slurm_conf, "Prolog") == "/opt/berth/bin/berth-prolog"
-    assert tomllib.loads(new.berth_conf) == {"hook": {}, "node": {"chain_prolog": ["/a", "/b/*"]}}
+    assert tomllib.loads(new.berth_conf) == {"hook": {"layout": "exact"}, "node": {"chain_prolog": ["/a", "/b/*"]}}
     assert value_of(new.slurm_conf, "Epilog") == ""
 
 
-@pytest.mark.parametrize(("rung", "why"), [("observe", "undo --all"), ("advise", "undo"), ("sharing", "")])
-def test_down_is_undo(rung: str, why: str) -> None:
-    texts = changed(Texts(("NodeName=n1 Gres=gpu:2\n",)), "exact", ExactWords({"n1": exact("n1")}))
+def test_down_is_undo() -> None:
+    texts = changed(Texts(("NodeName=n1 Gres=gpu:2\n",)), "exact", {"n1": exact("n1")})
+
     assert rung_of(texts) == "exact"
-    if not why:
-        assert rung_of(changed(texts, "sharing", ExactWords())) == "sharing"
-        return
-    with pytest.raises(UsageError, match=why):
-        changed(texts, next(one for one in RUNGS if one == rung), ExactWords())
+    assert rung_of(changed(texts, "sharing")) == "sharing"
+    with pytest.raises(UsageError, match="undo"):
+        changed(texts, "advise")
 
 
 def test_a_key_of_berth_conf_is_changed_and_the_rest_stays() -> None:
     text = '# ours\n[hook] # plugin\nlayout = "plain" # for now\nmessage = "never"\n'
 
-    assert set_key(text, "hook", "layout", None) == '# ours\n[hook] # plugin\nmessage = "never"\n'
-    assert set_key(text, "hook", "layout", '"exact"').count("layout") == 1
+    assert set_key(text, "hook", "layout", '"exact"') == text.replace('"plain" # for now', '"exact"')
+    assert set_key(text, "node", "layout", "1") == f"{text}[node]\nlayout = 1\n"
+    assert set_key("[hook]", "hook", "layout", '"plain"') == '[hook]\nlayout = "plain"\n'
     assert set_key("", "hook", "layout", '"plain"') == '[hook]\nlayout = "plain"\n'
     with pytest.raises(ConfigError, match="by hand"):
-        set_key('hook.layout = "plain"\n', "hook", "layout", None)
+        set_key('hook.layout = "plain"\n', "hook", "layout", '"exact"')
 
 
 def test_scripts_that_berth_calls_are_not_yet_sharing() -> None:
     texts = Texts(("NodeName=n1 Gres=gpu:2\nProlog=/a\nEpilog=/b\n",))
 
-    exact_one = changed(texts, "exact", ExactWords({"n1": exact("n1")}))
+    exact_one = changed(texts, "exact", {"n1": exact("n1")})
 
     assert rung_of(exact_one) == "exact"
-    assert rung_of(changed(exact_one, "sharing", ExactWords())) == "sharing"
+    assert rung_of(changed(exact_one, "sharing")) == "sharing"
 
 
 def test_plugins_that_are_named_in_full_are_not_named_twice() -> None:
     conf = "JobSubmitPlugins=job_submit/berth,lua\nCliFilterPlugins=cli_filter/berth\nNodeName=n1 Gres=gpu:2\n"
 
-    new = changed(Texts((conf,)), "advise", ExactWords())
+    new = changed(Texts((conf,)), "advise")
 
     assert value_of(new.slurm_conf, "JobSubmitPlugins") == "lua,berth"
     assert value_of(new.slurm_conf, "CliFilterPlugins") == "cli_filter/berth"
-    assert changed(new, "advise", ExactWords()) == new
+    assert changed(new, "advise") == new
 
 
 def test_a_spank_plugin_of_an_included_file_is_not_loaded_twice(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_a_spank_plugin_of_an_included_file_is_not_loaded_twice(tmp_path: Path) 
 
     texts = read_files(tmp_path / "slurm.conf", tmp_path / "berth.conf").texts
 
-    assert changed(texts, "advise", ExactWords()).plugstack_conf == texts.plugstack_conf
+    assert changed(texts, "advise").plugstack_conf == texts.plugstack_conf
 
 
 @pytest.mark.parametrize("launch", ["", "use_interactive_step", "mpir_use_nodeaddr,use_interactive_step"])

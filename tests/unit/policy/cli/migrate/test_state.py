@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.migrate.state import ChangedByOthersError, ChangeStore, FileChange, new_change, put
+from policy.cli.migrate.state import Change, ChangedByOthersError, ChangeStore, FileChange, put
 from policy.formats.errors import BerthError
 
 
@@ -13,9 +13,9 @@ def applied(folder: Path) -> tuple[ChangeStore, Path, Path]:
     old.write_bytes(b"A=1\r\n\xff")
     old.chmod(0o640)
     store = ChangeStore(folder / "state")
-    files = [FileChange(old, old.read_bytes(), b"A=2\n"), FileChange(made, None, b"optional x\n")]
+    files = (FileChange(old, old.read_bytes(), b"A=2\n"), FileChange(made, None, b"optional x\n"))
     with store.locked():
-        store.apply(new_change("advise", "observe", (), files, ("sacctmgr x",)))
+        store.apply(Change(0, "advise", "observe", (), 0.0, files, ("sacctmgr x",)))
     return store, old, made
 
 
@@ -24,7 +24,7 @@ def test_a_change_is_written_with_the_rights_that_the_file_had_and_undone(tmp_pa
     assert (old.read_bytes(), made.read_bytes(), old.stat().st_mode & 0o777) == (b"A=2\n", b"optional x\n", 0o640)
 
     (change,) = ChangeStore(tmp_path / "state").changes()
-    store.undo(change)
+    store.undo([change])
 
     assert (change.rung, change.back, old.read_bytes(), made.exists()) == (
         "advise",
@@ -41,7 +41,7 @@ def test_a_file_that_others_changed_is_named_and_nothing_is_restored(tmp_path: P
     made.write_text("optional x\noptional ours\n")
 
     with pytest.raises(ChangedByOthersError, match=r"plugstack\.conf was changed since.*diff \S+/001/after/1"):
-        store.undo(store.changes()[0])
+        store.undo(store.changes())
 
     assert old.read_bytes() == b"A=2\n"
 
@@ -50,7 +50,7 @@ def test_a_change_that_broke_off_is_undone_as_far_as_it_came(tmp_path: Path) -> 
     store, old, made = applied(tmp_path)
     made.unlink()
 
-    store.undo(store.changes()[0])
+    store.undo(store.changes())
 
     assert (old.read_bytes(), made.exists()) == (b"A=1\r\n\xff", False)
 

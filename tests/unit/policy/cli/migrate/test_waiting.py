@@ -5,13 +5,13 @@ import pytest
 from policy.cli.migrate.node_lines import ListedNode
 from policy.cli.migrate.waiting import rewrites
 
-EXACT = ListedNode("n1", "gpu:g0:1,gpu:g1:1,shard:g0:100", ("h100",))
-PLAIN = ListedNode("n2", "gpu:h100:8", ())
+EXACT = ListedNode("gpu:g0:1,gpu:g1:1,shard:g0:100", ("h100",))
+PLAIN = ListedNode("gpu:h100:8", ())
 WAITS = "JobId=7 JobName=x JobState=PENDING"
 
 
 def of(line: str, *nodes: ListedNode, licenses: str = "") -> list[str]:
-    found = rewrites([line], {node.name: node for node in nodes}, licenses)
+    found = rewrites(line, {f"n{place}": node for place, node in enumerate(nodes)}, licenses)
     return [" ".join(words[2:]) for one in found for words in one.commands]
 
 
@@ -46,7 +46,7 @@ def test_a_feature_that_is_gone_becomes_a_type_again(asked: str, written: str) -
 
 
 def test_a_feature_that_is_still_there_stays() -> None:
-    both = ListedNode("n2", "gpu:h100:8", ("h100",))
+    both = ListedNode("gpu:h100:8", ("h100",))
 
     assert of(f"{WAITS} Features=h100 TresPerNode=gres/gpu:2 Licenses=(null)", both) == []
 
