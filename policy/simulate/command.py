@@ -20,7 +20,7 @@ __all__ = ["register"]
 _POLICIES = {
     "slurm": ("slurm", "packed", "berth"),
     "berthd": ("slurm", "berth"),
-    "pal-rounds": ("packed-sticky", "pm-first", "pal", "berth"),
+    "pal-rounds": ("packed-sticky", "packed", "pm-first", "pal"),
 }
 """The policies that are compared where none is named."""
 

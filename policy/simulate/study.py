@@ -291,8 +291,6 @@ def check(study: Study) -> None:
         if one.durations != "limit" and (one.mode == "berthd" or BY_BERTHD in one.policies):
             how = "--mode berthd" if one.mode == "berthd" else f"--policy {BY_BERTHD}"
             raise UsageError(f"durations belongs to policies of --mode slurm; leave it out with {how}")
-        if one.mode == "pal-rounds" and BY_BERTHD in one.policies:
-            raise UsageError(f"--policy {BY_BERTHD} belongs to --mode slurm and berthd; take berth with pal-rounds")
         if one.mode != "berthd" and one.slurm != SLURM:
             raise UsageError(f"slurm = {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
         if one.fabric and (not one.topology or one.nodes_per_leaf):
