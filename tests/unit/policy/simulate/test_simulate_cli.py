@@ -318,19 +318,10 @@ def test_a_study_may_stand_in_a_file_and_the_command_line_counts_before_it(
     assert without_wall(by_file) == without_wall(rows(capsys, *words, *study(repeat=0), "--workers", "1"))
 
 
-@pytest.mark.parametrize("option", sorted(command._GONE))
-def test_an_option_that_went_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    for words in ((option,), (f"{option}=1",)):
-        said = refused(capsys, "trace.csv", *SETUP, *words)
-        assert f"berth simulate has no {option} any more: {command._GONE[option]}" in said
-    if "study file" in command._GONE[option]:
-        assert option.removeprefix("--no-").removeprefix("--").replace("-", "_") in studies.KEYS
-
-
 def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    shown = [one for one in commands.choices["simulate"]._actions if one.help != argparse.SUPPRESS]
+    shown = commands.choices["simulate"]._actions
     page = (Path(__file__).parents[4] / "docs" / "simulate-study.md").read_text()
     fields = {field.name for field in dataclasses.fields(studies.Study)} - {"sweeps"}
 
