@@ -1,7 +1,7 @@
 """Tracks running jobs: their speed on their GPUs, their ends, and what a requeue costs them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import floor, isinf
+from collections.abc import Callable, Sequence
+from math import isinf
 from typing import TYPE_CHECKING
 
 from policy.placement.base import Berth, positions
@@ -10,7 +10,6 @@ from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.queue.jobs import Task
 
 if TYPE_CHECKING:
-    from policy.formats.arrays import Floats
     from policy.simulate.slurm.settings import SlurmSettings
 
 Schedule = Callable[[float, str, Task], None]
@@ -28,7 +27,6 @@ class RunningJobs:
         self._settings = settings
         self._schedule = schedule
         self._fleet = ledger.fleet
-        self._truth: Mapping[str, Floats] = self._fleet.scores if settings.truth is None else settings.truth
         self._factors: dict[int, list[float]] = {}
         self._launch = settings.delays.launch if settings.delays else 0.0
         self._on: list[dict[int, Task]] = [{} for _ in self._fleet.names]
@@ -75,15 +73,9 @@ class RunningJobs:
                 self._reprice(other, now)
 
     def requeue(self, task: Task, now: float) -> None:
-        """Takes a job off its GPUs, and subtracts the work that it loses."""
-        before = task.left
+        """Takes a job off its GPUs; all its work is lost."""
         self.stop(task, now)
-        every = self._settings.checkpoint_s
-        ran = now - task.begun
-        if every is None:
-            task.left = task.job.work
-        elif ran > 0:
-            task.left = before - (before - task.left) * min(1.0, floor(ran / every) * every / ran)
+        task.left = task.job.work
         task.debt = self._settings.requeue_cost_s
 
     def overrun(self, task: Task) -> None:
@@ -119,7 +111,7 @@ class RunningJobs:
     def _cost(self, task: Task) -> float:
         berth, job, fleet = task.berth, task.job, self._fleet
         assert berth is not None, "only running jobs have a cost"  # noqa: S101 - narrows the type
-        table = self._truth.get(job.app_class)
+        table = self._fleet.scores.get(job.app_class)
         if not job.gpus:
             return 1.0
         if self._settings.rate is not None:
