@@ -23,7 +23,7 @@ import numpy as np
 from policy.formats.errors import Never, NotNow
 from policy.placement.base import positions
 from policy.simulate.pal_rounds.events import NodeEvent
-from policy.simulate.pal_rounds.orders import UNCHANGING, JobProgress, order_named
+from policy.simulate.pal_rounds.orders import ORDERS, UNCHANGING, JobProgress
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
@@ -112,7 +112,7 @@ class Rounds:
         self.unfinished = {job.id for job in self.measured}
         self.arrivals = arrivals(trace, settings.repeat, settings.seed)
         self.next = next(self.arrivals, None)
-        self.order = order_named(settings.order)
+        self.order = ORDERS[settings.order]
         self.everything: View = view(fleet, fleet.full)
         self.queue: list[JobProgress] = []
         self.running: list[JobProgress] = []
@@ -287,9 +287,9 @@ class Rounds:
 
     def _slowdown(self, one: JobProgress) -> float:
         assert one.berth, "only what runs is slowed down"  # noqa: S101 - narrows the type
-        costs = self.fleet.costs
-        locality = costs.locality(one.demand.model, one.demand.app_class, one.berth.level, one.demand.gpus)
-        return costs.of(float(self._times(one).max()), locality)
+        demand = one.demand
+        locality = self.fleet.costs.locality(demand.model, demand.app_class, one.berth.level, demand.gpus)
+        return float(self._times(one).max()) * locality
 
     def _times(self, one: JobProgress) -> "Floats":
         """Returns the true scores of a job's GPUs, events included."""

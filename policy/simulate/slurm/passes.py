@@ -265,7 +265,7 @@ class QueuePasses:
         if plan is None:
             return False
         costs, level = self._ledger.fleet.costs, "node" if fewest.n == 1 else fewest.level
-        cost = costs.of(1.0, costs.locality(fewest.model, fewest.app_class, level, fewest.gpus))
+        cost = costs.locality(fewest.model, fewest.app_class, level, fewest.gpus)
         demand = replace(fewest, limit=int(min(task.expected, A_YEAR)))
         return not ends_sooner(demand, berth, plan[0], cost, now)
 

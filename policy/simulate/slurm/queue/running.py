@@ -1,6 +1,6 @@
 """Tracks running jobs: their speed on their GPUs, their ends, and what a requeue costs them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import isinf
 from typing import TYPE_CHECKING
 
@@ -44,14 +44,11 @@ class RunningJobs:
         )
         self.tasks[task.index] = task
         self._hold(task, task.job.gpus)
-        crowded = [] if self._fleet.costs.neighbours == 1.0 else self._alone_on(berth.nodes, now)
         for node in berth.nodes:
             self._on[node][task.index] = task
         task.cost = self._cost(task)
         self._plan_end(task)
         task.cores = self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now), task.cpus)
-        for other in crowded:
-            self._reprice(other, now)
 
     def stop(self, task: Task, now: float) -> None:
         """Stops a job that ended at `now`, or that is taken off its GPUs."""
@@ -68,9 +65,6 @@ class RunningJobs:
         task.serial += 1
         task.facts = None
         self.ledger.give(berth.nodes, berth.masks, list(task.cores))
-        if self._fleet.costs.neighbours != 1.0:
-            for other in self._alone_on(berth.nodes, now):
-                self._reprice(other, now)
 
     def requeue(self, task: Task, now: float) -> None:
         """Takes a job off its GPUs; all its work is lost."""
@@ -99,15 +93,6 @@ class RunningJobs:
         if task.quota:
             self.held[task.quota] = self.held.get(task.quota, 0) + gpus
 
-    def _alone_on(self, nodes: Sequence[int], now: float) -> list[Task]:
-        """Updates the progress of the jobs on these nodes, and returns them.
-
-        Their speed depends on whether they are alone there.
-        """
-        for task in (found := list({id(task): task for node in nodes for task in self._on[node].values()}.values())):
-            self._progress(task, now)
-        return found
-
     def _cost(self, task: Task) -> float:
         berth, job, fleet = task.berth, task.job, self._fleet
         assert berth is not None, "only running jobs have a cost"  # noqa: S101 - narrows the type
@@ -122,9 +107,8 @@ class RunningJobs:
                 self._factor(node) * (1.0 if table is None else max(table[node, place] for place in positions(mask)))
                 for node, mask in zip(berth.nodes, berth.masks, strict=True)
             )
-        shared = fleet.costs.neighbours != 1.0 and any(len(self._on[node]) > 1 for node in berth.nodes)
         locality = fleet.costs.locality(job.model, job.app_class, berth.level, job.gpus)
-        return fleet.costs.of(float(score), locality, shared_nodes=shared)
+        return float(score) * locality
 
     def _factor(self, node: int) -> float:
         product = 1.0

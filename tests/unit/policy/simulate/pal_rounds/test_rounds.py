@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
-from policy.formats.errors import Never, NotNow, UsageError
+from policy.formats.errors import Never, NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.published.pal import PalPolicy
 from policy.placement.registry import create
 from policy.request.demand import Demand
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
-from policy.simulate.pal_rounds.orders import ORDERS, JobProgress, order_named
+from policy.simulate.pal_rounds.orders import ORDERS, JobProgress
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.pal_rounds.rounds import RoundsSettings, arrivals, run
 from policy.simulate.result import SimulationOutcome
@@ -234,7 +234,6 @@ def test_the_orders_say_what_they_promise() -> None:
         "fifo": 7,
         "las": 60,
         "srtf": 40,
-        "srtf-true": 70,
         "srsf": 280,
     }
 
@@ -243,11 +242,6 @@ def test_priority_comes_before_the_order() -> None:
     jobs = [job("a", 8, 0, 100), replace(job("urgent", 8, 0, 100), priority=1.0)]
 
     assert go(jobs).starts == {"urgent": 0, "a": 200}
-
-
-def test_an_unknown_order_is_told_with_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match="did you mean fifo"):
-        order_named("fiffo")
 
 
 def test_a_job_that_can_never_fit_is_refused() -> None:

@@ -188,16 +188,6 @@ def test_a_failed_node_requeues_its_jobs() -> None:
     assert [(one.start, one.end) for one in outcome.stretches] == [(0, 50), (200, end)]
 
 
-def test_a_neighbour_slows_only_while_it_is_there() -> None:
-    fleet = build(ONE_NODE, costs=CostModel(neighbours=2.0))
-    jobs = [job("a", 1, 0, 100), job("b", 1, 40, 10)]
-
-    outcome = run(jobs, fleet, SlurmPolicy(), SlurmSettings(kill=False))
-
-    # b runs from 40 to 60 at half speed, and so does a meanwhile.
-    assert outcome.ends == {"a": 110, "b": 60}
-
-
 def test_shortest_first_and_smallest_first() -> None:
     first = job("first", 4, 0, 10)
     jobs = [first, job("long", 1, 1, 50), job("wide", 4, 2, 20), job("short", 2, 3, 30)]
