@@ -263,7 +263,7 @@ STYLES = [
 ]
 
 
-@pytest.mark.parametrize("policy", [SlurmPolicy(), SlurmPolicy(least_loaded=True), BerthPolicy()])
+@pytest.mark.parametrize("policy", [SlurmPolicy(), BerthPolicy()])
 @pytest.mark.parametrize("settings", STYLES)
 def test_what_holds_for_every_outcome(settings: SlurmSettings, policy: Policy) -> None:
     jobs = drawn(seed=7)
