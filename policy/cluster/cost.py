@@ -1,16 +1,13 @@
 """The cost of a berth: one formula for berthd, the commands and the simulator.
 
-    predicted time / ideal time = greatest score of its GPUs  x  locality  x  interference
+    predicted time / ideal time = greatest score of its GPUs  x  locality
 
 *Locality* depends on the level at which the berth's GPUs meet. If a table says so, it also depends on the job's model
-or application class, and on its width in GPUs. *Interference* depends on whether other jobs compute on the same
-nodes, and on guests that share the job's GPUs.
+or application class, and on its width in GPUs.
 
 >>> costs = CostModel()
 >>> costs.locality("resnet50", "compute", "leaf", gpus=16)
 1.16
->>> costs.of(score=1.05, locality=1.16)
-1.218
 """
 
 from collections.abc import Mapping
@@ -61,10 +58,6 @@ class CostModel:
     """The cost tables of a site."""
 
     localities: Table = field(default_factory=lambda: PUBLISHED)
-    neighbours: float = 1.0
-    """Factor if other jobs run on the same nodes. Philly's worst case is 1.52 (75.6 of 114.8 images/s, table 4)."""
-    guests: float = 1.0
-    """Factor if a guest runs on one of the job's GPUs; the guard keeps it near 1."""
 
     def __post_init__(self) -> None:
         for name, levels in self.localities.items():
@@ -84,8 +77,3 @@ class CostModel:
                 reached = [width for width in widths if width <= gpus]
                 return widths[max(reached)] if reached else 1.0
         return 1.0
-
-    def of(self, score: float, locality: float, *, shared_nodes: bool = False, has_guest: bool = False) -> float:
-        """Returns the predicted time divided by the ideal time."""
-        interference = (self.neighbours if shared_nodes else 1.0) * (self.guests if has_guest else 1.0)
-        return score * locality * interference

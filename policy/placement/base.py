@@ -176,4 +176,4 @@ def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Seq
         score = max(
             float(table[node, place]) for node, mask in zip(nodes, masks, strict=True) for place in positions(mask)
         )
-    return fleet.costs.of(score, fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus))
+    return score * fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus)

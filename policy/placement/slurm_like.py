@@ -1,7 +1,7 @@
 """Models the choice of plain Slurm, as the baseline for every other policy.
 
 Nodes: select/cons_tres searches the smallest run of consecutive nodes that is enough ("best fit"), and takes its first
-nodes. With `least_loaded` it takes the nodes with most free GPUs instead, as with CR_LLN.
+nodes.
 
 GPUs: since 24.11 `--gres=gpu:N` takes the lowest free position, then those *least* linked to it, position by position.
 This was observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind an NVSwitch all read 0 links, so there
@@ -28,8 +28,7 @@ class SlurmPolicy(Policy):
 
     name = "slurm"
 
-    def __init__(self, *, least_loaded: bool = False) -> None:
-        self._least_loaded = least_loaded
+    def __init__(self) -> None:
         self._links: dict[MachineShape, Ints] = {}
         self._picked: dict[tuple[MachineShape, int, int], int] = {}
 
@@ -42,7 +41,7 @@ class SlurmPolicy(Policy):
         nodes = np.flatnonzero(counts >= demand.k)
         if nodes.size < wanted:
             raise NotNow(f"{nodes.size} of {wanted} nodes have {demand.k} free GPUs now", 300)
-        chosen = self._in_order(nodes, counts, wanted)[:wanted]
+        chosen = self._in_order(nodes, wanted)[:wanted]
         chosen.sort()
         return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
 
@@ -53,7 +52,7 @@ class SlurmPolicy(Policy):
             raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now", 300)
         # A run is enough if its GPUs are enough, so the number of nodes is only estimated from below here.
         most = int(view.fleet.size[nodes].max())
-        nodes = self._in_order(nodes, counts, -(-demand.k // most))
+        nodes = self._in_order(nodes, -(-demand.k // most))
         left, chosen, taken = demand.k, [], []
         for node in nodes.tolist():
             taken.append(min(left, int(counts[node])))
@@ -63,10 +62,9 @@ class SlurmPolicy(Policy):
                 break
         return self._take(demand, view, chosen, taken)
 
-    def _in_order(self, nodes: Ints, counts: Ints, wanted: int) -> Ints:
+    @staticmethod
+    def _in_order(nodes: Ints, wanted: int) -> Ints:
         """Returns the nodes in the order in which they are taken."""
-        if self._least_loaded:
-            return nodes[np.argsort(-counts[nodes], kind="stable")]
         starts = np.concatenate([[0], np.flatnonzero(np.diff(nodes) > 1) + 1])
         lengths = np.diff(np.concatenate([starts, [nodes.size]]))
         enough = lengths >= wanted

@@ -20,7 +20,7 @@ __all__ = ["register"]
 _POLICIES = {
     "slurm": ("slurm", "packed", "berth"),
     "berthd": ("slurm", "berth"),
-    "pal-rounds": ("packed-sticky", "pm-first", "pal", "berth"),
+    "pal-rounds": ("packed-sticky", "packed", "pm-first", "pal"),
 }
 """The policies that are compared where none is named."""
 
@@ -32,35 +32,6 @@ what would Berth have done last month?
 
 More in docs/simulate.md.
 """
-
-
-_KEY = "write {0} in a study file (docs/simulate-study.md), and name the file by --study"
-_BY_SLURM = (
-    "submit the simulation as any job, sbatch --wrap='berth simulate ...', with one --seed for each task of an array"
-)
-_GONE = {
-    **{
-        f"--{name}": _KEY.format(f"{name.replace('-', '_')} = ...")
-        for name in (
-            *("fabric", "profile-way", "locality-penalty", "events", "move-cost", "round", "repeat", "models"),
-            *("durations", "slurm", "quotas", "borrow", "movable"),
-        )
-    },
-    "--backfill": _KEY.format("backfill = true"),
-    "--no-backfill": _KEY.format("backfill = false"),
-    "--spread": "--mode pal-rounds plays jobs whose GPUs may lie on nodes in any way",
-    "--weigh-waits": "bound the wait itself: --locality LEVEL@TIME",
-    **dict.fromkeys(("--submit", "--gather", "--sbatch", "--work"), _BY_SLURM),
-}
-"""Options of earlier versions, and what to do instead."""
-
-
-class _Gone(argparse.Action):
-    """Names an option that went, in one sentence."""
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        option = self.option_strings[0]
-        raise UsageError(f"berth simulate has no {option} any more: {_GONE[option]}")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,8 +48,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_rules(parser.add_argument_group("scheduling"))
     _add_output(parser.add_argument_group("output"))
     _add_runs(parser.add_argument_group("many runs"))
-    for option in _GONE:
-        parser.add_argument(option, action=_Gone, nargs="?", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 

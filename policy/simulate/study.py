@@ -284,15 +284,15 @@ def check(study: Study) -> None:
     """Refuses a study that cannot be run, before anything is read."""
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
-        if one.movable > 1 or (one.movable and one.mode == "pal-rounds"):
-            raise UsageError("movable is a part of the jobs, from 0 to 1, and belongs to --mode slurm and berthd")
+        if one.movable > 1:
+            raise UsageError("movable is a part of the jobs, from 0 to 1")
+        if one.movable and one.mode != "berthd" and not {BY_BERTHD, "slurm"}.issuperset(one.policies):
+            raise UsageError(f"movable belongs to berthd's own code: take --mode berthd, or --policy {BY_BERTHD}")
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
         if one.durations != "limit" and (one.mode == "berthd" or BY_BERTHD in one.policies):
             how = "--mode berthd" if one.mode == "berthd" else f"--policy {BY_BERTHD}"
             raise UsageError(f"durations belongs to policies of --mode slurm; leave it out with {how}")
-        if one.mode == "pal-rounds" and BY_BERTHD in one.policies:
-            raise UsageError(f"--policy {BY_BERTHD} belongs to --mode slurm and berthd; take berth with pal-rounds")
         if one.mode != "berthd" and one.slurm != SLURM:
             raise UsageError(f"slurm = {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
         if one.fabric and (not one.topology or one.nodes_per_leaf):

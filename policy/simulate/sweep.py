@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import BerthError, FormatError, nearest
@@ -30,6 +30,9 @@ from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import BY_BERTHD, Cell, Study, cells
 from topology.scores import PAL_CLASSES
+
+if TYPE_CHECKING:
+    from policy.simulate.pal_rounds.round_policies import RoundPolicy
 
 PLAIN_SLURM = "slurm"
 RECORDED = "recorded"
@@ -103,7 +106,7 @@ PUBLISHED_REPEAT = 2.0
 
 
 def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
-    from policy.simulate.pal_rounds.round_policies import in_rounds  # noqa: PLC0415 - each mode loads its own simulator
+    # Each mode loads its own simulator.
     from policy.simulate.pal_rounds.rounds import RoundsSettings, run  # noqa: PLC0415
 
     settings = RoundsSettings(
@@ -116,9 +119,15 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) ->
         events=_events(study, fleet),
         seed=cell.seed,
     )
-    base = _without_sticky(cell.policy)
-    sticky = base != cell.policy if base != cell.policy or base in _BOTH_WAYS else None
-    return run(jobs, fleet, in_rounds(policy_named(cell.policy, cell.seed), sticky=sticky), settings)
+    return run(jobs, fleet, _in_rounds(cell.policy, cell.seed), settings)
+
+
+def _in_rounds(name: str, seed: int) -> "RoundPolicy":
+    from policy.simulate.pal_rounds.round_policies import in_rounds  # noqa: PLC0415 - as above
+
+    base = _without_sticky(name)
+    sticky = base != name if base != name or base in _BOTH_WAYS else None
+    return in_rounds(policy_named(name, seed), sticky=sticky)
 
 
 def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
@@ -166,7 +175,7 @@ def verify(study: Study, trace: Trace) -> AbstractSet[str]:
     """Reads all inputs once, so that an error is found before the first run; returns the classes that have scores."""
     scored: AbstractSet[str] = frozenset()
     for policy in study.policies:
-        policy_named(policy, 0)
+        (_in_rounds if study.mode == "pal-rounds" else policy_named)(policy, 0)
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
         fleet = cluster.build(one, study.seeds[0])

@@ -115,7 +115,7 @@ def view(fleet: Fleet, free: Ints, up: "np.ndarray[tuple[int], np.dtype[np.bool_
     return View(fleet, free, fleet.cpus, fleet.mem, everywhere if up is None else up, everywhere)
 
 
-def demand_of(job: TraceJob, fleet: Fleet, remaining: float | None = None) -> Demand:
+def demand_of(job: TraceJob, fleet: Fleet) -> Demand:
     """Returns the demand of a job; without a number of nodes its GPUs may lie anywhere."""
     nodes = job.nodes or (ANY_SPREAD if job.gpus > 1 else 1)
     return Demand(
@@ -128,5 +128,5 @@ def demand_of(job: TraceJob, fleet: Fleet, remaining: float | None = None) -> De
         candidates=fleet.ready,
         app_class=job.app_class,
         model=job.model,
-        remaining=job.work if remaining is None else remaining,
+        remaining=job.work,
     )

@@ -18,9 +18,11 @@ import numpy as np
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.registry import create
-from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed, RoundWatch
-from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.events import NodeEvent
+from policy.simulate.pal_rounds.rounds import RoundsSettings
+from tests.bench.paper.joint.policy import JointBerth
 from tests.bench.paper.slowness import Slowness
+from tests.bench.paper.watched import RoundShowed, RoundWatch, WatchedRounds
 from tests.bench.placement_families import Case, case, families
 from tests.bench.placement_pairs import ORDERS, SEEN_NOISE
 from tests.bench.table import Figure, report
@@ -55,7 +57,7 @@ def mean_times(order: str, trace: int, seed: int) -> list[float]:
     """The mean JCT of each contestant on one case, and of PAL without events."""
     family = next(one for one in families() if one.name == FAMILY)
     here = case(family, trace, seed)
-    settings = RoundsSettings(order=order, backfill=True, events=here.events, noise=SEEN_NOISE, seed=seed)
+    settings = RoundsSettings(order=order, backfill=True, events=here.events, seed=seed)
     slowed = [_mean(here, name, settings, teller) for name, teller in CONTESTANTS]
     return [*slowed, _mean(here, "pal", replace(settings, events=()), "nobody")]
 
@@ -63,8 +65,10 @@ def mean_times(order: str, trace: int, seed: int) -> list[float]:
 def _mean(here: Case, name: str, settings: RoundsSettings, teller: str) -> float:
     fleet = replace(here.fleet, scores=here.truth)
     tellers: dict[str, RoundWatch] = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}
-    outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=tellers.get(teller))
-    return float(str(outcome.figures()["avg_jct_s"]))
+    policy = JointBerth() if name == "berth" else create(name)
+    watch = tellers.get(teller)
+    rounds = WatchedRounds(here.jobs, fleet, policy, settings, truth=here.truth, watch=watch, noise=SEEN_NOISE)
+    return float(str(rounds.run().figures()["avg_jct_s"]))
 
 
 def main() -> int:

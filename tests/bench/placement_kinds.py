@@ -20,10 +20,12 @@ from rich.table import Table
 from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.simulate.inputs.scores import grids
-from policy.simulate.play import run
 from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.world import SlurmWorld
 from policy.simulate.world import Layout, build
 from tests.bench import placement_slurm
+from tests.bench.paper.rolled import RolledWorld
+from tests.bench.paper.worlds import play
 from tests.bench.placement_families import DATA, GPUS_PER_NODE, NODES_PER_LEAF
 from tests.bench.placement_pairs import METRICS, Comparison, Pair
 from tests.bench.placement_rules import NoScores
@@ -60,8 +62,9 @@ def one_pair(family: SlurmFamily, fleet: Fleet, trace: int, draw: int) -> Pair:
     policies = {BERTH: create("berth"), AHEAD: create("berth"), BLIND: NoScores(), PLAIN: create("slurm")}
     found = {}
     for name, policy in policies.items():
-        settings = SlurmSettings(order="fifo", pinned=name != PLAIN, roll_out=name == AHEAD)
-        outcome = run(jobs, fleet, policy, settings).figures()
+        settings = SlurmSettings(order="fifo", pinned=name != PLAIN)
+        world = RolledWorld if name == AHEAD else SlurmWorld
+        outcome = play(world, jobs, fleet, policy, settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in METRICS}
     return Pair(family.name, "fifo", trace, draw, found)
 

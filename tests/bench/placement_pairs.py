@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
-from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.rounds import RoundsSettings
+from tests.bench.paper.joint.policy import JointBerth
 from tests.bench.paper.relaxation import Relaxation
 from tests.bench.paper.slowness import Slowness
+from tests.bench.paper.watched import WatchedRounds
 from tests.bench.placement_families import Case, Family, case, traces_of
 
 Array = npt.NDArray[np.float64]
@@ -42,10 +43,10 @@ class Pair:
     """By policy, then by figure."""
 
 
-def contestants(family: Family, seed: int) -> Iterator[tuple[str, Policy | RoundPolicy, bool]]:
+def contestants(family: Family, seed: int) -> Iterator[tuple[str, Policy, bool]]:
     """Names, policies, and whether each is told what the detector finds."""
     watched = family.weather is not None
-    yield "berth", in_rounds(create("berth"), move_s=family.move_s), watched
+    yield "berth", JointBerth(family.move_s), watched
     yield "pal", create("pal"), False
     yield "pinned-random", create("pinned-random", seed=seed), False
     if watched:
@@ -62,19 +63,18 @@ def one_pair(family: Family, order: str, trace: int, seed: int) -> Pair:
         backfill=family.backfill,
         move_cost_s=family.move_s,
         events=here.events,
-        noise=SEEN_NOISE,
         seed=seed,
     )
     found = {name: _figures(here, policy, settings, told) for name, policy, told in contestants(family, seed)}
     return Pair(family.name, order, trace, seed, found)
 
 
-def _figures(here: Case, policy: Policy | RoundPolicy, settings: RoundsSettings, told: bool) -> dict[str, float]:
+def _figures(here: Case, policy: Policy, settings: RoundsSettings, told: bool) -> dict[str, float]:
     # What a bound takes for the best GPUs must be what really is best.
     fleet = replace(here.fleet, scores=here.truth) if isinstance(policy, Relaxation) else here.fleet
-    outcome = run(
-        here.jobs, fleet, policy, settings, truth=here.truth, watch=Slowness(fleet) if told else None
-    ).figures()
+    watch = Slowness(fleet) if told else None
+    rounds = WatchedRounds(here.jobs, fleet, policy, settings, truth=here.truth, watch=watch, noise=SEEN_NOISE)
+    outcome = rounds.run().figures()
     return {name: float(str(outcome[name])) for name in (*METRICS, "moves", "jobs", "wall_s")}
 
 

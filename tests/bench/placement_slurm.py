@@ -32,10 +32,13 @@ from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
-from policy.simulate.play import run
 from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.world import SlurmWorld
 from policy.simulate.world import Layout, build
 from tests.bench.paper.draw import shifted
+from tests.bench.paper.moved import MovingWorld
+from tests.bench.paper.rolled import RolledWorld
+from tests.bench.paper.worlds import play
 from tests.bench.placement_families import DATA, GPUS_PER_NODE, LEAF_AND_POD, MAPS, NODES, NODES_PER_LEAF, SHIFT_S
 from tests.bench.placement_pairs import METRICS, Comparison, Gain, Pair
 from topology.machines import machine
@@ -100,13 +103,15 @@ def one_pair(family: SlurmFamily, trace: int, draw: int, policies: Sequence[str]
     found = {}
     for name in policies:
         machines = best_everywhere(fleet) if name == "bound" else fleet
-        settings = SlurmSettings(order="fifo", pinned=name != "slurm", roll_out=name.endswith(ROLLED))
+        settings = SlurmSettings(order="fifo", pinned=name != "slurm")
+        world: type[SlurmWorld] = RolledWorld if name.endswith(ROLLED) else SlurmWorld
         if name.endswith(MOVING):
+            world = MovingWorld
             rules = RelocationRules(enabled=True)
             movable = {job.id: float(rules.cost) for job in jobs}
             settings = replace(settings, site=Settings(moving=rules), movable=movable)
         policy = policy_of(name.removesuffix(ROLLED).removesuffix(MOVING), draw)
-        outcome = run(jobs, machines, policy, settings).figures()
+        outcome = play(world, jobs, machines, policy, settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in (*METRICS, "moves", "jobs", "wall_s")}
         found[name]["moved"] = float(str(outcome.get("moved", 0)))
     return Pair(family.name, "fifo", trace, draw, found)

@@ -29,6 +29,7 @@ from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.round_policies import in_rounds
 from policy.simulate.world import Layout, build, demand_of, view
+from tests.bench.paper.joint.policy import JointBerth
 from tests.bench.table import Figure, report
 
 GPUS_PER_NODE = 4
@@ -174,7 +175,7 @@ def figures() -> list[Figure]:
     """Milliseconds a round, for each policy and size; `round_512_ms` is PAL's, beside which Berth's own stands too."""
     found = []
     for policy in (*THEIRS, "berth"):
-        placer = in_rounds(create(policy.replace("_", "-")), sticky=False)
+        placer = in_rounds(JointBerth() if policy == "berth" else create(policy.replace("_", "-")), sticky=False)
         rounds = OUR_ROUNDS if policy in THEIRS else THEIR_ROUNDS
         for gpus in SIZES:
             fleet, jobs = fleet_of(gpus), queue_of(gpus)

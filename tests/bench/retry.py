@@ -30,11 +30,13 @@ from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
-from policy.simulate.play import run as play
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm.queue.waits import REASONS, SIZES
 from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.world import SlurmWorld
 from tests.bench import philly, philly_data
+from tests.bench.paper.moved import MovingWorld
+from tests.bench.paper.worlds import play
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,
     HOUR,
@@ -126,11 +128,12 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     work = workload(MOVING.get(way, way), seed)
     plain = name == "slurm"
     settings = SlurmSettings() if plain else SlurmSettings(pinned=True, durations="predicted")
+    world = MovingWorld if way in MOVING else SlurmWorld
     if way in MOVING:
         site = Settings(moving=RelocationRules(enabled=True))
         settings = replace(settings, site=site, movable=movable(work.jobs, seed))
     policy = SlurmPolicy() if plain else create(name)
-    outcome = play(work.jobs, philly.cluster(NODES, seed), policy, replace(settings, after=work.after))
+    outcome = play(world, work.jobs, philly.cluster(NODES, seed), policy, replace(settings, after=work.after))
     lost = sum(hours(one) for one in outcome.stretches if one.job in work.lost)
     good = [job for job in work.jobs if job.id not in work.lost]
     waits = [outcome.starts[job.id] - job.submit for job in good]

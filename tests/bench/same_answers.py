@@ -26,13 +26,14 @@ WIDTHS = (1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 24)
 MODELS = ("resnet50", "vgg19", "BERT", "GPT2", "DCGAN", "PointNet")
 SMALL = ("--nodes", "16", "--gpus-per-node", "4", "--seed", "5")
 LEAVES = ("--nodes", "12", "--machine", "dgx-1v", "--nodes-per-leaf", "4", "--leaves-per-pod", "2", "--seed", "5")
-POLICIES = [word for name in ("berth", "slurm", "packed", "pm-first", "pal", "random") for word in ("--policy", name)]
+PUBLISHED = [word for name in ("slurm", "packed", "pm-first", "pal", "random") for word in ("--policy", name)]
+POLICIES = ["--policy", "berth", *PUBLISHED]
 CASES: dict[str, tuple[str, ...]] = {
     "Slurm's rules": (*SMALL, *POLICIES, "--limits", "trace"),
     "Slurm's rules, drawn limits": (*SMALL, *POLICIES, "--limits", "drawn"),
     "Slurm's rules, leaves of NVLink nodes": (*LEAVES, *POLICIES, "--limits", "2"),
     "Slurm's rules, a wait for one leaf": (*LEAVES, "--policy", "berth", "--locality", "leaf@600"),
-    "PAL's rounds": (*SMALL, *POLICIES, "--mode", "pal-rounds"),
+    "PAL's rounds": (*SMALL, *PUBLISHED, "--mode", "pal-rounds"),
     "berthd": (*SMALL, "--mode", "berthd", "--limits", "2"),
     "berthd, leaves of NVLink nodes": (*LEAVES, "--mode", "berthd", "--limits", "drawn"),
 }

@@ -24,8 +24,10 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
-from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.rounds import RoundsSettings
 from policy.simulate.world import Layout, build
+from tests.bench.paper.joint.policy import JointBerth
+from tests.bench.paper.watched import WatchedRounds
 from tests.bench.simulate import data_folder, sia_trace
 from topology.calibrate.peers import verdicts
 from topology.calibrate.runs import GpuVisit, KernelRun, Visit, seconds_of
@@ -183,6 +185,6 @@ def fleet_of(scores: Mapping[str, Floats]) -> Fleet:
 
 def judged(jobs: Sequence[TraceJob], fleet: Fleet, policy: str, truth: Mapping[str, Floats]) -> tuple[float, float]:
     """Mean JCT and makespan of a policy where jobs meet this truth."""
-    placed = create(policy.removesuffix("-sticky"))
-    found = run(jobs, fleet, placed, RoundsSettings(), truth=truth).figures()
+    placed = JointBerth() if policy == "berth" else create(policy.removesuffix("-sticky"))
+    found = WatchedRounds(jobs, fleet, placed, RoundsSettings(), truth=truth).run().figures()
     return float(str(found["avg_jct_s"])), float(str(found["makespan_s"]))

@@ -1,11 +1,11 @@
 """The policy `pal`: score and locality combined, as in PAL (SC'24)."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from policy.placement.base import Berth
-from policy.placement.published.bins import Binning, Bins
+from policy.placement.published.bins import Bins
 from policy.placement.published.common import gpus, lowest, usable
 from policy.placement.published.pm_first import PmFirstPolicy
 from policy.request.demand import ANY_SPREAD
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
     from topology.tables import Ints
 
-Tie = Literal["emptiest", "tightest"]
-
 
 class PalPolicy(PmFirstPolicy):
     """PAL: takes the first cell that fits of the matrix bin x (within a node, across nodes), by score x locality.
@@ -25,28 +23,12 @@ class PalPolicy(PmFirstPolicy):
     Where a demand fixes its number of nodes, only the bin is left to choose.
 
     If several nodes serve a cell, the artifact takes the one with the most GPUs that are fast enough, which breaks up
-    empty nodes. The paper does not describe this, so `tie` can change it. Of equal nodes it takes the first where its
-    sort is stable, as here. With AVX-512 numpy's sort is not stable, and the artifact's average job completion times
-    differ from these by up to 0.03 %.
+    empty nodes; the paper does not say so. Of equal nodes it takes the first where its sort is stable, as here. With
+    AVX-512 numpy's sort is not stable, and the artifact's average job completion times differ from these by up to
+    0.03 %.
     """
 
     name = "pal"
-
-    def __init__(
-        self,
-        *,
-        binning: Binning = "artifact",
-        across: float | None = None,
-        tie: Tie = "emptiest",
-    ) -> None:
-        """Sets options that differ from the published behaviour.
-
-        `across` is the penalty for more than one node that the policy assumes; with None it is the fleet's cost model
-        for any two nodes.
-        """
-        super().__init__(binning=binning)
-        self.across = across
-        self.tie = tie
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the first cell that fits."""
@@ -56,13 +38,13 @@ class PalPolicy(PmFirstPolicy):
 
     def cells(self, view: "View", bins: Bins) -> list[tuple[int, bool]]:
         """Returns the cells, as bin and whether within a node, the least score x locality first."""
-        across = view.fleet.costs.locality("", "", "any", 2) if self.across is None else self.across
+        across = view.fleet.costs.locality("", "", "any", 2)
         both = [(place, within) for place in range(len(bins.values)) for within in (True, False)]
         return sorted(both, key=lambda cell: bins.values[cell[0]] * (1.0 if cell[1] else across))
 
-    def preference(self, counts: "Ints", k: int) -> "Ints":
+    def preference(self, counts: "Ints", k: int) -> "Ints":  # noqa: ARG002 - as PM-First has it
         """Returns the sort key of nodes that serve a cell; the least comes first."""
-        return -counts if self.tie == "emptiest" else np.abs(counts - k)
+        return -counts
 
     def _walk(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
         for place, within in self.cells(view, bins):

@@ -7,7 +7,7 @@ import numpy as np
 
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
-from policy.placement.published.bins import Binning, Bins, bins_of
+from policy.placement.published.bins import Bins, bins_of
 from policy.placement.published.common import fill, gpus, lowest, same_on_each, sets_of, spread, usable
 from policy.request.demand import ANY_SPREAD
 
@@ -28,9 +28,7 @@ class PmFirstPolicy(Policy):
 
     name = "pm-first"
 
-    def __init__(self, *, binning: Binning = "artifact") -> None:
-        """Sets the binning, see `policy.placement.published.bins`."""
-        self.binning: Binning = binning
+    def __init__(self) -> None:
         self._bins: dict[str, tuple[Floats | None, Ints, Bins]] = {}
 
     def place(self, demand: "Demand", view: "View") -> Berth:
@@ -46,7 +44,7 @@ class PmFirstPolicy(Policy):
         known = self._bins.get(demand.app_class)
         # The same array means the same scores, because tables are replaced and never changed.
         if known is None or known[0] is not table or known[1] is not view.fleet.size:
-            known = (table, view.fleet.size, bins_of(view.fleet, table, self.binning))
+            known = (table, view.fleet.size, bins_of(view.fleet, table))
             self._bins[demand.app_class] = known
         return known[2]
 

@@ -34,7 +34,7 @@ class BesideSlurm:
 
     def submitted(self, task: "Task") -> None:
         """Answers a submission."""
-        decision = self._answerer.answer(task, self._records.partition(task), self._clock.now)
+        decision = self._answerer.answer(task, self._records.partition, self._clock.now)
         if decision.reply.verb == "refuse":
             raise UsageError(f"job {task.job.id}: {decision.reply.message}")
         if decision.reply.verb == "place":

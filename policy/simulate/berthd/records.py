@@ -62,8 +62,9 @@ class SlurmRecords:
         self._world = world
         self._nodes = NodeRecords(world.ledger)
         members = world.fleet.members
-        self._default = world.fleet.default_partition or next(iter(members))
-        self._partitions = tuple(PartitionFacts(name, default=name == self._default) for name in members)
+        self.partition = world.fleet.default_partition or next(iter(members))
+        """The partition of all jobs."""
+        self._partitions = tuple(PartitionFacts(name, default=name == self.partition) for name in members)
         self._by_nonce = {task.nonce: task for task in world.tasks}
         self._by_id = {task.id: task for task in world.tasks}
         self.updates = self.denied = 0
@@ -124,11 +125,7 @@ class SlurmRecords:
         return True
 
     def _record(self, task: "Task") -> "JobFacts":
-        return record_of(task, self._world.fleet.names, self.partition(task))
-
-    def partition(self, task: "Task") -> str:
-        """Returns the partition of a job."""
-        return self._world.settings.partitions.get(task.job.account, self._default)
+        return record_of(task, self._world.fleet.names, self.partition)
 
     def _updated(self, task: "Task") -> None:
         self.updates += 1

@@ -1,15 +1,13 @@
 """The orders of a simulated queue: one small function each, least first.
 
 An order uses the service that a job has had so far. `las` and `srtf` count service in seconds on the wall clock, as
-PAL's artifact does. On slow GPUs its `srtf` therefore underestimates the time that is left. `srtf-true` and `srsf`
-count the work that is left.
+PAL's artifact does. On slow GPUs its `srtf` therefore underestimates the time that is left. `srsf` counts the work
+that is left.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from policy.formats.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from policy.placement.base import Berth
@@ -67,24 +65,12 @@ def srtf(one: JobProgress) -> float:
     return one.job.work - one.service
 
 
-def srtf_true(one: JobProgress) -> float:
-    """Sorts by the work that is really left, the least first."""
-    return one.left
-
-
 def srsf(one: JobProgress) -> float:
     """Sorts by remaining service, the least first: work that is really left x GPUs."""
     return one.left * one.job.gpus
 
 
-ORDERS: Mapping[str, Order] = {"fifo": fifo, "las": las, "srtf": srtf, "srtf-true": srtf_true, "srsf": srsf}
+ORDERS: Mapping[str, Order] = {"fifo": fifo, "las": las, "srtf": srtf, "srsf": srsf}
 
 UNCHANGING = frozenset({"fifo"})
 """Orders that do not depend on how long jobs have run."""
-
-
-def order_named(name: str) -> Order:
-    """Returns the order of that name."""
-    if name not in ORDERS:
-        raise UsageError(f"there is no order {name}{nearest(name, ORDERS)}; known are {', '.join(ORDERS)}")
-    return ORDERS[name]

@@ -9,46 +9,32 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from policy.formats.errors import NotNow
+from policy.formats.errors import NotNow, UsageError
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.berth import BerthPolicy
 from policy.placement.published.packed import PackedPolicy
-from policy.placement.published.pal import PalPolicy
 from policy.placement.published.pm_first import PmFirstPolicy
 from policy.placement.published.random import PinnedRandomPolicy
-from policy.request.demand import ANY_SPREAD
-from policy.simulate.pal_rounds.joint.together import place_together
-from topology.fabric import NOBODY
 
 if TYPE_CHECKING:
     from policy.cluster.view import View
-    from policy.formats.arrays import Bools
     from policy.request.demand import Demand
 
-_MOVING = (BerthPolicy, PmFirstPolicy)
-"""Policies that may place running jobs anew, unless they are made sticky; PAL is a PM-First too."""
-
-_STEADY = (BerthPolicy, PackedPolicy, PinnedRandomPolicy, PmFirstPolicy)
-
-_MOST_TOGETHER = 4_096
-"""Most free GPUs at which Berth places jobs together.
-
-With more, it places them one after another. For a spread job, only the roomiest leaves and nodes with about so many
-GPUs are searched.
-"""
+_STEADY = (PackedPolicy, PinnedRandomPolicy, PmFirstPolicy)
 
 CLASSES = ("compute", "mixed", "memory")
 """From the class that loses most on a slow GPU to the one that loses least; others follow by name."""
 
 
-def in_rounds(policy: Policy, *, sticky: bool | None = None, move_s: float = 0.0) -> "RoundPolicy":
-    """Returns a policy as rounds use it; without `sticky` it is as published. `move_s` is Berth's cost of a move."""
+def in_rounds(policy: Policy, *, sticky: bool | None = None) -> "RoundPolicy":
+    """Returns a policy as rounds use it; without `sticky` it is as published."""
     if hasattr(policy, "order") or hasattr(policy, "place_together"):
         return RoundPolicy(policy, sticky=sticky)
     if isinstance(policy, BerthPolicy):
-        return BerthInRounds(policy, sticky=sticky, move_s=move_s)
+        raise UsageError(
+            f"{policy.name} gives a job one place, as Slurm keeps it: take --mode slurm or berthd; "
+            "--mode pal-rounds plays published policies, and your own"
+        )
     return (SensitiveFirst if isinstance(policy, PmFirstPolicy) else RoundPolicy)(policy, sticky=sticky)
 
 
@@ -67,7 +53,8 @@ class RoundPolicy:
     def __init__(self, policy: Policy, *, sticky: bool | None = None) -> None:
         self.policy = policy
         self.name = policy.name
-        self.sticky = getattr(policy, "sticky", not isinstance(policy, _MOVING)) if sticky is None else sticky
+        # PM-First places running jobs anew, and PAL is a PM-First too.
+        self.sticky = getattr(policy, "sticky", not isinstance(policy, PmFirstPolicy)) if sticky is None else sticky
         self.steady = getattr(policy, "steady", isinstance(policy, _STEADY))
 
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
@@ -114,87 +101,3 @@ class SensitiveFirst(RoundPolicy):
 def class_rank(app_class: str) -> tuple[int, str]:
     """Returns the sort key of a class, the most sensitive first."""
     return (CLASSES.index(app_class) if app_class in CLASSES else len(CLASSES), app_class)
-
-
-class BerthInRounds(RoundPolicy):
-    """Berth: jobs that may take any GPUs are placed together, and a running job moves only where it gains by it."""
-
-    def __init__(self, policy: BerthPolicy, *, sticky: bool | None = None, move_s: float = 0.0) -> None:
-        """Sets the cost of a move in seconds; a running job moves only if it gains more in its remaining run time."""
-        super().__init__(policy, sticky=sticky)
-        self.move_s = move_s
-        self._published = SensitiveFirst(PalPolicy())
-
-    def place(self, demand: "Demand", view: "View") -> Berth:
-        """Returns the best free set; for a job that may be spread, one node if no spread beyond it is faster."""
-        return self._anywhere(demand, view) if demand.n == ANY_SPREAD else self.policy.place(demand, view)
-
-    def place_together(
-        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
-    ) -> "list[Berth | None]":
-        """Places all jobs of a round at once, if each may take any GPUs; else one after another."""
-        alike = any(demand.n > 1 for demand in demands)
-        if alike or len(demands) == 0 or int(np.bitwise_count(view.free).sum()) > _MOST_TOGETHER:
-            return self.one_by_one(demands, view)
-        berths = self._jointly(demands, view, held or [None] * len(demands))
-        # The search ignores cores and memory, which seldom run out before the GPUs.
-        return berths if _room_for_all(demands, berths, view) else self.one_by_one(demands, view)
-
-    def _jointly(
-        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
-    ) -> "list[Berth | None]":
-        # The result must beat PAL's placement, so it never costs more than that by the formula that both use.
-        at_worst = self._published.place_together(demands, view)
-        found = place_together(demands, view, held, self.move_s, at_worst)
-        why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
-        return [
-            None if masks is None else Policy.spread(demand, view, list(masks), list(masks.values()), why)
-            for demand, masks in zip(demands, found, strict=True)
-        ]
-
-    def _anywhere(self, demand: "Demand", view: "View") -> Berth:
-        """Chooses one node if it is no slower than any spread over two nodes; else the best GPUs anywhere."""
-        fits = Policy.fitting(demand, view)
-        alone: Berth | None = None
-        if demand.k <= int(view.fleet.size[fits].max(initial=0)):
-            with suppress(NotNow):
-                alone = self.policy.place(replace(demand, n=1), view)
-        if alone is not None and (demand.k == 1 or alone.cost <= _least_beyond_a_node(demand, view)):
-            return alone
-        spread = self._jointly([demand], _in_reach(demand, view, fits), [None])[0]
-        if alone is not None and (spread is None or alone.cost <= spread.cost):
-            return alone
-        if spread is None:
-            raise NotNow(f"fewer than {demand.k} GPUs are free", 300)
-        return spread
-
-
-def _room_for_all(demands: "Sequence[Demand]", berths: "Sequence[Berth | None]", view: "View") -> bool:
-    """Tells whether the nodes have the CPUs and the memory for all of these berths together."""
-    left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
-    for demand, berth in zip(demands, berths, strict=True):
-        if berth is not None:
-            take_off(left, demand, berth)
-    return bool((left.cpus >= 0).all() and (left.mem >= 0).all())
-
-
-def _least_beyond_a_node(demand: "Demand", view: "View") -> float:
-    costs = view.fleet.costs
-    levels = ("nvlink", "leaf", "pod", "any")
-    return min(costs.locality(demand.model, demand.app_class, level, demand.gpus) for level in levels)
-
-
-def _in_reach(demand: "Demand", view: "View", fits: "Bools") -> "View":
-    """Returns a view with about `_MOST_TOGETHER` free GPUs at most: the leaves and nodes with most free."""
-    free = np.where(fits, view.free, 0)
-    counts = np.bitwise_count(free).astype(np.int64)
-    if counts.sum() <= _MOST_TOGETHER:
-        return view.with_free(free)
-    leaf = view.fleet.fabric.leaf
-    known = leaf != NOBODY
-    of_leaf = np.where(known, np.bincount(leaf[known], counts[known], int(leaf.max(initial=0)) + 1)[leaf], counts)
-    order = np.lexsort((-counts, leaf, -of_leaf))
-    enough = int(np.searchsorted(np.cumsum(counts[order]), max(demand.k, _MOST_TOGETHER))) + 1
-    near = np.zeros_like(free)
-    near[order[:enough]] = free[order[:enough]]
-    return view.with_free(near)

@@ -13,7 +13,7 @@ the same jobs, an order that does not depend on run times, and a policy that wou
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,8 +22,8 @@ import numpy as np
 
 from policy.formats.errors import Never, NotNow
 from policy.placement.base import positions
-from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed, RoundWatch
-from policy.simulate.pal_rounds.orders import UNCHANGING, JobProgress, order_named
+from policy.simulate.pal_rounds.events import NodeEvent
+from policy.simulate.pal_rounds.orders import ORDERS, UNCHANGING, JobProgress
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
@@ -62,12 +62,8 @@ class RoundsSettings:
     measured: range | None = None
     """The jobs of the trace that count in the figures, in order of arrival; None: all."""
     events: Sequence[NodeEvent] = ()
-    noise: float = 0.0
-    """Relative standard deviation of the times that a watch gets."""
-    exact_end: bool = False
-    """End a job when its work is done; its GPUs stay taken until the round ends all the same."""
     seed: int = 1
-    """The seed of the repeats' arrivals and of the noise; the artifact's is 1."""
+    """The seed of the repeats' arrivals; the artifact's is 1."""
 
 
 def run(
@@ -75,19 +71,9 @@ def run(
     fleet: "Fleet",
     policy: "Policy | RoundPolicy",
     settings: RoundsSettings | None = None,
-    *,
-    truth: "Mapping[str, Floats] | None" = None,
-    watch: RoundWatch | None = None,
 ) -> SimulationOutcome:
-    """Simulates a trace until all measured jobs have ended.
-
-    Policies use `fleet.scores`; jobs progress by `truth`, which is the same unless given.
-    """
-    began = time.perf_counter()
-    playing = policy if isinstance(policy, RoundPolicy) else in_rounds(policy)
-    simulation = _Simulation(jobs, fleet, playing, settings or RoundsSettings(), truth, watch)
-    simulation.run()
-    return simulation.outcome(time.perf_counter() - began)
+    """Simulates a trace until all measured jobs have ended."""
+    return Rounds(jobs, fleet, policy, settings or RoundsSettings()).run()
 
 
 def arrivals(jobs: "Sequence[TraceJob]", per_hour: float, seed: int) -> "Iterator[TraceJob]":
@@ -105,46 +91,45 @@ def arrivals(jobs: "Sequence[TraceJob]", per_hour: float, seed: int) -> "Iterato
             yield replace(job, id=f"{job.id}~{again}", submit=at)
 
 
-class _Simulation:
+class Rounds:
     """The state of one run."""
 
     def __init__(
         self,
         jobs: "Sequence[TraceJob]",
         fleet: "Fleet",
-        policy: RoundPolicy,
+        policy: "Policy | RoundPolicy",
         settings: RoundsSettings,
-        truth: "Mapping[str, Floats] | None",
-        watch: RoundWatch | None,
     ) -> None:
         trace = sorted(jobs, key=lambda job: job.submit)
-        self.fleet, self.policy, self.settings, self.watch = fleet, policy, settings, watch
-        self.truth = fleet.scores if truth is None else truth
+        self.fleet, self.settings = fleet, settings
+        self.policy = policy if isinstance(policy, RoundPolicy) else in_rounds(policy)
+        self.truth = fleet.scores
+        """The scores by which jobs progress; policies use those of `fleet`."""
         self.width = int(fleet.size.max())
         self.capacity = int(fleet.size.sum())
         self.measured = [trace[place] for place in settings.measured or range(len(trace))]
         self.unfinished = {job.id for job in self.measured}
         self.arrivals = arrivals(trace, settings.repeat, settings.seed)
         self.next = next(self.arrivals, None)
-        self.order = order_named(settings.order)
+        self.order = ORDERS[settings.order]
         self.everything: View = view(fleet, fleet.full)
         self.queue: list[JobProgress] = []
         self.running: list[JobProgress] = []
         self.last: list[JobProgress] | None = None
         self.factors: tuple[float, ...] = ()
         self.true: dict[str, Floats] = {}
-        self.draw = np.random.default_rng(settings.seed)
         self.arrived = self.moves = self.rounds = self.idle = 0
         self.gpu_seconds = 0.0
         self.starts: dict[str, float] = {}
         self.ends: dict[str, float] = {}
         self.stretches: list[Stretch] = []
-        static = settings.order in UNCHANGING and not settings.events and watch is None
-        self.jumps = static and (policy.sticky or policy.steady)
+        static = settings.order in UNCHANGING and not settings.events
+        self.jumps = static and (self.policy.sticky or self.policy.steady)
 
-    def run(self) -> None:
+    def run(self) -> SimulationOutcome:
         """Runs all rounds."""
-        number = 0
+        began, number = time.perf_counter(), 0
         while self.unfinished and (self.queue or self.next):
             at = number * self.settings.round_s
             self._admit(at)
@@ -152,7 +137,6 @@ class _Simulation:
                 number += self._rounds_to_arrival(at)
                 continue
             self._weather(at)
-            self._listen(at)
             chosen = self._chosen()
             (self._place_new if self.policy.sticky else self._place_all)(chosen, at)
             rounds = self._calm(at, chosen)
@@ -162,9 +146,9 @@ class _Simulation:
         # Jobs that are not measured may still run.
         for one in self.running:
             self._close(one, number * self.settings.round_s)
+        return self._outcome(time.perf_counter() - began)
 
-    def outcome(self, wall_s: float) -> SimulationOutcome:
-        """Returns the outcome of the simulation."""
+    def _outcome(self, wall_s: float) -> SimulationOutcome:
         ended = [job for job in self.measured if job.id in self.ends]
         left = len(self.measured) - len(ended)
         return SimulationOutcome(
@@ -218,13 +202,6 @@ class _Simulation:
             self.true.clear()
             for one in self.running:
                 one.slowdown = self._slowdown(one)
-
-    def _listen(self, at: float) -> None:
-        believed = self.watch.scores(at) if self.watch else None
-        if believed is not None:
-            self.fleet = replace(self.fleet, scores=believed)
-            self.everything = view(self.fleet, self.fleet.full)
-            self.last = None
 
     def _place_all(self, chosen: list[JobProgress], at: float) -> None:
         """Places all jobs of the round anew, whether they run or not."""
@@ -310,9 +287,9 @@ class _Simulation:
 
     def _slowdown(self, one: JobProgress) -> float:
         assert one.berth, "only what runs is slowed down"  # noqa: S101 - narrows the type
-        costs = self.fleet.costs
-        locality = costs.locality(one.demand.model, one.demand.app_class, one.berth.level, one.demand.gpus)
-        return costs.of(float(self._times(one).max()), locality)
+        demand = one.demand
+        locality = self.fleet.costs.locality(demand.model, demand.app_class, one.berth.level, demand.gpus)
+        return float(self._times(one).max()) * locality
 
     def _times(self, one: JobProgress) -> "Floats":
         """Returns the true scores of a job's GPUs, events included."""
@@ -364,28 +341,17 @@ class _Simulation:
         for one in self.running:
             paid = min(one.debt, span)
             one.debt -= paid
-            left = one.left
             one.done += (span - paid) / one.slowdown
             one.service += span
             self.gpu_seconds += span * one.demand.gpus
             if one.left <= _ROUNDING * one.job.work:
                 ended.append(one)
-                exact = at + paid + left * one.slowdown
-                self.ends[one.job.id] = exact if self.settings.exact_end else at + span
-        if self.watch:
-            self.watch.observe(at + span, [self._shown(one) for one in self.running])
+                self.ends[one.job.id] = at + span
         for one in ended:
             self._close(one, at + span)
             self.running.remove(one)
             self.queue.remove(one)
             self.unfinished.discard(one.job.id)
-
-    def _shown(self, one: JobProgress) -> RoundShowed:
-        assert one.berth, "only what runs shows times"  # noqa: S101 - narrows the type
-        times = self._times(one)
-        if self.settings.noise:
-            times = times * np.maximum(self.draw.normal(1.0, self.settings.noise, times.size), 0.01)
-        return RoundShowed(one.job.id, one.demand, one.berth, times)
 
 
 def _give_back(free: "Ints", one: JobProgress) -> None:

@@ -1,7 +1,7 @@
 """The two passes by which Slurm starts jobs: the main pass and backfill.
 
 Main pass: it tries jobs in order. A pinned job that cannot start takes its nodes out of the pass. A job without a pin
-that cannot start ends the pass, because it blocks its partition.
+that cannot start ends the pass.
 
 Backfill: it tries jobs in order. Each gets the first start that the ends of running jobs and earlier plans leave. A
 start now is made at once; a later one reserves whole nodes.
@@ -18,7 +18,6 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
-from policy.plan.roll_out import MOST_JOBS
 from policy.plan.splitting import ends_sooner, free_now
 from policy.request.demand import A_YEAR, Demand
 from policy.simulate.slurm.backfill.ahead import pin_fits
@@ -30,7 +29,6 @@ from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.queue.priority import Queue
 from policy.simulate.slurm.queue.running import RunningJobs
 from policy.simulate.slurm.queue.waits import WaitClocks, WaitKind
-from policy.simulate.slurm.roll_out import RolledQueue
 from policy.simulate.slurm.settings import SlurmSettings
 from topology.fabric import LEVELS
 from topology.groups import LevelGroups
@@ -62,7 +60,6 @@ class QueuePasses:
         self._settings = settings
         self._start = start
         self._policy = policy
-        self.rolled = RolledQueue(running.ledger, running) if settings.roll_out and settings.pinned else None
         self._stepped: SteppedBackfill | None = None
         self._switches: TreeChoice | None = None
         """Slurm's choice where `--switches` may put a start off."""
@@ -85,7 +82,7 @@ class QueuePasses:
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
     def main(self, now: float) -> None:
-        """Starts jobs in order; the first that cannot start stops its partition, or only bars its nodes."""
+        """Starts jobs in order; the first that cannot start ends the pass, or only bars its nodes."""
         settings = self._settings
         if not (settings.berthd or self._ledger.fits(self._queue.shapes)):
             return
@@ -93,17 +90,16 @@ class QueuePasses:
             self._walk(self._tried(settings.default_queue_depth), now, planned_nodes_are_shut=True)
             return
         barred: set[int] = set()
-        stopped: set[str] = set()
+        stopped = False
         for task in self._tried(settings.default_queue_depth):
-            partition = settings.partitions.get(task.job.account, "")
-            if partition in stopped:
+            if stopped:
                 _tell(task, "Priority")
             elif task.pin:
                 self._start_pinned(task, barred, now)
             elif not self._try(task, self._open_without(barred), now):
-                stopped.add(partition)
+                stopped = True
                 _tell(task, "Resources")
-                if not settings.partitions and not settings.berthd:
+                if not settings.berthd:
                     return
 
     def backfill(self, now: float) -> None:
@@ -205,7 +201,7 @@ class QueuePasses:
             if profile.longest(least) >= duration and self._try(task, profile.open_for(duration), now, profile):
                 profile.touch(task.berth.nodes if task.berth else ())
                 continue
-            if self.over_quota(task) or (self.rolled is not None and self.rolled.holds(task, now)):
+            if not self._is_planned(task):
                 continue
             plan = profile.earliest(task.demand.every_split[0], duration)
             # Where nothing runs, no end will make the policy take a job that it refuses: others are not kept waiting.
@@ -246,14 +242,22 @@ class QueuePasses:
                 self._refused[refused] = self._ledger.version
                 self._waits.no_place(task.kind)
             return False
-        if self._waits_for_leaf(task, berth.nodes, now):
-            return False
-        if demand.splits and self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now)):
-            return False
-        if self.rolled is not None and self.rolled.waits(task, berth, list(islice(self._queue, MOST_JOBS)), now):
+        if not self._takes(task, berth, now, profile):
             return False
         self._start(task, berth, now)
         return True
+
+    def _takes(self, task: Task, berth: Berth, now: float, profile: BackfillProfile | None) -> bool:
+        """Tells whether a job starts on a place that is free, instead of waiting for a better one."""
+        if self._waits_for_leaf(task, berth.nodes, now):
+            return False
+        if not task.demand.splits:
+            return True
+        return not self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now))
+
+    def _is_planned(self, task: Task) -> bool:
+        """Tells whether nodes are kept for a job that cannot start now."""
+        return not self.over_quota(task)
 
     def _waits_for_fewer(self, task: Task, berth: Berth, now: float, profile: BackfillProfile) -> bool:
         fewest = task.demand.every_split[0]
@@ -261,7 +265,7 @@ class QueuePasses:
         if plan is None:
             return False
         costs, level = self._ledger.fleet.costs, "node" if fewest.n == 1 else fewest.level
-        cost = costs.of(1.0, costs.locality(fewest.model, fewest.app_class, level, fewest.gpus))
+        cost = costs.locality(fewest.model, fewest.app_class, level, fewest.gpus)
         demand = replace(fewest, limit=int(min(task.expected, A_YEAR)))
         return not ends_sooner(demand, berth, plan[0], cost, now)
 

@@ -1,7 +1,6 @@
 """Settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,27 +10,10 @@ from policy.simulate.jobs import TraceJob
 from topology.fabric import LEVELS
 
 if TYPE_CHECKING:
-    from policy.formats.arrays import Floats
     from policy.simulate.pal_rounds.events import NodeEvent
 
 ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
 DURATIONS = ("limit", "predicted", "true")
-
-
-@dataclass(frozen=True, slots=True)
-class Multifactor:
-    """Slurm's priority/multifactor: weights of factors between 0 and 1, computed anew every `calc_period_s`."""
-
-    age: float = 1000.0
-    max_age_s: float = 7 * 86_400
-    size: float = 0.0
-    fair_share: float = 0.0
-    half_life_s: float = 7 * 86_400
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Shares of accounts; an account that is not named has one share."""
-    qos: float = 1.0
-    """Weight of a job's own priority: QOS less nice."""
-    calc_period_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +42,6 @@ class Quotas:
     It starts after all jobs within their quotas. The time bounds how long an account waits for the GPUs that it lent.
     0: hard quotas; infinity: work-conserving.
     """
-    preempt_above: float | None = None
-    """Share of busy GPUs from which borrowers are requeued for jobs within their quota; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +126,6 @@ class SlurmSettings:
     """`fifo`, `las` (least attained service first), `srtf` and `srsf` (shortest time, or time x GPUs), `slurm`."""
     durations: str = "limit"
     """The run times that the plan assumes: the users' limits, predictions from history, or the truth."""
-    multifactor: Multifactor = field(default_factory=Multifactor)
     default_queue_depth: int = 100
     """Jobs tried in one main pass."""
     backfill: bool = True
@@ -157,34 +136,22 @@ class SlurmSettings:
 
     It then bars only those nodes, and does not stop the main pass.
     """
-    roll_out: bool = False
-    """Let a pinned job that could start now let others go first, where the roll-out of the queue says so."""
     locality: LocalityRule = field(default_factory=LocalityRule)
     localities: Mapping[str, LocalityRule] = field(default_factory=dict)
     """Settings for single jobs, by id."""
     quotas: Quotas = field(default_factory=Quotas)
-    partitions: Mapping[str, str] = field(default_factory=dict)
-    """Partition of each account; all others use the default partition."""
-    max_time_s: float = float("inf")
-    """MaxTime of the partitions: limits beyond it are cut, and it is the limit of jobs without one."""
     kill: bool = True
     """Tells whether a time limit ends a job."""
-    checkpoint_s: float | None = None
-    """Seconds between checkpoints, from the last of which a requeued job goes on; None: it starts again."""
     requeue_cost_s: float = 0.0
     """Time that a requeued job loses when it starts again."""
     events: "Sequence[NodeEvent]" = ()
     """Slow nodes, and, with an infinite factor, nodes that are down."""
-    truth: "Mapping[str, Floats] | None" = None
-    """True scores; policies use those of the fleet. None: they are the same."""
     movable: Mapping[str, float] = field(default_factory=dict)
     """Jobs that may be moved, by id, and what a move costs each, in seconds."""
-    measured: AbstractSet[str] | None = None
-    """Jobs that count in the figures; None: all."""
     after: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Jobs that are submitted so many seconds after another has ended, whatever the trace says."""
     rate: Rate | None = None
-    """None: by the cost model and the true scores."""
+    """None: by the cost model and the scores."""
     berthd: bool = False
     """berthd's own code chooses places, by the policy: at submission, and again when something has changed.
 

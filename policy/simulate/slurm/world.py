@@ -10,7 +10,7 @@ the same queue, passes, quotas and nodes.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from random import Random
@@ -23,7 +23,6 @@ from policy.placement.base import Berth, Policy
 from policy.simulate.pal_rounds.rooms import empty_nodes
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm.clock import Clock, Loop
-from policy.simulate.slurm.moving import LOOK_EVERY, Relocator
 from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.passes import QueuePasses
 from policy.simulate.slurm.queue.jobs import Task, Tasks
@@ -48,13 +47,15 @@ RANKS = {
     "plan": 6,
     "main": 7,
     "backfill": 8,
-    "move": 9,
-    "next": 10,
+    "next": 9,
 }
 """The order of events at one moment, where nothing takes time."""
 
 BEFORE = 1.0
 """Seconds for which berthd has had a picture when the first job is submitted."""
+
+CALC_PERIOD = 300.0
+"""Seconds after which Slurm computes all priorities again (Slurm's default)."""
 
 SCHED_INTERVAL = 60.0
 """Seconds after which Slurm runs a main pass even without a request for one (Slurm's default)."""
@@ -112,14 +113,11 @@ class SlurmWorld:
         """Segments in the order in which they were written, if the outcome is to have them."""
         self.ledger = Ledger(fleet)
         self.running = RunningJobs(self.ledger, settings, self._schedule)
-        self.queue = Queue(settings, int(fleet.size.sum()))
+        self.queue = Queue(settings.order)
         self.held: dict[int, Task] = {}
         """Requeued jobs, until they may start again."""
         self._waits = WaitClocks(self.ledger, settings.quotas.gpus, self.running.held)
         self._passes = QueuePasses(self.queue, self.running, self._waits, policy, settings, self._start, phase)
-        self._relocator: Relocator | None = None
-        if settings.site.moving.enabled and not settings.berthd:
-            self._relocator = Relocator(self.ledger, policy, settings.site.moving, settings.movable)
         self._run_times = RunTimes() if settings.durations == "predicted" else None
         tasks = Tasks(fleet, settings, None if settings.berthd else policy)
         self.tasks = [tasks.of(index, job) for index, job in enumerate(jobs)]
@@ -133,8 +131,7 @@ class SlurmWorld:
         self._main = Loop(self.clock, self.delays.main, self._main_pass)
         self._anyway = Loop(self.clock, SCHED_INTERVAL, self._main_pass)
         self._backfill = self._loop("backfill", settings.bf_interval_s, self._backfill_pass)
-        self._reorder = self._loop("priority", settings.multifactor.calc_period_s, self._update_priorities)
-        self._relocation = self._loop("move", LOOK_EVERY, self._relocate)
+        self._reorder = self._loop("priority", CALC_PERIOD, self._update_priorities)
         self._then: dict[str, tuple[Task, float]] = {}
         self._longest_wait = max((task.switch_wait for task in self.tasks), default=0.0)
         self._to_come = 0
@@ -171,9 +168,7 @@ class SlurmWorld:
 
     def outcome(self, policy: str, began: float) -> SimulationOutcome:
         """Returns the outcome of a policy; `began` is when the simulation was started, by `perf_counter`."""
-        chosen = self.settings.measured
-        wanted = [task.job for task in self.tasks if chosen is None or task.job.id in chosen]
-        measured = [job for job in wanted if job.id in self._ends]
+        measured = [task.job for task in self.tasks if task.job.id in self._ends]
         first = min((job.submit for job in measured), default=0.0)
         last = max((self._ends[job.id] for job in measured), default=0.0)
         levels = {size: Counter[str]() for size in SIZES}
@@ -181,10 +176,9 @@ class SlurmWorld:
         for job in with_gpus:
             levels[size_class(job.gpus)][self._levels[job.id]] += 1
         stretches = sorted(self.running.stretches, key=lambda one: (one.start, one.job))
-        never = {"never_started": len(wanted) - len(measured)} if len(measured) < len(wanted) else {}
+        left = len(self.tasks) - len(measured)
+        never = {"never_started": left} if left else {}
         extra: dict[str, object] = {"killed": self._killed, **never, **self._empty_nodes(stretches)}
-        if self._relocator:
-            extra["moved"] = self._relocator.moves
         if self.settings.counts_cores:
             extra |= {"unplanned": self._unplanned, **NOTHING_WRITTEN}
         if self.planner:
@@ -267,9 +261,7 @@ class SlurmWorld:
             self._at(at + self.delays.end, what, partial(self._end, task, task.serial, killed=what == "kill"))
 
     def _wake(self) -> None:
-        """Wakes backfill and the update of priorities while jobs wait, and the search for moves while jobs run."""
-        if self._relocator is not None and self.running.tasks:
-            self._relocation.wake()
+        """Wakes backfill and the update of priorities while jobs wait."""
         if len(self.queue):
             if self.settings.backfill:
                 self._backfill.wake()
@@ -337,7 +329,6 @@ class SlurmWorld:
     def _main_pass(self) -> None:
         waiting = len(self.queue)
         self._passes.main(self.clock.now)
-        self._preempt()
         if self.settings.delays and waiting:
             self._anyway.wake()
 
@@ -349,7 +340,6 @@ class SlurmWorld:
         task.waiting = False
         self._waits.go(task.job.id)
         self.running.start(task, berth, now)
-        self.queue.usage.change(task.sharing, task.job.gpus, now)
         self._unplanned += bool(task.job.gpus and not task.pin)
         if task.job.id not in self._starts:
             self._starts[task.job.id] = task.begun
@@ -368,10 +358,6 @@ class SlurmWorld:
         self._killed += killed
         if self._run_times is not None:
             self._run_times.learn(task.known_at_submission, self.clock.now - task.started)
-        if self._relocator is not None:
-            self._relocator.learn(task, self.clock.now)
-        if self._passes.rolled is not None:
-            self._passes.rolled.learn(task, self.clock.now - task.started)
         if task.job.id in self._then:
             following, wait = self._then[task.job.id]
             self._comes(self.clock.now + wait, "submit", partial(self._submit, following))
@@ -382,7 +368,6 @@ class SlurmWorld:
         assert task.berth is not None, "only running jobs stop"  # noqa: S101 - narrows the type
         nodes = task.berth.nodes
         self.running.stop(task, at)
-        self.queue.usage.change(task.sharing, -task.job.gpus, self.clock.now)
         return nodes
 
     def _clean_up(self, task: Task, nodes: Sequence[int]) -> None:
@@ -474,51 +459,8 @@ class SlurmWorld:
         now = self.clock.now
         nodes = task.berth.nodes if task.berth else ()
         self.running.requeue(task, now)
-        self.queue.usage.change(task.sharing, -task.job.gpus, now)
         self._requeues += 1
         if self.settings.delays is None:
             self._wait(task)
         else:
             self._hold(task, nodes)
-
-    def _relocate(self) -> None:
-        """Moves running jobs where that is worth it.
-
-        The waiting job for which room is made holds its GPUs at once; they idle while the others move.
-        """
-        relocator, now = self._relocator, self.clock.now
-        self.soon("next", self._wake)
-        if relocator is None or (found := relocator.look(self.queue, self.running.tasks.values(), now)) is None:
-            return
-        for task, _ in found.movers:
-            self.running.stop(task, now)
-            task.debt = relocator.debt(task)
-        if found.gang is not None:
-            gang, berth = found.gang
-            gang.debt += relocator.rules.grace + relocator.rules.restart
-            self._start(gang, berth, now)
-        for task, berth in found.movers:
-            self.running.start(task, berth, now)
-
-    def _preempt(self) -> None:
-        """Requeues borrowers, the last started first, until the first job within its quota can start."""
-        above = self.settings.quotas.preempt_above
-        ledger = self.ledger
-        if above is None or ledger.busy < above * int(self.fleet.size.sum()):
-            return
-        head = next((task for task in self.queue if not self._passes.over_quota(task)), None)
-        if head is None:
-            return
-        for task in self._borrowers():
-            if ledger.fits(head.shapes):
-                break
-            self._requeue(task)
-        self._passes.main(self.clock.now)
-
-    def _borrowers(self) -> Iterable[Task]:
-        """Yields the jobs of accounts above their quota, the last started first."""
-        held, quotas = self.running.held, self.settings.quotas.gpus
-        for task in sorted(self.running.tasks.values(), key=lambda task: (-task.started, -task.index)):
-            quota = quotas.get(task.quota)
-            if quota is not None and held[task.quota] > quota:
-                yield task

@@ -147,7 +147,7 @@ class _Ledger:
         """Make a pass of backfill on paper."""
         ledger, on_paper = Ledger(self._fleet), dict[int, tuple[int, ...]]()
         jobs = RunningJobs(ledger, self._settings, lambda *_: None)
-        queue, waits = Queue(self._settings, int(self._fleet.size.sum())), WaitClocks(ledger, {}, {})
+        queue, waits = Queue(self._settings.order), WaitClocks(ledger, {}, {})
         now = min(self._outcomes[job].started for job in really)
 
         def start(task: Task, berth: Berth, now: float) -> None:

@@ -15,7 +15,9 @@ from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
+from tests.bench.paper.joint.policy import JointBerth
 from tests.bench.paper.relaxation import Relaxation
+from tests.bench.paper.watched import WatchedRounds
 from tests.examples import examples
 
 
@@ -69,9 +71,12 @@ def test_no_policy_beats_it(policy: str) -> None:
     draw = np.random.default_rng(3)
     on = fleet(draw.uniform(0.9, 1.5, (4, 2)).tolist(), leaf=2)
     jobs = [TraceJob(str(n), int(draw.integers(1, 6)), 50.0 * n, float(draw.uniform(100, 2000))) for n in range(30)]
-    rounds = RoundsSettings(50.0, exact_end=True)
+    ours = JointBerth() if policy == "berth" else create(policy)
 
-    real, bound = (run(jobs, on, one, rounds).figures() for one in (create(policy), Relaxation()))
+    real, bound = (
+        WatchedRounds(jobs, on, one, RoundsSettings(50.0), exact_end=True).run().figures()
+        for one in (ours, Relaxation())
+    )
 
     assert float(str(bound["avg_jct_s"])) <= float(str(real["avg_jct_s"]))
 

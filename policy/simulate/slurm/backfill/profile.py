@@ -64,11 +64,6 @@ class BackfillProfile:
         """Marks nodes that a job of this duration can use now without delaying a planned one."""
         return self._ledger.up & (self._hole_until >= self._now + duration)
 
-    @property
-    def hole_until(self) -> Floats:
-        """For each node, the time at which the first planned job starts there."""
-        return self._hole_until
-
     def longest(self, k: int) -> float:
         """Returns the longest duration for which some node has k GPUs free now."""
         found = self._longest.get(k)

@@ -29,7 +29,6 @@ class Ledger:
         self.version = 0
         """Grows with each change, so that answers can be kept until the next one."""
         self.free_gpus = int(self.counts.sum())
-        self.busy = 0
         width = int(fleet.size.max(initial=0))
         self.nodes_with = np.bincount(self.counts[self.up], minlength=width + 1).tolist()
         """The number of nodes that are up and have exactly so many free GPUs."""
@@ -62,7 +61,6 @@ class Ledger:
         """Takes the GPUs of a job that is expected to end at `until`, and its cores; returns those by socket."""
         for node, mask in zip(nodes, masks, strict=True):
             self._change(node, int(self.free[node]) & ~mask)
-            self.busy += mask.bit_count()
         self.expect(nodes, masks, until)
         if not cpus:
             return []
@@ -75,7 +73,6 @@ class Ledger:
         """Gives back the GPUs and cores of a job that ends."""
         for node, mask in zip(nodes, masks, strict=True):
             self._change(node, int(self.free[node]) | mask)
-            self.busy -= mask.bit_count()
         self.expect(nodes, masks, 0.0)
         for node, held in zip(nodes, cores, strict=False):
             self._move_cores(node, held, 1)

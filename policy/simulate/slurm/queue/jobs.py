@@ -1,10 +1,10 @@
 """Converts a job of a trace to the state that the simulator of Slurm's scheduling keeps while it waits and runs."""
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from policy.formats.errors import UsageError, nearest
+from policy.formats.errors import UsageError
 from policy.formats.job_plan import JobPlan
 from policy.history.runtime import KnownAtSubmission
 from policy.request.demand import A_YEAR, Demand
@@ -139,11 +139,6 @@ class Task:
         """The kind that determines the reason of its wait."""
         return self.kinds[self.step]
 
-    @property
-    def sharing(self) -> str:
-        """The account, or else the user, whose share it uses."""
-        return self.job.account or self.job.user
-
 
 class Tasks:
     """Makes tasks, and shares what they have in common: a node mask for each of 100,000 jobs would fill the memory."""
@@ -153,7 +148,8 @@ class Tasks:
         self._policy = policy
         self._settings = settings
         self._width = int(fleet.size.max(initial=0))
-        self._nodes_of: dict[str, Bools] = {}
+        # One array for all: it is a key by its identity.
+        self._candidates = fleet.ready & fleet.members[fleet.default_partition or ""]
         self._worth: dict[tuple[int, str, int, int], Bools] = {}
         self._levels = _levels_known(fleet)
 
@@ -168,7 +164,7 @@ class Tasks:
         cpus = (job.cpus or max(1, demand.k)) if settings.counts_cores else 0
         told = job.work if settings.counts_cores and settings.durations == "true" else limit
         planned = max(1, ceil(min(told, A_YEAR))) if settings.counts_cores else int(min(limit, A_YEAR))
-        demand = replace(demand, cpus=cpus, limit=planned, candidates=self._candidates(job))
+        demand = replace(demand, cpus=cpus, limit=planned, candidates=self._candidates)
         self._check(job, demand)
         locality = settings.localities.get(job.id, settings.locality)
         free = locality.splits and not job.nodes
@@ -179,7 +175,6 @@ class Tasks:
             steps = tuple(_steps(whole, self._levels, locality))
         waits_in_slurm = settings.counts_cores and locality.level != "any" and job.gpus > 1
         quota = job.account if job.account in settings.quotas.gpus else ""
-        account = job.account if quota or job.account in settings.partitions else ""
         return Task(
             index=index,
             job=job,
@@ -190,7 +185,7 @@ class Tasks:
             median=limit,
             left=job.work,
             quota=quota,
-            kinds=tuple(WaitKind(account, step.n, step.k, step.level, _others(step)) for step in steps),
+            kinds=tuple(WaitKind(quota, step.n, step.k, step.level, _others(step)) for step in steps),
             switch_wait=locality.wait_s if waits_in_slurm else 0.0,
             free=settings.berthd and free and waits_in_slurm,
             known=settings.durations == "true",
@@ -200,23 +195,12 @@ class Tasks:
 
     def _limit(self, job: "TraceJob") -> float:
         """Returns the seconds that a job may run; with delays Slurm counts whole minutes, as it really does."""
-        most = self._settings.max_time_s
-        limit = min(most, most if job.limit is None else job.limit)
+        limit = inf if job.limit is None else job.limit
         return limit if self._settings.delays is None else min(A_YEAR, 60 * ceil(min(limit, A_YEAR) / 60))
 
     def _split(self, demand: Demand, n: int, k: int) -> Demand:
         split = replace(demand, n=n, k=k)
         return replace(split, candidates=self._worthwhile(split))
-
-    def _candidates(self, job: "TraceJob") -> "Bools":
-        partition = self._settings.partitions.get(job.account, self._fleet.default_partition or "")
-        if partition not in self._nodes_of:
-            if partition not in self._fleet.members:
-                raise UsageError(
-                    f"account {job.account}: there is no partition {partition}{nearest(partition, self._fleet.members)}"
-                )
-            self._nodes_of[partition] = self._fleet.ready & self._fleet.members[partition]
-        return self._nodes_of[partition]
 
     def _worthwhile(self, demand: Demand) -> "Bools":
         """Returns the nodes that the policy would give to a demand, which it plans with too."""

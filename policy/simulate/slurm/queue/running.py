@@ -1,7 +1,7 @@
 """Tracks running jobs: their speed on their GPUs, their ends, and what a requeue costs them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import floor, isinf
+from collections.abc import Callable
+from math import isinf
 from typing import TYPE_CHECKING
 
 from policy.placement.base import Berth, positions
@@ -10,7 +10,6 @@ from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.queue.jobs import Task
 
 if TYPE_CHECKING:
-    from policy.formats.arrays import Floats
     from policy.simulate.slurm.settings import SlurmSettings
 
 Schedule = Callable[[float, str, Task], None]
@@ -28,7 +27,6 @@ class RunningJobs:
         self._settings = settings
         self._schedule = schedule
         self._fleet = ledger.fleet
-        self._truth: Mapping[str, Floats] = self._fleet.scores if settings.truth is None else settings.truth
         self._factors: dict[int, list[float]] = {}
         self._launch = settings.delays.launch if settings.delays else 0.0
         self._on: list[dict[int, Task]] = [{} for _ in self._fleet.names]
@@ -46,14 +44,11 @@ class RunningJobs:
         )
         self.tasks[task.index] = task
         self._hold(task, task.job.gpus)
-        crowded = [] if self._fleet.costs.neighbours == 1.0 else self._alone_on(berth.nodes, now)
         for node in berth.nodes:
             self._on[node][task.index] = task
         task.cost = self._cost(task)
         self._plan_end(task)
         task.cores = self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now), task.cpus)
-        for other in crowded:
-            self._reprice(other, now)
 
     def stop(self, task: Task, now: float) -> None:
         """Stops a job that ended at `now`, or that is taken off its GPUs."""
@@ -70,20 +65,11 @@ class RunningJobs:
         task.serial += 1
         task.facts = None
         self.ledger.give(berth.nodes, berth.masks, list(task.cores))
-        if self._fleet.costs.neighbours != 1.0:
-            for other in self._alone_on(berth.nodes, now):
-                self._reprice(other, now)
 
     def requeue(self, task: Task, now: float) -> None:
-        """Takes a job off its GPUs, and subtracts the work that it loses."""
-        before = task.left
+        """Takes a job off its GPUs; all its work is lost."""
         self.stop(task, now)
-        every = self._settings.checkpoint_s
-        ran = now - task.begun
-        if every is None:
-            task.left = task.job.work
-        elif ran > 0:
-            task.left = before - (before - task.left) * min(1.0, floor(ran / every) * every / ran)
+        task.left = task.job.work
         task.debt = self._settings.requeue_cost_s
 
     def overrun(self, task: Task) -> None:
@@ -107,19 +93,10 @@ class RunningJobs:
         if task.quota:
             self.held[task.quota] = self.held.get(task.quota, 0) + gpus
 
-    def _alone_on(self, nodes: Sequence[int], now: float) -> list[Task]:
-        """Updates the progress of the jobs on these nodes, and returns them.
-
-        Their speed depends on whether they are alone there.
-        """
-        for task in (found := list({id(task): task for node in nodes for task in self._on[node].values()}.values())):
-            self._progress(task, now)
-        return found
-
     def _cost(self, task: Task) -> float:
         berth, job, fleet = task.berth, task.job, self._fleet
         assert berth is not None, "only running jobs have a cost"  # noqa: S101 - narrows the type
-        table = self._truth.get(job.app_class)
+        table = self._fleet.scores.get(job.app_class)
         if not job.gpus:
             return 1.0
         if self._settings.rate is not None:
@@ -130,9 +107,8 @@ class RunningJobs:
                 self._factor(node) * (1.0 if table is None else max(table[node, place] for place in positions(mask)))
                 for node, mask in zip(berth.nodes, berth.masks, strict=True)
             )
-        shared = fleet.costs.neighbours != 1.0 and any(len(self._on[node]) > 1 for node in berth.nodes)
         locality = fleet.costs.locality(job.model, job.app_class, berth.level, job.gpus)
-        return fleet.costs.of(float(score), locality, shared_nodes=shared)
+        return float(score) * locality
 
     def _factor(self, node: int) -> float:
         product = 1.0

@@ -33,13 +33,6 @@ def test_within_a_node_nothing_is_lost_unless_a_table_says_so() -> None:
     assert CostModel(pal_locality(2.0)).locality("gpt", "compute", "node", gpus=8) == 1.0
 
 
-def test_the_three_parts_multiply() -> None:
-    costs = CostModel(neighbours=1.5, guests=1.1)
-
-    assert costs.of(1.2, 1.3) == pytest.approx(1.56)
-    assert costs.of(1.2, 1.3, shared_nodes=True, has_guest=True) == pytest.approx(1.56 * 1.65)
-
-
 def test_a_wrong_level_is_named_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match="there is no level laef; did you mean leaf"):
         CostModel({"*": one_factor(laef=1.3)})

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
-from policy.formats.errors import ConfigError, NotNow, UsageError
+from policy.formats.errors import ConfigError, NotNow
 from policy.placement import registry
 from policy.placement.base import Berth, Policy
-from policy.placement.published.bins import BINNINGS, binned, bins_of, clusters, silhouette
+from policy.placement.published import bins
+from policy.placement.published.bins import binned, clusters
 from policy.placement.published.packed import PackedPolicy
 from policy.placement.published.pal import PalPolicy
 from policy.placement.published.pm_first import PmFirstPolicy
@@ -99,12 +100,12 @@ def test_pm_first_on_a_fixed_number_of_nodes_takes_the_same_gpus_on_each() -> No
 # ---- pal
 
 
-def test_pal_walks_the_published_cells_in_the_published_order() -> None:
+def test_pal_walks_the_published_cells_in_the_published_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bins, "binned", lambda scores: scores)
     on = fleet([[0.913, 0.913, 1.0, 2.595]])
-    policy = PalPolicy(binning="exact")
-    bins = bins_of(on, on.scores_of("compute"), "exact")
+    found = bins.bins_of(on, on.scores_of("compute"))
 
-    cells = [(bins.values[place], within) for place, within in policy.cells(view(on, on.full), bins)]
+    cells = [(found.values[place], within) for place, within in PalPolicy().cells(view(on, on.full), found)]
 
     assert cells == [(0.913, True), (1.0, True), (0.913, False), (1.0, False), (2.595, True), (2.595, False)]
 
@@ -119,10 +120,6 @@ def test_pal_prefers_a_slower_node_to_fast_gpus_across_nodes_while_that_is_cheap
     assert faster_apart.cost == pytest.approx(0.9 * 1.1)
 
 
-def test_pal_believes_the_penalty_that_it_is_told() -> None:
-    assert gpus_of(place(PalPolicy(across=1.1), fleet(FAST_AND_SLOW), 3)) == {0: 0b0011, 2: 0b0001}
-
-
 def test_pal_leaves_single_gpus_and_jobs_larger_than_a_node_to_pm_first() -> None:
     on = fleet(FAST_AND_SLOW)
 
@@ -130,11 +127,10 @@ def test_pal_leaves_single_gpus_and_jobs_larger_than_a_node_to_pm_first() -> Non
         assert gpus_of(place(PalPolicy(), on, gpus)) == gpus_of(place(PmFirstPolicy(), on, gpus))
 
 
-def test_of_nodes_that_serve_pal_takes_the_emptiest_unless_told_otherwise() -> None:
+def test_of_nodes_that_serve_pal_takes_the_emptiest() -> None:
     free = [0b0011, 0b0111, 0b1111, 0b1111]
 
     assert gpus_of(place(PalPolicy(), fleet(EQUAL), 2, free)) == {2: 0b0011}
-    assert gpus_of(place(PalPolicy(tie="tightest"), fleet(EQUAL), 2, free)) == {0: 0b0011}
 
 
 def test_the_most_sensitive_class_is_placed_first() -> None:
@@ -226,11 +222,12 @@ def test_every_policy_places_exactly_what_is_asked_for_on_free_gpus_or_says_not_
 @given(questions())
 def test_nobody_beats_pm_first_by_its_slowest_gpu(question: tuple[View, Demand]) -> None:
     moment, asked = question
-    policy = PmFirstPolicy(binning="exact")
     table = moment.fleet.scores_of("compute")
     assert table is not None
     try:
-        berth = policy.place(asked, moment)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bins, "binned", lambda scores: scores)
+            berth = PmFirstPolicy().place(asked, moment)
     except NotNow:
         return
     if asked.n == ANY_SPREAD:
@@ -278,37 +275,20 @@ def test_clusters_are_the_best_there_are(scores: list[float], k: int) -> None:
 def test_outliers_get_bins_of_their_own_and_bins_are_relative_to_the_median_centroid() -> None:
     scores = np.array([0.9] * 20 + [1.1] * 20 + [3.0])
 
-    found = binned(scores, "artifact")
+    found = binned(scores)
 
     assert sorted(set(found.tolist())) == pytest.approx([0.9 / 1.1, 1.0, 3.0 / 1.1])
 
 
-def test_the_intended_search_finds_clusters_that_the_coded_one_misses() -> None:
+def test_the_coded_search_misses_clusters_as_the_artifact_does() -> None:
     draw = np.random.default_rng(1)
     scores = np.concatenate([draw.normal(middle, 0.002, 30) for middle in (0.9, 1.0, 1.1)])
 
-    assert len(set(binned(scores, "artifact").tolist())) == 2
-    assert len(set(binned(scores, "silhouette").tolist())) == 3
-
-
-def test_the_silhouette_is_the_one_that_everybody_means() -> None:
-    from sklearn.metrics import silhouette_score  # noqa: PLC0415 - half a second, for every run's collection
-
-    draw = np.random.default_rng(2)
-    for _ in range(20):
-        scores = draw.normal(1.0, 0.1, 40)
-        labels = clusters(scores, int(draw.integers(2, 8)))[0]
-        assert silhouette(scores, labels) == pytest.approx(silhouette_score(scores.reshape(-1, 1), labels))
+    assert len(set(binned(scores).tolist())) == 2
 
 
 def test_equal_scores_make_one_bin() -> None:
-    for binning in BINNINGS:
-        assert set(binned(np.ones(8), binning).tolist()) == {1.0}
-
-
-def test_an_unknown_binning_is_told_with_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match="did you mean artifact"):
-        binned(np.ones(3), "artefact")  # type: ignore[arg-type]
+    assert set(binned(np.ones(8)).tolist()) == {1.0}
 
 
 # ---- registry
@@ -401,10 +381,10 @@ def test_the_bins_of_the_published_gpus() -> None:
     found = {
         name: [
             (round(value, 3), int(np.bitwise_count(masks).sum()))
-            for value, masks in zip(bins.values, bins.exactly, strict=True)
+            for value, masks in zip(found.values, found.exactly, strict=True)
         ]
         for name in on.scores
-        for bins in [bins_of(on, on.scores_of(name), "artifact")]
+        for found in [bins.bins_of(on, on.scores_of(name))]
     }
 
     assert found == {

@@ -1,4 +1,4 @@
-"""Berth's own policy where GPUs have scores, nodes have leaves, and jobs are placed together."""
+"""Berth's own policy where GPUs have scores, and nodes have leaves."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cluster.cost import CostModel, one_factor, pal_locality
+from policy.cluster.cost import CostModel, one_factor
 from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
-from policy.placement.published.pal import PalPolicy
 from policy.placement.speed import ALIKE
-from policy.request.demand import ANY_SPREAD, Demand
-from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
+from policy.request.demand import Demand
 from policy.simulate.world import Layout, build, view
 from tests.examples import examples
 from tests.unit import policy_world
@@ -181,104 +179,6 @@ def test_a_node_with_just_enough_gpus_goes_before_one_that_would_be_broken_into(
     # Four fast ones of five break their island; so do four of eight, and that node has more left over.
     free[1] = 0
     assert BerthPolicy().place(demand(fleet, 1, 4), view(fleet, free)).nodes == (2,)
-
-
-def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
-    scores = np.ones((2, 4))
-    scores[1] = 2.0
-    fleet = build(Layout(2, 4), {"compute": scores, "memory": np.ones((2, 4))})
-    sensitive = demand(fleet, ANY_SPREAD, 4)
-    other = demand(fleet, ANY_SPREAD, 4, app_class="memory")
-
-    for jobs in ([sensitive, other], [other, sensitive]):
-        placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
-
-        where = {job.app_class: berth.nodes for job, berth in zip(jobs, placed, strict=True) if berth}
-        assert where == {"compute": (0,), "memory": (1,)}
-
-
-def test_small_jobs_leave_room_for_the_wide_one() -> None:
-    fleet = build(Layout(3, 4), costs=CostModel(pal_locality()))
-    jobs = [demand(fleet, ANY_SPREAD, k) for k in (1, 1, 1, 1, 4, 3)]
-
-    placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
-
-    assert [len(berth.nodes) for berth in placed if berth] == [1] * 6
-
-
-def test_jobs_placed_together_share_the_cores_of_their_nodes() -> None:
-    fleet = build(Layout(2, 4))
-    cores = int(fleet.cpus[0])
-    jobs = [demand(fleet, 1, 2, cpus=cores // 2 + 1), demand(fleet, 1, 2, cpus=cores // 2 + 1)]
-
-    placed = in_rounds(BerthPolicy()).place_together(jobs, view(fleet, fleet.full))
-
-    assert {berth.nodes for berth in placed if berth} == {(0,), (1,)}
-
-
-def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
-    scores = np.ones((2, 4))
-    scores[0] = 1.5
-    fleet = build(Layout(2, 4), {"compute": scores})
-    everything = view(fleet, fleet.full)
-    first = BerthPolicy.spread(demand(fleet, ANY_SPREAD, 4), everything, [0], [15], "")
-
-    def after(remaining: float, policy: RoundPolicy) -> tuple[int, ...]:
-        job = demand(fleet, ANY_SPREAD, 4, remaining=remaining)
-        berth = policy.place_together([job], everything, [first])[0]
-        assert berth
-        return berth.nodes
-
-    assert after(100, in_rounds(BerthPolicy(), move_s=60)) == (0,)  # It would gain 50 s.
-    assert after(200, in_rounds(BerthPolicy(), move_s=60)) == (1,)  # It would gain 100 s.
-    assert after(1, in_rounds(BerthPolicy())) == (1,), "a move that costs nothing is worth half a second"
-
-
-def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
-    fleet = build(Layout(4, 4), {"compute": np.ones((4, 4))})
-    everything = view(fleet, fleet.full)
-    jobs = [demand(fleet, ANY_SPREAD, k) for k in (4, 2, 1)]
-    held = [BerthPolicy.spread(job, everything, [3 - i], [(1 << job.k) - 1], "") for i, job in enumerate(jobs)]
-
-    placed = in_rounds(BerthPolicy()).place_together(jobs, everything, held)
-
-    assert [(berth.nodes, berth.masks) for berth in placed if berth] == [(b.nodes, b.masks) for b in held]
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-@pytest.mark.slow
-def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_dearer(leaves: bool) -> None:
-    ratios = []
-    for seed in range(40):
-        fleet, jobs = full_queue(seed, leaves)
-        everything = view(fleet, fleet.full)
-        ours = in_rounds(BerthPolicy()).place_together(jobs, everything)
-        pal = in_rounds(PalPolicy()).place_together(jobs, everything)
-
-        taken = np.zeros(8, np.int64)
-        for job, berth in zip(jobs, ours, strict=True):
-            assert berth
-            assert sum(mask.bit_count() for mask in berth.masks) == job.gpus
-            for node, mask in zip(berth.nodes, berth.masks, strict=True):
-                assert not taken[node] & mask
-                taken[node] |= mask
-        ratios.append(sum(one.cost for one in ours if one) / sum(one.cost for one in pal if one))
-
-    assert np.mean(ratios) < 0.9
-    assert max(ratios) <= 1.0 + 1e-9
-
-
-def full_queue(seed: int, leaves: bool) -> tuple[Fleet, list[Demand]]:
-    """32 GPUs, two classes of scores with slow ones among them, and jobs that need all of it."""
-    draw = np.random.default_rng(seed)
-    scores = {name: draw.choice([0.95, 1.0, 1.05, 1.4, 2.8], (8, 4), p=[0.3, 0.4, 0.2, 0.07, 0.03]) for name in "AB"}
-    fleet = build(Layout(8, 4, nodes_per_leaf=2 * leaves), scores, LEAF_POD if leaves else CostModel(pal_locality()))
-    left, jobs = 32, []
-    while left:
-        gpus = int(min(left, draw.choice([1, 2, 3, 4, 8, 12])))
-        jobs.append(demand(fleet, ANY_SPREAD, gpus, app_class=str(draw.choice(["A", "B"]))))
-        left -= gpus
-    return fleet, jobs
 
 
 def test_a_job_on_one_node_leaves_whole_leaves_to_gangs() -> None:

@@ -133,7 +133,7 @@ def test_placements_are_enough_to_recompute_the_result(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [mode for mode in studies.MODES if mode != "berthd"])
 def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
-    setup = [*SETUP, "--mode", mode, "--policy", "berth", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]
+    setup = [*SETUP, "--mode", mode, "--policy", "pal", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]
     setup += ["--sweep", "locality-penalty=1.0,1.7", "--limits", "drawn", *study(models="drawn", repeat=0)]
 
     def files_of(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -149,7 +149,7 @@ def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.Captu
     assert len(one) == 9, "a file of placements for each run, and the figures"
     assert one == two
     assert without_wall(alone) == without_wall(together)
-    order = [(policy, seed, penalty) for penalty in ("1.0", "1.7") for seed in (1, 2) for policy in ("berth", "random")]
+    order = [(policy, seed, penalty) for penalty in ("1.0", "1.7") for seed in (1, 2) for policy in ("pal", "random")]
     assert [(run["policy"], run["seed"], run["locality-penalty"]) for run in alone] == order
     random_ones = [run["avg_jct_s"] for run in alone if run["policy"] == "random"]
     assert len(set(random_ones)) == len(random_ones)
@@ -243,6 +243,11 @@ def test_accounting_stands_beside_what_would_have_been(
         (("none.csv", *SETUP), "cannot read none.csv"),
         (("trace.csv", *SETUP, "--policy", "pall"), "did you mean pal"),
         (("trace.csv", *SETUP, "--order", "slurm"), "--order slurm belongs to --mode slurm"),
+        (
+            ("trace.csv", *SETUP, "--policy", "berth"),
+            "berth gives a job one place, as Slurm keeps it: take --mode slurm",
+        ),
+        (("trace.csv", *SETUP, "--policy", "pal", "--policy", "berthd"), "berth gives a job one place"),
         (("trace.csv", *SETUP, "--sweep", "nods=1,2"), "did you mean nodes"),
         (("trace.csv", *SETUP, "--sweep", "nodes=1,many"), "sweep nodes: 'many' is not a whole number from 1 on"),
         (("trace.csv", *SETUP, "--sweep", "nodes"), "write nodes=VALUE,VALUE,..."),
@@ -313,19 +318,10 @@ def test_a_study_may_stand_in_a_file_and_the_command_line_counts_before_it(
     assert without_wall(by_file) == without_wall(rows(capsys, *words, *study(repeat=0), "--workers", "1"))
 
 
-@pytest.mark.parametrize("option", sorted(command._GONE))
-def test_an_option_that_went_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str], option: str) -> None:
-    for words in ((option,), (f"{option}=1",)):
-        said = refused(capsys, "trace.csv", *SETUP, *words)
-        assert f"berth simulate has no {option} any more: {command._GONE[option]}" in said
-    if "study file" in command._GONE[option]:
-        assert option.removeprefix("--no-").removeprefix("--").replace("-", "_") in studies.KEYS
-
-
 def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    shown = [one for one in commands.choices["simulate"]._actions if one.help != argparse.SUPPRESS]
+    shown = commands.choices["simulate"]._actions
     page = (Path(__file__).parents[4] / "docs" / "simulate-study.md").read_text()
     fields = {field.name for field in dataclasses.fields(studies.Study)} - {"sweeps"}
 
@@ -431,6 +427,6 @@ def test_jobs_that_end_as_they_start_are_played_too(
     (workload / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,model\n" + "\n".join(lines) + "\n")
 
     words = ("--mode", mode, "--nodes", "2", "--gpus-per-node", "4", "--report", "out.html", "--csv", "out.csv")
-    assert "berth" in play(capsys, *words)
+    assert ("pal" if mode == "pal-rounds" else "berth") in play(capsys, *words)
     for row in rows(capsys, *words[:6]):
         assert (row["jobs"], row["gpu_util_useful"]) == (jobs, 0.0)

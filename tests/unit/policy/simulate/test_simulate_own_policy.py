@@ -49,10 +49,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_runs_beside_ours(site: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--mode", mode, "--workers", "1"]
 
-    assert main([*setup, "--policy", "first-fit", "--policy", "berth", "--json", "--placements", "p.csv"]) == 0
+    assert main([*setup, "--policy", "first-fit", "--policy", "packed", "--json", "--placements", "p.csv"]) == 0
 
     found = json.loads(capsys.readouterr().out)["runs"]
-    assert [(one["policy"], one["jobs"]) for one in found] == [("first-fit", 8), ("berth", 8)]
+    assert [(one["policy"], one["jobs"]) for one in found] == [("first-fit", 8), ("packed", 8)]
     stretches = (site / "p.first-fit.seed1.csv").read_text().splitlines()[1:]
     gpus = {line.split(",")[0]: line.split(",")[3] for line in stretches}
     # The first node that fits, and there the lowest positions.
@@ -87,14 +87,14 @@ def test_jobs_that_it_never_places_are_left_out_and_counted(
         trace.write("wide,8,0,100\nlast,1,50,100\n")
     setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--mode", mode, "--workers", "1"]
 
-    assert main([*setup, "--policy", "first-fit", "--policy", "berth", "--json"]) == 0
+    assert main([*setup, "--policy", "first-fit", "--policy", "packed", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
-    assert main([*setup, "--policy", "first-fit", "--policy", "berth"]) == 0
+    assert main([*setup, "--policy", "first-fit", "--policy", "packed"]) == 0
     said = capsys.readouterr().out
 
     assert [(one["policy"], one["jobs"], one.get("never_started")) for one in found] == [
         ("first-fit", 9, 1),
-        ("berth", 10, None),
+        ("packed", 10, None),
     ]
     assert said.startswith("Some jobs never started (first-fit: 1): the means are of the others, and are not compared.")
 

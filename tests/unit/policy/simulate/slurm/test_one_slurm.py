@@ -24,7 +24,7 @@ from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.queue.jobs import Task
-from policy.simulate.slurm.settings import Delays, Multifactor, Quotas, SlurmSettings
+from policy.simulate.slurm.settings import Delays, Quotas, SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.examples import examples
 
@@ -33,7 +33,7 @@ AT_ONCE = Delays(read=0, plan=0, look=0, freed=0, update=0, most_held_up=0)
 """Slurm takes its time, and berthd takes none."""
 WAYS = {
     "fifo": SlurmSettings(),
-    "fair share": SlurmSettings(order="slurm", multifactor=Multifactor(fair_share=1_000.0)),
+    "multifactor": SlurmSettings(order="slurm"),
     "quotas": SlurmSettings(quotas=Quotas({"a": 16, "b": 16}), order="srsf"),
     "lent": SlurmSettings(quotas=Quotas({"a": 16, "b": 24}, borrow_s=900.0)),
     "failures": SlurmSettings(events=[NodeEvent(0, 300, 900, math.inf), NodeEvent(1, 500, 1_500, 2.0)]),

@@ -58,9 +58,9 @@ def test_no_gpu_serves_two_while_jobs_move() -> None:
         assert all(other[1] <= start or other[0] >= end for other in others)
 
 
-@pytest.mark.parametrize("mode", ["slurm", "berthd"])
+@pytest.mark.parametrize(("mode", "policy"), [("slurm", "berthd"), ("berthd", "berth")])
 def test_the_command_plays_it(
-    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mode: str, policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trace = tmp_path / "trace.csv"
@@ -76,7 +76,7 @@ def test_the_command_plays_it(
         "--mode",
         mode,
         "--policy",
-        "berth",
+        policy,
         "--json",
         "--limits",
         "2",
@@ -90,7 +90,7 @@ def test_the_command_plays_it(
     assert moved["avg_wait_s"] < stayed["avg_wait_s"]
 
 
-@pytest.mark.parametrize(("movable", "mode"), [(2, "slurm"), (0.5, "pal-rounds")])
+@pytest.mark.parametrize(("movable", "mode"), [(2, "berthd"), (0.5, "slurm"), (0.5, "pal-rounds")])
 def test_what_makes_no_sense_is_refused(
     movable: float, mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

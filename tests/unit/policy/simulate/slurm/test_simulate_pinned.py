@@ -209,7 +209,7 @@ class Bench:
         self.settings = settings
         self.ledger = Ledger(fleet)
         self.jobs = RunningJobs(self.ledger, settings, lambda *_: None)
-        self.queue = Queue(settings, 8 * nodes)
+        self.queue = Queue(settings.order)
         waits = WaitClocks(self.ledger, {}, self.jobs.held)
         self.passes = QueuePasses(self.queue, self.jobs, waits, SlurmPolicy(), settings, self.start)
         self.started: list[Task] = []

@@ -6,16 +6,19 @@ import pytest
 
 from policy.placement.berth import BerthPolicy
 from policy.simulate.jobs import TraceJob
-from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.world import SlurmWorld
 from policy.simulate.world import Layout, build
+from tests.bench.paper import worlds
+from tests.bench.paper.rolled import RolledWorld
 
 FLEET = build(Layout(nodes=4, gpus_per_node=4, nodes_per_leaf=2))
 
 
-def play(jobs: list[TraceJob], *, roll_out: bool, pinned: bool = True) -> SimulationOutcome:
-    return run(jobs, FLEET, BerthPolicy(), SlurmSettings(pinned=pinned, roll_out=roll_out))
+def play(jobs: list[TraceJob], *, roll_out: bool) -> SimulationOutcome:
+    world = RolledWorld if roll_out else SlurmWorld
+    return worlds.play(world, jobs, FLEET, BerthPolicy(), SlurmSettings(pinned=True))
 
 
 def learned() -> list[TraceJob]:
@@ -52,8 +55,3 @@ def test_every_job_ends_and_none_starts_twice(seed: int, limited: bool) -> None:
     assert set(outcome.ends) == {job.id for job in jobs}
     assert len(outcome.stretches) == len(jobs)
     assert all(outcome.starts[job.id] >= job.submit for job in jobs)
-
-
-def test_plain_slurm_holds_nobody_back() -> None:
-    jobs = learned()
-    assert play(jobs, roll_out=True, pinned=False).starts == play(jobs, roll_out=False, pinned=False).starts

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.simulate.pal_rounds.joint.board import IMPOSSIBLE, NONE, Board
-from policy.simulate.pal_rounds.joint.seating import seat
+from tests.bench.paper.joint.board import IMPOSSIBLE, NONE, Board
+from tests.bench.paper.joint.seating import seat
 
 if TYPE_CHECKING:
     from policy.cluster.view import View

@@ -1,4 +1,7 @@
-"""Moves running jobs in the simulation of Slurm's scheduling, by berthd's own search on the ledger's numbers."""
+"""Slurm's rules where running jobs are moved by berthd's own search, on the ledger's numbers.
+
+`--policy berthd` moves jobs by all of berthd's code; this does it for any policy, and in much less time.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,11 +21,19 @@ from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR
 from policy.request.settings import RelocationRules
 from policy.simulate.slurm.backfill.profile import BackfillProfile
+from policy.simulate.slurm.clock import Loop
+from policy.simulate.slurm.world import RANKS, SlurmWorld
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policy.cluster.fleet import Fleet
     from policy.request.demand import Demand
+    from policy.simulate.jobs import TraceJob
+    from policy.simulate.result import SimulationOutcome
     from policy.simulate.slurm.nodes.ledger import Ledger
     from policy.simulate.slurm.queue.jobs import Task
+    from policy.simulate.slurm.settings import SlurmSettings
 
 LOOK_EVERY = 60.0
 """Seconds between two searches; berthd's own are ten apart, which makes no difference to jobs of hours."""
@@ -71,7 +82,7 @@ class Relocator:
             found = profile.earliest(task.demand, task.expected)
             if self._waits(task, now) and found is not None and found[0] > now and looked < MOST_GANGS:
                 looked += 1
-                book.cluster.hole_until[:] = profile.hole_until
+                book.cluster.hole_until[:] = profile._hole_until
                 gang = WaitingGang(task.index + 1, _timed(task.demand, task.expected), found[0])
                 proposal = open_for(gang, book, movers, self.policy, self.rules)
                 if proposal is not None and proposal.berth is not None:
@@ -80,7 +91,7 @@ class Relocator:
                     return Relocation(there, (task, proposal.berth))
             if found is not None:
                 profile.reserve(found[1], found[0], found[0] + task.expected)
-        book.cluster.hole_until[:] = profile.hole_until
+        book.cluster.hole_until[:] = profile._hole_until
         proposal = off_slow(book, movers, self.policy, self.rules)
         if proposal is None:
             return None
@@ -115,7 +126,7 @@ class Relocator:
 
     def _mover(self, number: int, task: "Task", now: float) -> Mover:
         berth = task.berth
-        assert berth is not None, "only running jobs are moved"  # noqa: S101 - narrows the type
+        assert berth is not None, "only running jobs are moved"
         demand = _timed(replace(task.demand, level="any"), task.expected)
         return Mover(number, demand, berth.nodes, berth.mask, self.movable[task.job.id], 0.0, self._left(task, now))
 
@@ -162,3 +173,44 @@ class Relocator:
 def _timed(demand: "Demand", duration: float) -> "Demand":
     """Returns the demand with the expected duration as its limit, as the simulated passes plan it."""
     return replace(demand, limit=int(min(duration, A_YEAR)))
+
+
+class MovingWorld(SlurmWorld):
+    """The simulated Slurm in which running jobs are moved where that is worth it."""
+
+    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: "SlurmSettings") -> None:
+        super().__init__(jobs, fleet, policy, settings)
+        self._relocator = Relocator(self.ledger, policy, settings.site.moving, settings.movable)
+        self._relocation = Loop(self.clock, LOOK_EVERY, self._relocate, began=0.0, rank=RANKS["next"])
+
+    def outcome(self, policy: str, began: float) -> "SimulationOutcome":
+        """Returns the outcome, with the number of jobs that were moved."""
+        found, moves = super().outcome(policy, began), self._relocator.moves
+        return replace(found, moves=found.moves + moves, extra={**found.extra, "moved": moves})
+
+    def _wake(self) -> None:
+        if self.running.tasks:
+            self._relocation.wake()
+        super()._wake()
+
+    def _end(self, task: "Task", serial: int, *, killed: bool) -> None:
+        ended = task.serial == serial
+        super()._end(task, serial, killed=killed)
+        if ended:
+            self._relocator.learn(task, self.clock.now)
+
+    def _relocate(self) -> None:
+        """Moves running jobs; the waiting job for which room is made holds its GPUs at once, which idle meanwhile."""
+        relocator, now = self._relocator, self.clock.now
+        self.soon("next", self._wake)
+        if (found := relocator.look(self.queue, self.running.tasks.values(), now)) is None:
+            return
+        for task, _ in found.movers:
+            self.running.stop(task, now)
+            task.debt = relocator.debt(task)
+        if found.gang is not None:
+            gang, berth = found.gang
+            gang.debt += relocator.rules.grace + relocator.rules.restart
+            self._start(gang, berth, now)
+        for task, berth in found.movers:
+            self.running.start(task, berth, now)

@@ -1,18 +1,25 @@
-"""Holds simulated jobs back where the roll-out of the queue says so (policy/plan/roll_out.py)."""
+"""Slurm's rules where jobs that could start now may let others go first (policy/plan/roll_out.py)."""
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from policy.history.runtime import RunTimes
 from policy.plan.queue_ahead import groups_of, reach_of, slowest_by_node
-from policy.plan.roll_out import End, QueuedJob, RoomAhead, still_to_run
+from policy.plan.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
+from policy.simulate.slurm.passes import QueuePasses
+from policy.simulate.slurm.world import SlurmWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from policy.placement.base import Berth
+    from policy.cluster.fleet import Fleet
+    from policy.placement.base import Berth, Policy
+    from policy.simulate.jobs import TraceJob
+    from policy.simulate.slurm.backfill.profile import BackfillProfile
     from policy.simulate.slurm.nodes.ledger import Ledger
     from policy.simulate.slurm.queue.jobs import Task
     from policy.simulate.slurm.queue.running import RunningJobs
+    from policy.simulate.slurm.settings import SlurmSettings
 
 
 class RolledQueue:
@@ -82,3 +89,33 @@ class RolledQueue:
                 left = still_to_run(expected, now - task.started, task.limit)
                 for node, mask in zip(task.berth.nodes, task.berth.masks, strict=True):
                     yield End(now + max(1.0, left), (node,), mask.bit_count())
+
+
+class RolledPasses(QueuePasses):
+    """A job that could start now starts only if it lets nobody go first, and no nodes are kept for one that does."""
+
+    def __init__(self, world: "RolledWorld", policy: "Policy") -> None:
+        super().__init__(world.queue, world.running, world._waits, policy, world.settings, world._start)
+        self.rolled = RolledQueue(world.ledger, world.running)
+        self._clock = world.clock
+
+    def _takes(self, task: "Task", berth: "Berth", now: float, profile: "BackfillProfile | None") -> bool:
+        if not super()._takes(task, berth, now, profile):
+            return False
+        return not self.rolled.waits(task, berth, list(islice(self._queue, MOST_JOBS)), now)
+
+    def _is_planned(self, task: "Task") -> bool:
+        return super()._is_planned(task) and not self.rolled.holds(task, self._clock.now)
+
+
+class RolledWorld(SlurmWorld):
+    """The simulated Slurm whose passes hold jobs back; for pinned jobs only, as berthd's are."""
+
+    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: "Policy", settings: "SlurmSettings") -> None:
+        super().__init__(jobs, fleet, policy, settings)
+        self._passes: RolledPasses = RolledPasses(self, policy)
+
+    def _end(self, task: "Task", serial: int, *, killed: bool) -> None:
+        if task.serial == serial:
+            self._passes.rolled.learn(task, self.clock.now - task.started)
+        super()._end(task, serial, killed=killed)

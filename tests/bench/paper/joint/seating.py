@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.simulate.pal_rounds.joint.board import IMPOSSIBLE, NONE, Board
+from tests.bench.paper.joint.board import IMPOSSIBLE, NONE, Board
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools, Floats

@@ -1,1 +1,0 @@
-"""Joint placement of several jobs."""

@@ -1,0 +1,1 @@
+"""Berth in PAL's rounds: all jobs of a round are placed together, and may move."""
