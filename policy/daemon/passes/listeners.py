@@ -15,7 +15,7 @@ from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.living_scores import LivingScores
-from policy.daemon.passes.looks import Looks
+from policy.daemon.passes.looks import SlurmLooks
 from policy.daemon.passes.updates import Updates
 from policy.daemon.write.culprits import Culprits
 from policy.daemon.write.degraded import Degraded
@@ -44,7 +44,7 @@ class Listeners:
         self,
         gateway: Gateway,
         config: Config,
-        looks: Looks,
+        looks: SlurmLooks,
         updates: Updates,
         evictions: Evictions,
         company: ProfileKeeper,

@@ -1,4 +1,4 @@
-"""Looks at Slurm: the last reading, what it allows, and how long looks take."""
+"""SlurmLooks at Slurm: the last reading, what it allows, and how long looks take."""
 
 import statistics
 import time
@@ -15,10 +15,10 @@ from policy.slurm.interface import Gateway
 from policy.slurm.waits import WAITS
 
 LAST = 60
-"""Looks and passes of which `berth status` tells how long they took: about a minute of them."""
+"""SlurmLooks and passes of which `berth status` tells how long they took: about a minute of them."""
 
 
-class Looks:
+class SlurmLooks:
     """Reads Slurm, and keeps the last reading."""
 
     def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:

@@ -17,7 +17,7 @@ from policy.daemon.passes.cluster_state import StateMaker, planner_counts
 from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.listeners import Listeners
-from policy.daemon.passes.looks import LAST, Looks
+from policy.daemon.passes.looks import LAST, SlurmLooks
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.updates import Updates
 from policy.daemon.passes.watcher import Watcher
@@ -65,7 +65,7 @@ class Planner:
         self._plan = Plan(
             create(config.policy), settings, company.chooser, company.classes, partial(log.error, number=662)
         )
-        self._looks = Looks(gateway, config, sender)
+        self._looks = SlurmLooks(gateway, config, sender)
         self._updates = Updates(self._plan, self._pins)
         self._heard = Listeners(gateway, config, self._looks, self._updates, self._evictions, company)
         self._fleets = Fleets(config)

@@ -71,7 +71,9 @@ def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.Ca
 def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy.cli.why.look_up", lambda _: ("FAILED", {"state": "placed", "why": "best of 3"}))
+    monkeypatch.setattr(
+        "policy.cli.why.look_up", lambda _: ("FAILED", JobPlan({"state": "placed", "why": "best of 3"}))
+    )
     monkeypatch.setenv("PATH", "/nowhere")
 
     assert main(["why", "-v", "7"]) == 0

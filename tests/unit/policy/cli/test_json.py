@@ -12,6 +12,7 @@ import pytest
 from policy.cli import doctor, status, why
 from policy.cli.main import build_parser, main
 from policy.cli.output import SCHEMA_VERSION
+from policy.formats.job_plan import JobPlan
 from policy.sharing.profiles import Measured, ProfileKey, Store
 from policy.site.overview import path_of
 from prolog_epilog import doctor as node_doctor
@@ -58,7 +59,7 @@ def plain_site(*arguments: str) -> Setup:
 
 
 def decision(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(why, "look_up", lambda _: ("RUNNING", {"state": "placed", "nodes": "n1", "gpus": "0"}))
+    monkeypatch.setattr(why, "look_up", lambda _: ("RUNNING", JobPlan({"state": "placed", "nodes": "n1", "gpus": "0"})))
     return ["7"]
 
 

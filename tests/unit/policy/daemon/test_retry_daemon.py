@@ -593,10 +593,6 @@ def test_a_pin_keeps_what_was_noted_of_a_failure_after_its_plan_was_made() -> No
 
     made = changes.pin(text, Pin(("n2",), (0,), seats=True, plan=JobPlan({"state": "placed", "nodes": "n2"})))
 
-    assert segment.fields(made["admin_comment"]) == {
-        "state": "placed",
-        "nodes": "n2",
-        "fail": "mpi_runtime_failure",
-        "fail_at": "9",
-    }
+    failed = {"fail": "mpi_runtime_failure", "fail_at": "9"}
+    assert segment.fields(made["admin_comment"]) == {"state": "placed", "nodes": "n2", **failed}
     assert made["admin_comment"].startswith("theirs ")

@@ -34,7 +34,7 @@ def without_short_ways(*, settles: bool) -> Iterator[None]:
         mock.patch.object(Book, "repeat", return_value=False),
         mock.patch.object(Walk, "to_plan", lambda _, line: iter(line)),
         mock.patch.object(
-            QueueIndex, "concerned", lambda index, _, _touched: (one for one in index.line if not one.only_guest)
+            QueueIndex, "concerned", lambda index, _, _touched: (one for one in index.line if not one.guest.only)
         ),
         mock.patch.object(Book, "claim_later", anew),
         mock.patch.object(Book, "claim_alone", return_value=None),
