@@ -156,7 +156,7 @@ fuzz-tres: setup ## read random TRES requests beside each tested Slurm's own fun
 coverage: setup ## lines of our Python that the unit tests run, also in the programs that they start
 	@$(PY) -m tests.bench.coverage
 
-mutants: setup ## small changes of the code that decides, and whether a unit test notices; after make coverage (MUTANTS="policy/plan/plan.py --sample 100")
+mutants: setup ## small changes of the code that decides, and whether a unit test notices; after make coverage (MUTANTS="policy/plan/queue/plan.py --sample 100")
 	@$(ONE_THREAD) $(PY) -m tests.bench.mutants $(MUTANTS)
 
 coverage-c: setup ## lines of the plugins' C that unit tests and the fuzzer's inputs run, by file

@@ -17,7 +17,7 @@ from policy.formats.errors import SlurmError, UsageError
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.formats.slurm_facts import Reading
-    from policy.plan.beside import RunningJob, Seen
+    from policy.plan.answer.beside import RunningJob, Seen
     from topology.model import Machine
 
 __all__ = ["register"]
@@ -64,8 +64,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _run(args: argparse.Namespace) -> int:
     from policy.cluster.untyped import numbered  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.placement.registry import create  # noqa: PLC0415
-    from policy.plan.beside import Onlooker  # noqa: PLC0415
-    from policy.plan.plan import Plan  # noqa: PLC0415
+    from policy.plan.answer.beside import Onlooker  # noqa: PLC0415
+    from policy.plan.queue.plan import Plan  # noqa: PLC0415
     from policy.request.settings import Settings  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _of_the_past(args: argparse.Namespace) -> int:
 
 def _read(gateway: Any) -> Reading:
     """Reads Slurm until the GPUs of all running jobs are known: one look asks for those of some hundred jobs only."""
-    from policy.plan.beside import holding  # noqa: PLC0415
+    from policy.plan.answer.beside import holding  # noqa: PLC0415
 
     until = time.monotonic() + _FIRST
     reading: Reading = gateway.read(ended=False)
@@ -135,8 +135,8 @@ def _read(gateway: Any) -> Reading:
 def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Reading) -> Iterator[RunningJob]:
     """Yields each job that starts in this time, compared with what was free at the first look at it."""
     from policy.cluster.untyped import numbered  # noqa: PLC0415
-    from policy.plan.beside import holding  # noqa: PLC0415
-    from policy.plan.tracker import open_book  # noqa: PLC0415
+    from policy.plan.answer.beside import holding  # noqa: PLC0415
+    from policy.plan.ledger.tracker import open_book  # noqa: PLC0415
 
     known = {(job.id, job.start) for job in holding(first)}
     until = time.monotonic() + seconds

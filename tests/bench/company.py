@@ -24,8 +24,8 @@ import numpy as np
 from policy.cli.profile import read_pairs
 from policy.formats.errors import NotNow
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
 from policy.request.demand import Demand
 from policy.request.settings import Sharing
 from policy.request.share import EVERYBODY, Mate, Share

@@ -31,9 +31,9 @@ from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.formats import wire
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.simulate.play import run as run_slurm
 from policy.simulate.slurm.settings import SlurmSettings

@@ -31,7 +31,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.placement.base import Berth as Found
 from policy.placement.berth import BerthPolicy
-from policy.plan import share_packing
+from policy.plan.ledger import share_packing
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
 from tests.bench import sharing_packers

@@ -57,7 +57,7 @@ TRACES = (
 
 SCORES = f"pal/variability/{MAPS['artifact']}"
 ROLLED = ", roll-out"
-"""Ends the name of a policy whose jobs may let others go first (policy/plan/roll_out.py)."""
+"""Ends the name of a policy whose jobs may let others go first (policy/plan/jobs/roll_out.py)."""
 MOVING = ", moves"
 """Ends the name of a policy whose running jobs may be moved, by berthd's rules and at their usual cost."""
 POLICIES = (

@@ -20,11 +20,11 @@ from policy.cluster.fleet import Fleet, build_fleet
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers
 from policy.plan.relocation.worth import open_for
-from policy.plan.tracker import Picture
 from policy.request.settings import RelocationRules, Settings
 from topology import machines
 from topology.fabric import Fabric

@@ -130,7 +130,7 @@ def cluster(chance: random.Random) -> tuple[float, Any, Callable[[float, frozens
     """Returns the time, an answering process with a drawn cluster, and what hands a new picture to it."""
     from policy.daemon.answer.answerer import Answerer  # noqa: PLC0415
     from policy.daemon.passes.handover import Snapshot  # noqa: PLC0415
-    from policy.plan.tracker import open_book  # noqa: PLC0415
+    from policy.plan.ledger.tracker import open_book  # noqa: PLC0415
     from policy.request.settings import Settings, Sharing  # noqa: PLC0415
     from policy.request.tiers import parse_default  # noqa: PLC0415
     from policy.site.config import Config  # noqa: PLC0415

@@ -27,8 +27,8 @@ from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.formats import wire
 from policy.placement.berth import BerthPolicy
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.serve.metrics.endpoints import make_server
 from policy.serve.metrics.families import PAGES

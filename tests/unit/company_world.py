@@ -5,10 +5,10 @@ from dataclasses import replace
 from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Change, Move
-from policy.plan.guests.choosing import Chooser, Problem
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.guests.choosing import Chooser, Problem
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from policy.sharing.companions import Companions
 from policy.sharing.matching import Matching, match

@@ -11,8 +11,8 @@ from policy.plan.answer import decide as answers
 from policy.plan.answer import on_nodes
 from policy.plan.answer.decide import Context
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.book import Book
-from policy.plan.claims import Claim
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import Claim
 from policy.request.settings import Settings
 from policy.request.submission import read
 from tests.told import Segment, Told

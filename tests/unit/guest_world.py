@@ -2,10 +2,10 @@
 
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.changes import Change
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from tests.unit.policy_world import NOW, reading, running, waiting
 from tests.unit.share_world import fleet, node

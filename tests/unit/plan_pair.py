@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.changes import Change, Move
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.queue.plan import Plan
 from tests.bench.plan import World
 
 Both = Callable[[Reading, JobFacts | None], list[list[Change]]]

@@ -6,8 +6,8 @@ from typing import cast
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
-from policy.plan.book import Book
-from policy.plan.tracker import open_book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import open_book
 from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
-from policy.plan.book import Book
-from policy.plan.tracker import open_book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Sharing
 from tests.unit import policy_world
 from tests.unit.policy_world import machine, reading, running, waiting

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
 from policy.formats import plan_fields, segment, wire
-from policy.plan.guests.guest_pass import PARKED_FOR
+from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request import counted
 from tests.world import closers, reservations
 from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion

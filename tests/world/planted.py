@@ -16,8 +16,10 @@ from policy.daemon.write import degraded, evictions, pins
 from policy.formats import excluded_nodes, hostlist, segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import OTHERS
-from policy.plan import closers, isolation, queue_walk, tracker
 from policy.plan.answer import decide
+from policy.plan.ledger import isolation, tracker
+from policy.plan.opinions import closers
+from policy.plan.queue import walk as queue_walk
 from policy.slurm import changes, fields
 from policy.slurm.by_command import command, text
 from tests.world.checks import ViolationError

@@ -596,5 +596,4 @@ def play(script: Iterable[Step]) -> DeterministicWorld:
 
 def say(text: str) -> None:
     """A line at once, even through a pipe."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    print(text, flush=True)

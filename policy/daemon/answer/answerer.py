@@ -21,9 +21,9 @@ from policy.placement.registry import create
 from policy.plan.answer.decide import Context, Decision, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.on_nodes import decide_nodes
-from policy.plan.book import Book, never
-from policy.plan.claims import Claim, renumbered
-from policy.plan.free_places import FreePlaces
+from policy.plan.ledger.book import Book, never
+from policy.plan.ledger.claims import Claim, renumbered
+from policy.plan.ledger.free_places import FreePlaces
 from policy.request.submission import Submission
 from policy.request.submission import read as read_submission
 from policy.site import log

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from policy.cluster.fleet import Fleet
-from policy.plan.claims import Claim, renumbered
+from policy.plan.ledger.claims import Claim, renumbered
 from policy.site import log
 
 KEPT_FOR = 10.0

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from policy.plan.answer.decide import Decision
-from policy.plan.book import Book
-from policy.plan.claims import Claim
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import Claim
 from policy.request.submission import Submission
 
 _BEGINNING = b"berth/1 submit\nnonce="

@@ -26,7 +26,7 @@ from policy.formats.plan_fields import (
     holds_place,
 )
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.waiting_jobs import asked_nodes, avoiding
+from policy.plan.jobs.waiting_jobs import asked_nodes, avoiding
 from policy.retry import history
 from policy.retry.classes import NO_SIGNATURE
 from policy.retry.classify import Classification, Facts, classify

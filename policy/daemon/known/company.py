@@ -13,7 +13,7 @@ from policy.daemon.known.matcher import ProcessMatcher
 from policy.daemon.known.profiles import Profiles
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.guests.choosing import Chooser
+from policy.plan.opinions.guests.choosing import Chooser
 from policy.request.settings import Sharing
 from policy.request.share import Mate
 from policy.sharing.activity import Activity

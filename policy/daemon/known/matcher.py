@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO
 
-from policy.plan.guests.choosing import Problem
+from policy.plan.opinions.guests.choosing import Problem
 from policy.sharing.matching import Matching, match
 from policy.site import log
 from policy.site.priority import give_way

@@ -17,8 +17,8 @@ from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats.plan_fields import BECAUSE
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
-from policy.plan.wait_reasons import KINDS
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.queue.wait_reasons import KINDS
 from policy.site.histogram import Histogram
 from policy.site.metrics_state import BOUNDS, ClusterState, Durations
 from topology.fabric import NOBODY

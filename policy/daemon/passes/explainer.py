@@ -8,10 +8,10 @@ from policy.formats.job_plan import latest
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, UNTIL
 from policy.placement.base import Policy
-from policy.plan.book import Book
-from policy.plan.plan import Plan
-from policy.plan.wait_reasons import why
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.book import Book
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import why
 from policy.site import log
 from policy.slurm.interface import Gateway
 

@@ -32,10 +32,10 @@ from policy.formats.plan_fields import (
     K,
 )
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.plan import Plan
-from policy.plan.tracker import HOLDING, gpus_held
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import WAITS
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import WAITS
+from policy.plan.ledger.tracker import HOLDING, gpus_held
+from policy.plan.queue.plan import Plan
 from policy.site import log
 from policy.site.metrics_state import ClusterState
 from policy.site.overview import MOST_JOBS, SCHEMA_VERSION

@@ -28,10 +28,10 @@ from policy.daemon.write.pins import Pins
 from policy.daemon.write.preflights import Preflights
 from policy.formats.slurm_facts import Reading
 from policy.placement.registry import create
-from policy.plan.changes import Change, Move, parts_given_up
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Change, Move, parts_given_up
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
-from policy.plan.tracker import Picture
 from policy.site import log
 from policy.site.config import Config
 from policy.site.metrics_state import ClusterState

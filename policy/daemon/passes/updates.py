@@ -6,8 +6,8 @@ from functools import partial
 
 from policy.daemon.write.pins import Pins
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.changes import Change, Evict, Move, Release
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Change, Evict, Move, Release
+from policy.plan.queue.plan import Plan
 
 Key = tuple[int, str | int | None]
 

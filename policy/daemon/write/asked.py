@@ -45,8 +45,8 @@ from policy.formats.plan_fields import (
     N,
 )
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import WAITS
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import WAITS
 from policy.request.spread import SPREAD
 from policy.site import log
 from policy.slurm.interface import Gateway

@@ -9,8 +9,8 @@ from policy.daemon.write.pins import Pins
 from policy.formats.errors import SlurmError
 from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
-from policy.plan import closers as plan
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.opinions import closers as plan
 from policy.site import log
 
 QUIET = 3.0

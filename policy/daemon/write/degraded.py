@@ -12,8 +12,8 @@ from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
 from policy.formats.plan_fields import DEGRADED, DEGRADED_TEXT, DISAGREES, HELD, HELD_TEXT, PARKED, SHARE, TIER
 from policy.formats.slurm_facts import JobText
-from policy.plan.changes import BACK_AFTER
-from policy.plan.waiting_jobs import avoiding
+from policy.plan.jobs.waiting_jobs import avoiding
+from policy.plan.ledger.changes import BACK_AFTER
 from policy.request.tiers import OPPORTUNISTIC
 from policy.site import log
 from policy.slurm import disagreement

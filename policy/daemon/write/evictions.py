@@ -16,8 +16,8 @@ from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan, latest
 from policy.formats.plan_fields import EVICTED, EVICTED_TEXT, HELD, HELD_TEXT, PARKED, SHORT_RUNS, UPGRADE
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE
-from policy.plan.waiting_jobs import avoiding
+from policy.plan.jobs.waiting_jobs import avoiding
+from policy.plan.ledger.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE
 from policy.request.settings import Sharing
 from policy.site import log
 from policy.slurm.interface import Gateway

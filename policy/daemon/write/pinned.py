@@ -15,7 +15,7 @@ from policy.formats.errors import DaemonError
 from policy.formats.flags import TIERS
 from policy.formats.plan_fields import GPU_TIER, SHARE, TIER
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
 from policy.request import counted, tiers
 from policy.request.tiers import Rules
 

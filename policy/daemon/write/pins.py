@@ -16,9 +16,9 @@ from policy.formats.messages import tagged
 from policy.formats.plan_fields import GPUS, OWNS, RELEASED, SEATS, SHARE, STATE, TIER, WHOLE, WHY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.answer.plan_values import moved, parked
-from policy.plan.changes import Change, Evict, Move, Own, Park, Release
-from policy.plan.guests.guest_pass import PARKED_FOR
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.changes import Change, Evict, Move, Own, Park, Release
+from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request.settings import Sharing
 from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log
@@ -125,7 +125,7 @@ class Pins:
     def pin_again(self, job: JobFacts, alone: str = "") -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
 
-        A list that is to keep it there `alone` makes it close its partition (policy/plan/closers.py).
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/opinions/closers.py).
         """
         plan = job.known
         place = replace(self._place(plan, job.required, plan[GPUS], job.partition), again=True)

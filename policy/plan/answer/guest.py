@@ -9,10 +9,10 @@ from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.plan.answer import message
 from policy.plan.answer.plan_values import seat_values
-from policy.plan.book import Book
-from policy.plan.claims import Claim, seat_on
-from policy.plan.guests import seats
-from policy.plan.guests.guest_pass import PARKED_FOR
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import Claim, seat_on
+from policy.plan.opinions.guests import seats
+from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request.demand import Demand
 from policy.request.submission import Submission
 from policy.request.tiers import OPPORTUNISTIC

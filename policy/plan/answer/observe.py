@@ -7,8 +7,8 @@ import numpy as np
 
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
-from policy.plan.book import Book
-from policy.plan.pinnable import in_first_part
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.pinnable import in_first_part
 from policy.request.demand import Demand
 
 

@@ -4,7 +4,7 @@ from policy.formats import plan_fields as fields
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.messages import tagged
 from policy.placement.base import Berth
-from policy.plan.changes import Move, Park
+from policy.plan.ledger.changes import Move, Park
 from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.locality import Insistence

@@ -8,14 +8,14 @@ from policy.formats.flags import parse_time
 from policy.formats.plan_fields import MOVABLE, MOVE_UNTIL, MOVES, SIGNAL, TIER, holds_place
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
-from policy.plan.plan import Plan
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.plan.relocation.remaining import EndedRuns, slowest
 from policy.plan.relocation.worth import WORTH_LOOKING, Mover, WaitingGang
-from policy.plan.tracker import Picture
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import Reader
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes

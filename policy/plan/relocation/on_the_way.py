@@ -25,14 +25,14 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome, requeues_left
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy
-from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE, Move
-from policy.plan.claims import Claim, claim_on
-from policy.plan.plan import Plan
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE, Move
+from policy.plan.ledger.claims import Claim, claim_on
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers, began
 from policy.plan.relocation.worth import Moved, Proposal, off_slow, open_for
 from policy.plan.relocation.writer import RelocationGateway, Writer
-from policy.plan.tracker import Picture
-from policy.plan.waiting import Waiting
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from policy.formats.plan_fields import MOVES
 from policy.history.runtime import Prediction, RunTimes
-from policy.plan.queue_ahead import LEARNED_FROM, known_at_submission, number_of_gpus
+from policy.plan.queue.ahead import LEARNED_FROM, known_at_submission, number_of_gpus
 from topology.tables import positions
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
 from policy.plan.relocation.remaining import slowest
 from policy.request.settings import RelocationRules
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText, Reading
-from policy.plan.changes import Change
+from policy.plan.ledger.changes import Change
 
 
 class RelocationGateway(Protocol):

@@ -7,7 +7,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.answer.plan_values import moved
-from policy.plan.changes import Change, Move
+from policy.plan.ledger.changes import Change, Move
 
 if TYPE_CHECKING:
     from policy.simulate.berthd.records import SlurmRecords

@@ -15,12 +15,12 @@ from policy.placement.base import Policy
 from policy.plan.answer.decide import Context, Decision, decide
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.plan_values import moved
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move
-from policy.plan.claims import Claim
-from policy.plan.plan import Plan
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.claims import Claim
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
-from policy.plan.tracker import Picture
 from policy.request.submission import read
 from policy.sharing.classes import Classes
 from policy.simulate.berthd.gateway import SimulatedGateway

@@ -15,7 +15,7 @@ from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.formats.arrays import FAR
 from policy.history.runtime import RunTimes
 from policy.placement.base import Berth, Policy
-from policy.plan.book import Book
+from policy.plan.ledger.book import Book
 from policy.plan.relocation.remaining import within
 from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR

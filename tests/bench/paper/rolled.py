@@ -1,11 +1,11 @@
-"""Slurm's rules where jobs that could start now may let others go first (policy/plan/roll_out.py)."""
+"""Slurm's rules where jobs that could start now may let others go first (policy/plan/jobs/roll_out.py)."""
 
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from policy.history.runtime import RunTimes
-from policy.plan.queue_ahead import groups_of, reach_of, slowest_by_node
-from policy.plan.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
+from policy.plan.jobs.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
+from policy.plan.queue.ahead import groups_of, reach_of, slowest_by_node
 from policy.simulate.slurm.passes import QueuePasses
 from policy.simulate.slurm.world import SlurmWorld
 

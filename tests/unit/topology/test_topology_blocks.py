@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.placement.registry import create
-from policy.plan.tracker import open_book
+from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings
 from tests.strategies import make_machine
 from tests.unit.deciding import Decision, decide

@@ -18,8 +18,8 @@ from policy.cluster.partitions import pools
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.book import Book
-from policy.plan.tracker import open_book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings
 from tests.examples import examples
 from tests.unit.deciding import decide

@@ -24,7 +24,7 @@ from policy.formats import segment, wire
 from policy.formats.errors import DaemonError
 from policy.plan.answer import known_requests
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.claims import Claim
+from policy.plan.ledger.claims import Claim
 from policy.request.submission import read
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config

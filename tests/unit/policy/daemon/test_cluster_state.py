@@ -15,7 +15,7 @@ from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.planner import Planner
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
-from policy.plan.tracker import Picture
+from policy.plan.ledger.tracker import Picture
 from policy.site.config import Config, MetricsOptions
 from policy.site.metrics_state import ClusterState, read_metrics
 from policy.site.overview import OverviewFile

@@ -13,8 +13,8 @@ from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
 from policy.request.settings import Settings, Sharing
 from policy.site.config import Config
 from tests.unit.deciding import decide

@@ -11,7 +11,7 @@ from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.plan.answer import known_requests
-from policy.plan.tracker import open_book
+from policy.plan.ledger.tracker import open_book
 from policy.request.submission import read
 from policy.site.config import Config
 from tests.unit.policy_world import NOW, fleet, node, reading, submit

@@ -18,8 +18,8 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.plan.answer.plan_values import moved
 from policy.plan.answer.plan_values import parked as parked_values
-from policy.plan.changes import Move, Own, Park
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.jobs.waiting_jobs import nodes_avoided
+from policy.plan.ledger.changes import Move, Own, Park
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import Config, load

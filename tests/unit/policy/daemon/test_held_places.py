@@ -10,7 +10,7 @@ from policy.daemon.answer.answerer import Answerer
 from policy.daemon.answer.held_places import FEW_SHARES, KEPT_FOR, MOST_MISSING, HeldPlaces
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
-from policy.plan.claims import Claim
+from policy.plan.ledger.claims import Claim
 from policy.site.config import Config
 from tests.unit.policy_world import NOW, submit
 from tests.unit.share_world import book, node

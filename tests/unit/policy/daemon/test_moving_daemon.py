@@ -14,10 +14,10 @@ from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.formats.wire import Message, check_submit
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Move
-from policy.plan.claims import Claim
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.claims import Claim
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
 from policy.slurm import changes

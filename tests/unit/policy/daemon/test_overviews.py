@@ -12,8 +12,8 @@ from policy.daemon.passes.overviews import EVERY, OverviewWriter, moment_of, ove
 from policy.formats.errors import DaemonError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.registry import create
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.site import overview as site
 from policy.site.overview import OverviewFile, fleet_for, path_of, queue_for

@@ -19,8 +19,8 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.plan.answer.explain import rows
-from policy.plan.changes import Move
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.jobs.waiting_jobs import nodes_avoided
+from policy.plan.ledger.changes import Move
 from policy.retry import history
 from policy.retry.classify import Classification
 from policy.retry.decision import Trial

@@ -16,8 +16,8 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.answer.explain import rows
-from policy.plan.changes import BACK_AFTER
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.jobs.waiting_jobs import nodes_avoided
+from policy.plan.ledger.changes import BACK_AFTER
 from policy.request.settings import Sharing
 from policy.site.config import Config, load
 from tests.unit.policy_world import NOW, reading

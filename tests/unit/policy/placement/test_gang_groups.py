@@ -10,7 +10,7 @@ import pytest
 from policy.cluster.view import View
 from policy.placement.berth import BerthPolicy
 from policy.placement.gang import LEVELS_OF_NODES, _fullest_group, _least_missed, _of_both, choose, nearness
-from policy.plan.tracker import open_book
+from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
 from tests.unit.policy_world import fleet, node, reading
 from topology.blocks import Blocks

@@ -16,7 +16,7 @@ from policy.formats.messages import MOST_BYTES
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan.tracker import open_book
+from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide, only_watch
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit

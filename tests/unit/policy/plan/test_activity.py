@@ -12,9 +12,9 @@ from policy.daemon.known.company import ProfileKeeper
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved
-from policy.plan.changes import Change, Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from policy.sharing.activity import MOST_HOSTS, Activity
 from policy.sharing.complement import Complement

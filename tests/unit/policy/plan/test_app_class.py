@@ -8,10 +8,10 @@ import pytest
 from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import open_book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import open_book
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes, shown_by
 from policy.sharing.companions import Companions

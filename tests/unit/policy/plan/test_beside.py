@@ -12,8 +12,8 @@ from policy.cluster.scored import scores_on
 from policy.cluster.untyped import numbered
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.registry import create
-from policy.plan.beside import Onlooker, Seen
-from policy.plan.plan import Plan
+from policy.plan.answer.beside import Onlooker, Seen
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from topology.fabric import Fabric
 from topology.providers.slurm_layout import Leaf, SlurmFabric

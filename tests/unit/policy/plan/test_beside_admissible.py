@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.formats.slurm_facts import JobFacts, NodeFacts
-from policy.plan.beside import RunningJob
+from policy.plan.answer.beside import RunningJob
 from tests.examples import examples
 
 from .test_beside import held, look, plain, waits

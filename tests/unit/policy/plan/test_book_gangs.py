@@ -11,7 +11,7 @@ from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
+from policy.plan.ledger.book import Book
 from policy.request.demand import Demand
 from tests.examples import examples
 from tests.unit.policy_world import NOW, book, node, reading, running

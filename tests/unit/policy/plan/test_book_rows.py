@@ -10,11 +10,11 @@ from policy.cluster.timeline import State, as_row, normal, taken
 from policy.formats.arrays import FAR
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.changes import Change
-from policy.plan.claims import Claim
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change
+from policy.plan.ledger.claims import Claim
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from policy.plan.book import Book
-from policy.plan.claims import Claim
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import Claim
 from policy.request.demand import Demand
 from tests.unit.policy_world import NOW
 from tests.unit.share_world import book, node, packed, packed_waiting

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policy.plan.book import Book
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
 from policy.request.demand import Demand
 from tests.unit.policy_world import NOW, book, node, reading, running, waiting
 

@@ -9,10 +9,10 @@ from policy.daemon.known.matcher import ProcessMatcher
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved
-from policy.plan.changes import Move
-from policy.plan.guests import choosing
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import why
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.guests import choosing
+from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Sharing
 from policy.sharing.matching import Matching, match
 from policy.sharing.profiles import ProfileKey

@@ -8,14 +8,14 @@ import pytest
 
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan import simple_claims
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move
-from policy.plan.claims import Claim, Repeat
-from policy.plan.plan import Plan
-from policy.plan.queue_index import QueueIndex
-from policy.plan.queue_walk import Walk
-from policy.plan.tracker import Picture
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue import simple_claims
+from policy.plan.queue.index import QueueIndex
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.walk import Walk
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds

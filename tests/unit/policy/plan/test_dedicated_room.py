@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
 from policy.request.demand import Demand
 from tests.unit.policy_world import book, node, reading
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from policy.plan.book import Book
-from policy.plan.tracker import SOON
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import SOON
 from tests.unit.policy.plan.test_plan_crowd import FULL
 from tests.unit.policy_world import NOW, book, node, reading, running
 

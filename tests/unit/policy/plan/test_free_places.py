@@ -10,12 +10,12 @@ import pytest
 from policy.formats.errors import LeftToSlurm, NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.berth import BerthPolicy
-from policy.plan import free_places
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
-from policy.plan.free_places import FreePlaces
-from policy.plan.tracker import open_book
+from policy.plan.ledger import free_places
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
+from policy.plan.ledger.free_places import FreePlaces
+from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
 from policy.request.submission import read
 from tests.examples import examples

@@ -14,7 +14,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.explain import rows
-from policy.plan.tracker import Picture
+from policy.plan.ledger.tracker import Picture
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import load

@@ -5,12 +5,12 @@ import pytest
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Change, Evict, Move, Own, Park
-from policy.plan.claims import Claim
-from policy.plan.guests import seats
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.changes import Change, Evict, Move, Own, Park
+from policy.plan.ledger.claims import Claim
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.guests import seats
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from tests.unit.guest_world import NOW, book, fleet, guest, host, node, parked, plan, reading, running, seated, waiting
 from tests.unit.share_world import packed

@@ -12,10 +12,10 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved, parked
-from policy.plan.changes import Evict, Move, Own, Park, Release
-from policy.plan.guests.choosing import Chooser
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Evict, Move, Own, Park, Release
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.guests.choosing import Chooser
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import ProfileKey, Store

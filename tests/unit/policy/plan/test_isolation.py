@@ -8,10 +8,10 @@ from types import CodeType, FrameType
 
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Change, Move, Release
-from policy.plan.isolation import LEFT_FOR, Isolation
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.isolation import LEFT_FOR, Isolation
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, waiting
 

@@ -17,9 +17,9 @@ import pytest
 
 from policy.cluster.reserved import know_users_by
 from policy.daemon.known.users import names_of
-from policy.plan.changes import Change, Release
-from policy.plan.isolation import Isolation
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Change, Release
+from policy.plan.ledger.isolation import Isolation
+from policy.plan.queue.plan import Plan
 from tests.examples import sample_or_all, sampled
 from tests.unit.policy import plan as tests_of_the_plan
 

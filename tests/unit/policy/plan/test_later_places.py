@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
-from policy.plan.later_places import Outlook
+from policy.plan.opinions.later_places import Outlook
 from policy.request.demand import Demand
 from tests.unit.policy_world import NOW, book, node, reading, running
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.registry import create
-from policy.plan.changes import Release
-from policy.plan.plan import Plan
+from policy.plan.ledger.changes import Release
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import Picture
 from policy.plan.relocation.worth import MARGIN, Mover, Proposal, WaitingGang, off_slow, open_for, price
-from policy.plan.tracker import Picture
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules
 from tests.examples import examples

@@ -13,10 +13,10 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.placement.registry import create
 from policy.plan.answer.known_requests import Understanding
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move, Release
-from policy.plan.plan import Plan
-from policy.plan.tracker import open_book
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.tracker import open_book
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin

@@ -15,9 +15,9 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.keep_together import Leaves, clearly_better, is_piece
 from policy.placement.registry import create
-from policy.plan.book import Book
-from policy.plan.claims import claim_on
-from policy.plan.tracker import Picture
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import claim_on
+from policy.plan.ledger.tracker import Picture
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 from policy.request.share import Share

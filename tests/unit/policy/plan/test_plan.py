@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import OURS, create
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move, Release
-from policy.plan.claims import Claim
-from policy.plan.move_reasons import STUCK_AFTER
-from policy.plan.plan import Plan
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.claims import Claim
+from policy.plan.queue.move_reasons import STUCK_AFTER
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Move, Release
-from policy.plan.claims import Claim, Repeat
-from policy.plan.later_places import expected_end, latest_end, weight, worth_moving
-from policy.plan.plan import Plan
-from policy.plan.queue_walk import Walk
-from policy.plan.tracker import Picture
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.changes import Move, Release
+from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.later_places import expected_end, latest_end, weight, worth_moving
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.walk import Walk
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 from tests.unit.guest_world import guest

@@ -8,10 +8,10 @@ import pytest
 
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import OPENS, Book
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.book import OPENS, Book
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting

@@ -12,10 +12,10 @@ from policy.formats.flags import parse_locality
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Change, Move
-from policy.plan.later_places import Outlook, PlannedBefore
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.later_places import Outlook, PlannedBefore
+from policy.plan.queue.plan import Plan
 from policy.request.locality import Insistence, SizeRule, binding, parse_rules, settle
 from policy.request.settings import Settings
 from tests.examples import examples

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from policy.plan.claims import claim_on
+from policy.plan.ledger.claims import claim_on
 from tests.unit.policy.plan.test_plan_events import World, full_nodes, moves
 from tests.unit.policy_world import NOW, node, running, waiting
 

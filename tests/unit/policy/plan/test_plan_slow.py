@@ -9,11 +9,11 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Policy
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan.book import Book
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import why
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting

@@ -7,11 +7,11 @@ import pytest
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan import queue_ahead
-from policy.plan.changes import Change, Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import why
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue import ahead as queue_ahead
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
 

@@ -11,11 +11,11 @@ import pytest
 
 from policy.formats.arrays import FAR
 from policy.placement.berth import BerthPolicy
-from policy.plan import plan as plan_module
-from policy.plan.plan import Plan
-from policy.plan.queue_index import QueueIndex
-from policy.plan.tracker import Picture
-from policy.plan.waiting import GuestPart, LastPlan, Shape, Waiting
+from policy.plan.jobs.waiting import GuestPart, LastPlan, Shape, Waiting
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue import plan as plan_module
+from policy.plan.queue.index import QueueIndex
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from policy.formats.slurm_facts import JobFacts, PartitionFacts
+from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.relocation.movable_jobs import Movers
-from policy.plan.waiting_jobs import Reader
 from policy.request.settings import RelocationRules, Sharing
 from tests.unit.policy_world import NOW, reading, running, waiting
 from tests.unit.policy_world import node as plain

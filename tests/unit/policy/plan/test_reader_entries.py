@@ -10,8 +10,8 @@ from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import Reader, ours
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import Reader, ours
 from policy.request.demand import A_YEAR
 from policy.request.settings import Sharing
 from tests.unit import share_world

@@ -15,10 +15,10 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.observe import compare
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import KINDS, Reason, why
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import KINDS, Reason, why
 from policy.request.settings import Settings
 from policy.site.config import Config
 from tests.unit.deciding import decide, only_watch

@@ -12,9 +12,9 @@ from policy.cluster.reserved import admits, know_users_by
 from policy.daemon.known.users import names_of
 from policy.formats.slurm_facts import Reservation
 from policy.placement.berth import BerthPolicy
-from policy.plan.changes import Release
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture, open_book
+from policy.plan.ledger.changes import Release
+from policy.plan.ledger.tracker import Picture, open_book
+from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.plan.roll_out import MOST_NODES, End, QueuedJob, RoomAhead
+from policy.plan.jobs.roll_out import MOST_NODES, End, QueuedJob, RoomAhead
 
 EMPTY = 0.0
 

@@ -16,11 +16,11 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobText, Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved
-from policy.plan.book import Book
-from policy.plan.changes import Move
-from policy.plan.share_packing import ALIKE, place
-from policy.plan.tracker import open_book
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.share_packing import ALIKE, place
+from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
 from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, NOBODY, Share

@@ -7,7 +7,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved
-from policy.plan.changes import Change, Evict, Move
+from policy.plan.ledger.changes import Change, Evict, Move
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.guest_world import NOW, book, guest, node, plan, running

@@ -13,11 +13,11 @@ from policy.cluster.shared.tenants import PlannedTenant
 from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import why
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings, Sharing
 from policy.request.share import EVERYBODY, Mate, Share
 from policy.sharing.neighbours import Neighbours, numbers_of

@@ -13,11 +13,11 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved
-from policy.plan.changes import Change, Move, Release, parts_given_up
-from policy.plan.plan import Plan
-from policy.plan.tracker import Picture
-from policy.plan.wait_reasons import why
-from policy.plan.waiting_jobs import nodes_avoided
+from policy.plan.jobs.waiting_jobs import nodes_avoided
+from policy.plan.ledger.changes import Change, Move, Release, parts_given_up
+from policy.plan.ledger.tracker import Picture
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings, Sharing
 from policy.slurm.interface import Pin
 from tests.unit.deciding import decide

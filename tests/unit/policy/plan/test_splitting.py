@@ -14,12 +14,12 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.plan.answer.plan_values import moved
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move
-from policy.plan.plan import Plan
-from policy.plan.splitting import free_now
-from policy.plan.tracker import Picture, open_book
-from policy.plan.wait_reasons import Reason, why
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.tracker import Picture, open_book
+from policy.plan.opinions.splitting import free_now
+from policy.plan.queue.plan import Plan
+from policy.plan.queue.wait_reasons import Reason, why
 from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.parse import read

@@ -13,10 +13,10 @@ from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.registry import create
-from policy.plan.changes import Change, Move, Release
-from policy.plan.plan import Plan
-from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, SOON_AGAIN, parts_now
-from policy.plan.tracker import open_book
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.tracker import open_book
+from policy.plan.opinions.spreading import AGAIN_AFTER, OPEN_FOR, SOON_AGAIN, parts_now
+from policy.plan.queue.plan import Plan
 from policy.request import spread
 from policy.request.locality import parse_rules
 from policy.request.parse import read

@@ -11,10 +11,10 @@ from policy.cluster.fleet import Fleet
 from policy.formats import segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
-from policy.plan.changes import Change, Move, Release
-from policy.plan.plan import Plan
-from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR, claims_on, parts_now
-from policy.plan.tracker import open_book
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.tracker import open_book
+from policy.plan.opinions.spreading import AGAIN_AFTER, OPEN_FOR, claims_on, parts_now
+from policy.plan.queue.plan import Plan
 from policy.request import spread
 from policy.request.settings import Settings
 from policy.slurm import changes

@@ -16,7 +16,7 @@ from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.tracker import open_book
+from policy.plan.ledger.tracker import open_book
 from policy.request import counted
 from policy.request.settings import Settings
 from policy.slurm import changes

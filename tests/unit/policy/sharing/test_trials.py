@@ -7,7 +7,7 @@ import pytest
 
 from policy.cluster.shared.sharers import JobIdentity
 from policy.daemon.known.profiles import load_fit
-from policy.plan.guests.trial_ledger import LONGEST, TrialLedger
+from policy.plan.opinions.guests.trial_ledger import LONGEST, TrialLedger
 from policy.sharing.companions import Companions, Footing
 from policy.sharing.predictor import profile
 from policy.sharing.profiles import Measured, ProfileKey, Store

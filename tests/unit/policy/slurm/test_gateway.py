@@ -10,7 +10,7 @@ from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Memory, Reservation
-from policy.plan.waiting_jobs import ours
+from policy.plan.jobs.waiting_jobs import ours
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import CommandGateway

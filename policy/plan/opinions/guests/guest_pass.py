@@ -13,13 +13,13 @@ from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.plan_fields import PARKED, UPGRADE
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.book import Book
-from policy.plan.changes import Change, Evict, Move, Own, Park
-from policy.plan.claims import claim_on, seat_on
-from policy.plan.guests import seats
-from policy.plan.guests.choosing import Chooser
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import Reader
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import Reader
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Evict, Move, Own, Park
+from policy.plan.ledger.claims import claim_on, seat_on
+from policy.plan.opinions.guests import seats
+from policy.plan.opinions.guests.choosing import Chooser
 from policy.request.settings import Settings
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Protocol
 
 from policy.formats.arrays import FAR
-from policy.plan.waiting import Shape, Waiting
+from policy.plan.jobs.waiting import Shape, Waiting
 
 
 class FreeNow(Protocol):

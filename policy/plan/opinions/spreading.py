@@ -11,11 +11,11 @@ import numpy as np
 
 from policy.formats.arrays import Bools
 from policy.formats.plan_fields import OPEN
-from policy.plan.book import Book
-from policy.plan.changes import Change, Release
-from policy.plan.claims import Claim, claim_on
-from policy.plan.later_places import PlannedBefore
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Release
+from policy.plan.ledger.claims import Claim, claim_on
+from policy.plan.opinions.later_places import PlannedBefore
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
 from topology.tables import Ints

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from policy.formats.arrays import FAR, Bools
-from policy.plan.book import Book
-from policy.plan.changes import Change
-from policy.plan.claims import Repeat, claim_on
-from policy.plan.guests.guest_pass import Rider
-from policy.plan.later_places import PlannedBefore
-from policy.plan.spreading import Spreading
-from policy.plan.waiting import Shape, Waiting
+from policy.plan.jobs.waiting import Shape, Waiting
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change
+from policy.plan.ledger.claims import Repeat, claim_on
+from policy.plan.opinions.guests.guest_pass import Rider
+from policy.plan.opinions.later_places import PlannedBefore
+from policy.plan.opinions.spreading import Spreading
 from policy.request.settings import Settings
 
 AFRESH = 17

@@ -1,4 +1,4 @@
-"""Lets waiting jobs of berthd's plan go first where the roll-out of the queue says so (policy/plan/roll_out.py).
+"""Lets waiting jobs of berthd's plan go first where the roll-out of the queue says so (policy/plan/jobs/roll_out.py).
 
 Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). A job is held back
 by a pass at most until it has waited for others as long as it was expected to run when it first did; this bound is
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.history.runtime import KnownAtSubmission, RunTimes
-from policy.plan.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
-from policy.plan.tracker import HOLDING
+from policy.plan.jobs.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
+from policy.plan.ledger.tracker import HOLDING
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.formats.slurm_facts import JobFacts
     from policy.placement.base import Berth
-    from policy.plan.book import Book
-    from policy.plan.later_places import PlannedBefore
-    from policy.plan.waiting import Waiting
+    from policy.plan.jobs.waiting import Waiting
+    from policy.plan.ledger.book import Book
+    from policy.plan.opinions.later_places import PlannedBefore
     from topology.fabric import FabricLevel
 
 MOST_RUNNING = 256

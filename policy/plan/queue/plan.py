@@ -23,19 +23,19 @@ from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
-from policy.plan.book import Book
-from policy.plan.changes import Change, Release, giving_up_first
-from policy.plan.claims import Claim, renumbered
-from policy.plan.guests.choosing import Chooser
-from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
-from policy.plan.isolation import Isolation
-from policy.plan.later_places import PlannedBefore
-from policy.plan.queue_ahead import QueueAhead
-from policy.plan.queue_index import QueueIndex
-from policy.plan.queue_walk import Walk
-from policy.plan.tracker import HOLDING, Picture
-from policy.plan.waiting import Waiting
-from policy.plan.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Release, giving_up_first
+from policy.plan.ledger.claims import Claim, renumbered
+from policy.plan.ledger.isolation import Isolation
+from policy.plan.ledger.tracker import HOLDING, Picture
+from policy.plan.opinions.guests.choosing import Chooser
+from policy.plan.opinions.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
+from policy.plan.opinions.later_places import PlannedBefore
+from policy.plan.queue.ahead import QueueAhead
+from policy.plan.queue.index import QueueIndex
+from policy.plan.queue.walk import Walk
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes
 

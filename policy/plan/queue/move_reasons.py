@@ -3,9 +3,9 @@
 from policy.formats.plan_fields import LEVEL
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth
-from policy.plan.book import Book
-from policy.plan.splitting import on_nodes
-from policy.plan.waiting import OF_ONE_PARTITION, Waiting, impossible
+from policy.plan.jobs.waiting import OF_ONE_PARTITION, Waiting, impossible
+from policy.plan.ledger.book import Book
+from policy.plan.opinions.splitting import on_nodes
 from policy.request.demand import ELSEWHERE
 from topology.fabric import LEVELS
 

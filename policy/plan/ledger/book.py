@@ -20,11 +20,11 @@ from policy.formats.arrays import FAR, Bools, Floats
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
-from policy.plan import share_packing
-from policy.plan.book_rows import STATES, BookRows
-from policy.plan.claims import Claim, Repeat
-from policy.plan.free_places import FreePlaces
-from policy.plan.pinnable import in_first_part, pinnable
+from policy.plan.ledger import share_packing
+from policy.plan.ledger.book_rows import STATES, BookRows
+from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.free_places import FreePlaces
+from policy.plan.ledger.pinnable import in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC

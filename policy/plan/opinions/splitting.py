@@ -11,8 +11,8 @@ from dataclasses import replace
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement.base import Berth, Policy
 from policy.placement.speed import ALIKE
-from policy.plan.book import Book
-from policy.plan.later_places import LaterPlace, expected_end, worth_moving
+from policy.plan.ledger.book import Book
+from policy.plan.opinions.later_places import LaterPlace, expected_end, worth_moving
 from policy.request.demand import Demand
 
 Place = Callable[[Demand], Berth]

@@ -11,7 +11,7 @@ from policy.cluster.reserved import copies
 from policy.cluster.snapshot import Cluster
 from policy.cluster.timeline import State, columns, states_of, taken
 from policy.formats.arrays import FAR
-from policy.plan.claims import Repeat
+from policy.plan.ledger.claims import Repeat
 from policy.request.demand import Demand
 
 STATES = count(1)

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 
 from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
 from policy.request.parse import names_in
 
 DEPTH = 100

@@ -18,11 +18,11 @@ from policy.formats.plan_fields import ASKED, CPUS, LATER, MEM, STATE, K, N
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy, positions
 from policy.plan.answer.observe import Comparison, compare
-from policy.plan.book import Book
-from policy.plan.changes import Move
-from policy.plan.plan import Plan
-from policy.plan.tracker import HOLDING, open_book
-from policy.plan.waiting_jobs import WAITS, Reader, all_of
+from policy.plan.jobs.waiting_jobs import WAITS, Reader, all_of
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Move
+from policy.plan.ledger.tracker import HOLDING, open_book
+from policy.plan.queue.plan import Plan
 from topology.model import Machine
 from topology.tables import SetTables
 

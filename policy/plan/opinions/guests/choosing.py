@@ -13,8 +13,8 @@ import numpy as np
 
 from policy.cluster.shared.sharers import NOBODY, Host, JobIdentity, who_is
 from policy.formats.errors import NotNow
-from policy.plan.guests.seats import Left, Opinions, Seat, Unfit
-from policy.plan.guests.trial_ledger import TrialLedger
+from policy.plan.opinions.guests.seats import Left, Opinions, Seat, Unfit
+from policy.plan.opinions.guests.trial_ledger import TrialLedger
 from policy.sharing.companions import Companions, Pair
 from policy.sharing.matching import Guests, Matching, Seats, Tables
 from topology.tables import positions
@@ -22,7 +22,7 @@ from topology.tables import positions
 if TYPE_CHECKING:
     from policy.cluster.snapshot import Cluster
     from policy.formats.arrays import Bools
-    from policy.plan.waiting import Shape, Waiting
+    from policy.plan.jobs.waiting import Shape, Waiting
 
 MATCH_EVERY = 60.0
 """Seconds between two matchings of the same guests, while they wait for seats."""

@@ -47,7 +47,7 @@ from policy.formats.plan_fields import (
     pins_nodes_alone,
 )
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.waiting import CompanyWait, GuestPart, LevelWait, Shape, SpreadState, Waiting
+from policy.plan.jobs.waiting import CompanyWait, GuestPart, LevelWait, Shape, SpreadState, Waiting
 from policy.request import counted, splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.locality import insisted

@@ -13,16 +13,16 @@ from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.keep_together import is_piece
-from policy.plan.book import Book
-from policy.plan.changes import Change, Move, Release
-from policy.plan.claims import Claim, claim_on
-from policy.plan.later_places import Outlook, PlannedBefore
-from policy.plan.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
-from policy.plan.queue_ahead import QueueAhead
-from policy.plan.simple_claims import SimpleClaims
-from policy.plan.splitting import free_now
-from policy.plan.spreading import AGAIN_AFTER, OPEN_FOR
-from policy.plan.waiting import Shape, Waiting, impossible
+from policy.plan.jobs.waiting import Shape, Waiting, impossible
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.changes import Change, Move, Release
+from policy.plan.ledger.claims import Claim, claim_on
+from policy.plan.opinions.later_places import Outlook, PlannedBefore
+from policy.plan.opinions.splitting import free_now
+from policy.plan.opinions.spreading import AGAIN_AFTER, OPEN_FOR
+from policy.plan.queue.ahead import QueueAhead
+from policy.plan.queue.move_reasons import STUCK_AFTER, given_back, may_be_its_place, relaxed, starts_now
+from policy.plan.queue.simple_claims import SimpleClaims
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 

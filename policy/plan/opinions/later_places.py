@@ -10,8 +10,8 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
 from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
-from policy.plan.book import Book
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.book import Book
 from policy.request.demand import Demand
 
 GATHER_EVERY = 5.0
@@ -55,13 +55,13 @@ class PlannedBefore:
     """Partitions, of several, that did not start it on a free place; not used for it until `blamed_until`."""
     blamed_until: float = 0.0
     lets_since: float | None = None
-    """Time at which it first let other jobs go first (policy.plan.queue_ahead)."""
+    """Time at which it first let other jobs go first (policy.plan.queue.ahead)."""
     lets_until: float = FAR
     """Time after which it lets no others go first any more."""
     goes_to: tuple[int, ...] = ()
     """Nodes on which it was to start at once when they were free; it is not called back from them."""
     spread_since: float | None = None
-    """Time since which Slurm may start it on several nodes (policy.plan.spreading)."""
+    """Time since which Slurm may start it on several nodes (policy.plan.opinions.spreading)."""
     spread_again: float = 0.0
     """Time before which it is not given back to Slurm for that again."""
 

@@ -18,8 +18,8 @@ from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, HeldLevel
-from policy.plan.book import Book
-from policy.plan.isolation import Isolation
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.isolation import Isolation
 from policy.request.share import NOBODY, Mate, Share, party
 from policy.request.tiers import GUARANTEED
 

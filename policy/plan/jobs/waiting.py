@@ -10,8 +10,8 @@ from policy.formats.plan_fields import (
     DEGRADED,
 )
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.claims import Claim, Repeat
-from policy.plan.roll_out import Held
+from policy.plan.jobs.roll_out import Held
+from policy.plan.ledger.claims import Claim, Repeat
 from policy.request.demand import Demand
 from policy.request.locality import insisted
 from policy.request.share import Share

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.changes import Change, Release
+from policy.plan.ledger.changes import Change, Release
 
 LEFT_FOR = 600.0
 """Seconds for which a job whose planning failed is left to Slurm; then the cause of the fault may be over."""

@@ -11,11 +11,11 @@ from policy.cluster.reserved import places
 from policy.formats import preflight_mark
 from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Policy
-from policy.plan.book import Book
-from policy.plan.guests import seats
-from policy.plan.roll_out import Held
-from policy.plan.splitting import free_now
-from policy.plan.waiting import Waiting
+from policy.plan.jobs.roll_out import Held
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.book import Book
+from policy.plan.opinions.guests import seats
+from policy.plan.opinions.splitting import free_now
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
 

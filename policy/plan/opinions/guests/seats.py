@@ -20,7 +20,7 @@ from policy.request.settings import Sharing
 if TYPE_CHECKING:
     from policy.cluster.snapshot import Cluster
     from policy.formats.arrays import Bools
-    from policy.plan.book import Book
+    from policy.plan.ledger.book import Book
     from policy.request.demand import Demand
     from topology.tables import Ints
 

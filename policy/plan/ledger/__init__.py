@@ -1,0 +1,1 @@
+"""The ledger: who holds what, from when to when, and the changes that are planned to that."""

@@ -1,0 +1,1 @@
+"""One file or folder for each opinion about the place of a job."""
