@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
