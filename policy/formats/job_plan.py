@@ -58,7 +58,7 @@ class Field(Readable[T]):
     __slots__ = ("_write",)
 
     def __init__(self, key: str, read: Callable[[str], T], write: Callable[[T], str | None] = str) -> None:
-        """Where `write` returns None the field is left out."""
+        """If `write` returns None, the field is left out."""
         super().__init__(key, read)
         self._write = write
 

@@ -17,7 +17,7 @@ class Reply:
     nonce: str
     message: str = ""
     plan: JobPlan = NOTHING
-    """What the job's record is to keep."""
+    """The plan that the job's record is to keep."""
     nodes: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
     """GPUs of each node; nodes without GPUs are those of the plain layout."""

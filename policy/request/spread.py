@@ -159,4 +159,4 @@ def write(spread: SpreadNeeds) -> str:
 
 
 SPREAD = Field("spread", read, write)
-"""What such a job needs of each of its nodes; left out where its user's form cannot be given back once it is pinned."""
+"""The needs of such a job on each node; left out if its user's form cannot be given back once the job is pinned."""

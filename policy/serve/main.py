@@ -33,7 +33,7 @@ MOST_FILES = 4_096
 
 
 class ReadOnlyProcess:
-    """What the listeners share: berth.conf, Slurm's rules, berthd's status and the state file."""
+    """The parts that the listeners share: berth.conf, Slurm's rules, berthd's status and the state file."""
 
     def __init__(self, config: Config, gateway: Callable[[], Gateway], berthd: Path) -> None:
         """Each caller of `gateway` gets one of its own: a gateway serves one thread at a time."""

@@ -58,7 +58,7 @@ class Config:
     observe: bool = False
     """Plan and log, but pin nothing."""
     gone: tuple[str, ...] = ()
-    """What to do about keys of an earlier release, which do nothing any more."""
+    """Sentences about keys of an earlier release, which do nothing any more."""
     plain: bool = False
     """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
     tick: float = 1.0

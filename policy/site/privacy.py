@@ -24,7 +24,7 @@ _SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What PrivateData hides, and from whom it hides nothing."""
+    """The rules of PrivateData: the things that it hides, and the users from whom it hides nothing."""
 
     hidden: frozenset[str] = frozenset({"all"})
     trusted: frozenset[int] = frozenset()

@@ -32,7 +32,7 @@ class ExactNode:
 
 @dataclass(frozen=True, slots=True)
 class ListedNode:
-    """What slurm.conf lists for a node, with what it takes from `NodeName=DEFAULT`."""
+    """The GRES that slurm.conf lists for a node, with those from `NodeName=DEFAULT`."""
 
     gres: str
     features: tuple[str, ...]

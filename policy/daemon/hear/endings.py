@@ -48,7 +48,7 @@ LEFT_BY_LOSS = frozenset({"mpi_runtime_failure", "job_preempted", NO_SIGNATURE})
 _PUT_BACK_BY_BERTH = (EVICTED, DEGRADED, MOVES)
 """Counts that grow when Berth itself puts a job back."""
 BY_BERTH = (AGAIN, MOVE_UNTIL, *_PUT_BACK_BY_BERTH)
-"""What stands in the plan of a job that Berth may have put back itself."""
+"""Fields of the plan of a job that Berth may have put back itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a decision keeps in a job's plan: the request, the place, and the level that the job insists on."""
+"""The fields that a decision keeps in a job's plan: the request, the place, and the level that the job insists on."""
 
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import NOTHING, JobPlan

@@ -1,1 +1,1 @@
-"""What is known of waiting jobs."""
+"""The waiting jobs: the record of each, and the reader that makes it from Slurm's facts."""

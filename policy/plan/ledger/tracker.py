@@ -36,7 +36,7 @@ LEARN_EVERY = 60.0
 """Seconds between two updates of what usual jobs ask for, while GPUs are shared."""
 
 IN_TURN = "guard"
-"""What a node says holds a host and its guest who take turns (`held` in the plan)."""
+"""The level by which a node holds a host and its guest that take turns (`held` in the plan)."""
 
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
