@@ -24,9 +24,9 @@ class Disagreements:
         self._count = 0
 
     @property
-    def told(self) -> dict[str, str]:
-        """For `berth status`."""
-        return {"disagreements": str(self._count)} if self._count else {}
+    def counts(self) -> dict[str, int]:
+        """Returns the count for `berth status`."""
+        return {"disagreements": self._count} if self._count else {}
 
     def look(self, reading: Reading) -> list[tuple[int, str]]:
         """Name each run once; the held jobs whose users have not been told why, with their nodes."""

@@ -330,10 +330,10 @@ class Planner:
 
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
-        told = {"unreadable": str(len(self._looks.unreadable))} if self._looks.unreadable else {}
+        counts = {"unreadable": len(self._looks.unreadable)} if self._looks.unreadable else {}
         for part in (self._heard.failures, self._heard.disagreements, self._moving, self._plan.isolation):
-            told |= self._apart(getattr, part, "told") or {}
-        return told
+            counts |= self._apart(getattr, part, "counts") or {}
+        return {name: str(count) for name, count in counts.items()}
 
     def _counted(self, reading: Reading, picture: Picture) -> ClusterState | None:
         maker = self._state_maker

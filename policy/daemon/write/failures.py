@@ -108,12 +108,12 @@ class Failures:
         """True if the next reading should show the jobs that have ended, too."""
 
     @property
-    def told(self) -> dict[str, str]:
-        """For `berth status`."""
+    def counts(self) -> dict[str, int]:
+        """Returns the counts for `berth status`."""
         if not self._classes:
             return {}
-        counts = {f"failed.{name}": str(count) for name, count in sorted(self._classes.items())}
-        return {"failed": str(self._classes.total()), "retried": str(self._retried), **counts}
+        counts = {f"failed.{name}": count for name, count in sorted(self._classes.items())}
+        return {"failed": self._classes.total(), "retried": self._retried, **counts}
 
     def hear(self, word: NodeWord, at: float) -> bool:
         """A node speaks of a job, perhaps not for the first time; whether it was looked into."""

@@ -29,9 +29,9 @@ class Isolation:
         """Number of exceptions so far."""
 
     @property
-    def told(self) -> dict[str, str]:
+    def counts(self) -> dict[str, int]:
         """Returns the count of faults for `berth status`; empty if there were none."""
-        return {"plan_faults": str(self.count)} if self.count else {}
+        return {"plan_faults": self.count} if self.count else {}
 
     def begin(self, at: float) -> None:
         """Begins a pass: forgets the failures of the last one, and jobs and lines whose time is over."""

@@ -1,9 +1,9 @@
 """Relocation under way: running jobs are signalled to save their work, requeued, and pinned to their new place.
 
-The segment of a job is written first: it says that the job is being moved, where to, and for which waiting job. After a
+The plan of a job is written first: it says that the job is being moved, where to, and for which waiting job. After a
 restart, berthd reads it and goes on with the move, or leaves the job where it runs. The steps, in order:
 
-1. write the segment;
+1. write the job's plan;
 2. pin the waiting job to its place;
 3. send the signal;
 4. wait for the grace time;
@@ -91,10 +91,10 @@ class Relocations:
         """Jobs that were written to since the planner last cleared this set: their facts in a reading may be old."""
 
     @property
-    def told(self) -> dict[str, str]:
+    def counts(self) -> dict[str, int]:
         """Returns the counts for `berth status`."""
         counts = {"moves": self._count, "moving": len(self._going), "moves_called_off": self._called_off}
-        return {name: str(count) for name, count in counts.items() if count}
+        return {name: count for name, count in counts.items() if count}
 
     # Search for jobs that are worth moving
 

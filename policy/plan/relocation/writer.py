@@ -24,11 +24,11 @@ class RelocationGateway(Protocol):
         ...
 
     def annotate(self, job_id: int, plan: JobPlan) -> None:
-        """Writes a job's segment."""
+        """Writes a job's plan."""
         ...
 
     def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
-        """Writes a job's segment, and keeps it from starting for some seconds."""
+        """Writes a job's plan, and keeps it from starting for some seconds."""
         ...
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:

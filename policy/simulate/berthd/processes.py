@@ -120,12 +120,12 @@ class SimulatedPlanner:
     @property
     def moving(self) -> bool:
         """Tells whether a job is being moved."""
-        return "moving" in self._moving.told
+        return "moving" in self._moving.counts
 
     @property
     def moved(self) -> int:
         """The number of running jobs that were moved."""
-        return int(self._moving.told.get("moves", "0"))
+        return self._moving.counts.get("moves", 0)
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
         """Takes the Epilog's notice that a job has ended on a node; `answer` gets the time at which it may go on."""

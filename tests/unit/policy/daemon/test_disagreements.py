@@ -91,13 +91,13 @@ def test_each_run_is_counted_and_named_once(capsys: pytest.CaptureFixture[str]) 
     for jobs in ([bad, good], [bad, good], [replace(bad, end=5), good]):
         found.look(reading([node("n1")], jobs, at=NOW))
 
-    assert found.told == {"disagreements": "1"}
+    assert found.counts == {"disagreements": 1}
     [line] = capsys.readouterr().err.splitlines()
     assert "JobId=7 UserId=1000 NodeList=n1 runs against what Berth planned: Slurm gives it 1 % of GPU 0" in line
 
     found.look(reading([node("n1")], [], at=NOW))
     found.look(reading([node("n1")], [replace(bad, start=9)], at=NOW))
-    assert found.told == {"disagreements": "2"}
+    assert found.counts == {"disagreements": 2}
 
 
 def held(asked: str, values: dict[str, str] | None, **more: object) -> JobFacts:
@@ -115,7 +115,7 @@ def test_a_held_job_is_found_though_its_node_never_spoke() -> None:
     ]
 
     assert found.look(reading([node("n1")], [bad, *others], at=NOW)) == [(7, "n1")]
-    assert found.told == {}
+    assert found.counts == {}
 
 
 class Held(Slurm):

@@ -59,7 +59,7 @@ def test_of_many_ended_jobs_one_look_tells_who_ended_well() -> None:
     assert set(found._over) == failed
     while found.step(reading([node("n1")], [], at=NOW + 70), NOW + 70):
         pass
-    assert found.told["failed"] == "2"
+    assert found.counts["failed"] == 2
     assert set(slurm.asked) == failed
     assert not found._over
 

@@ -121,7 +121,7 @@ def test_a_run_elsewhere_in_the_same_second_is_looked_into_too() -> None:
     slurm.state, slurm.nodes = "FAILED", ("n2",)
     assert not failures.hear(replace(first, node="n2"), NOW)
     failures.step(look(), NOW)
-    assert failures.told["failed"] == "2"
+    assert failures.counts["failed"] == 2
 
 
 def test_what_its_node_could_not_set_up_is_no_failure_of_the_job_also_by_a_late_word() -> None:
@@ -129,7 +129,7 @@ def test_what_its_node_could_not_set_up_is_no_failure_of_the_job_also_by_a_late_
     word = replace(NCCL, degraded=True, start=slurm.ended - 900)
 
     failures = ended(slurm, word)
-    assert (failures.told, slurm.done) == ({}, [])
+    assert (failures.counts, slurm.done) == ({}, [])
     assert failures.hear(word, NOW), "it need not say that again"
 
 
@@ -141,7 +141,7 @@ def test_a_late_word_about_an_earlier_run_leaves_the_one_that_runs_alone() -> No
     failures.watch(look(at=NOW + 1))
     while failures.step(look(at=NOW + 1), NOW + 1 + WORD_WITHIN):
         pass
-    assert failures.told["failed"] == "1"
+    assert failures.counts["failed"] == 1
 
 
 @pytest.mark.parametrize("k", ["1", "3", "8"])
@@ -153,7 +153,7 @@ def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
 
 
 def class_told(failures: Failures) -> str:
-    return next(key.removeprefix("failed.") for key in failures.told if "." in key)
+    return next(key.removeprefix("failed.") for key in failures.counts if "." in key)
 
 
 def test_the_class_of_a_failed_job_is_counted_and_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +161,7 @@ def test_the_class_of_a_failed_job_is_counted_and_nothing_is_done(capsys: pytest
 
     failures = ended(slurm, IMPORT)
     assert slurm.done == []
-    assert failures.told == {"failed": "1", "retried": "0", "failed.import_error": "1"}
+    assert failures.counts == {"failed": 1, "retried": 0, "failed.import_error": 1}
     assert f"JobId=5 failed: import_error, {IMPORT.sign}" in capsys.readouterr().err
 
 
@@ -215,7 +215,7 @@ def test_retry_requeues_what_passes_by_itself_away_from_where_it_failed() -> Non
     assert slurm.waits == 60
     assert slurm.values["again"] == str(int(NOW) + 60)
     assert nodes_avoided(JobPlan(slurm.values), NOW) == {"n1": NOW + AVOID_FOR}
-    assert failures.told["retried"] == "1"
+    assert failures.counts["retried"] == 1
     shown = dict(rows(5, "PENDING", JobPlan(slurm.values)))
     assert shown["last failed"].startswith("mpi_runtime_failure: a peer")
     assert shown["known by"] == NCCL.sign
@@ -413,7 +413,7 @@ def test_a_share_that_could_not_be_set_up_is_no_failure_of_the_job() -> None:
 
     assert speaks(slurm, NCCL, failures)
     assert slurm.done == []
-    assert failures.told == {}
+    assert failures.counts == {}
 
 
 def test_a_job_that_waits_for_its_next_try_is_pinned_elsewhere_before_it_may_start() -> None:

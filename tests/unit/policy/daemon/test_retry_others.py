@@ -40,7 +40,7 @@ def test_what_others_requeue_while_berth_waits_for_the_node_is_not_requeued_agai
     assert slurm.done == ["annotate 5"]
     assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
     assert "again" not in slurm.values
-    assert failures.told.get("retried") == "0"
+    assert failures.counts.get("retried") == 0
 
 
 def test_a_job_that_others_requeue_is_theirs_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +171,7 @@ def test_a_job_whose_comment_names_another_system_is_left_to_it_from_its_first_f
     failures = ended(slurm, NCCL)
 
     assert slurm.done == []
-    assert failures.told == {"failed": "1", "retried": "0", "failed.mpi_runtime_failure": "1"}
+    assert failures.counts == {"failed": 1, "retried": 0, "failed.mpi_runtime_failure": 1}
     assert "its comment leaves that to another system: auto_re" in capsys.readouterr().err
 
 
@@ -230,7 +230,7 @@ def test_ranks_that_restart_inside_the_job_are_no_failure_of_it() -> None:
     assert failures.step(look(at=NOW + 9), NOW + 9) == 5
     assert failures.step(look(at=NOW + 10), NOW + 10) == 0
     assert slurm.done == []
-    assert failures.told == {}
+    assert failures.counts == {}
 
 
 def test_foreign_text_stays_as_it_is() -> None:
