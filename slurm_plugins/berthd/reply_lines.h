@@ -6,7 +6,7 @@
 #ifndef BERTH_REPLY_LINES_H
 #define BERTH_REPLY_LINES_H
 
-#include "berthd/reply.h"
+#include "berthd/reply_value.h"
 
 enum reply_key {
 	KEY_NONCE,

@@ -6,9 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "config/config_table.h"
+
 #define CONFIG_SOCKET_MAX 107 /* what sockaddr_un holds */
 #define CONFIG_TEXT_MAX 1023
-#define CONFIG_FILE_MAX (1024 * 1024)
 
 enum message_mode { MESSAGE_ALWAYS, MESSAGE_FLAGS, MESSAGE_NEVER };
 /* How slurm.conf lists GPUs: each with a type of its own, or as the site has them without Berth. */
@@ -41,8 +42,6 @@ struct preflight_config {
 	uint32_t wait;	/* berthd's alone */
 	char partition[CONFIG_TEXT_MAX + 1];
 };
-
-#define CONFIG_ERROR_MAX 512
 
 void config_defaults(struct hook_config *config);
 /* Parse a whole file's text. false: *config holds the defaults and `error` one sentence. */

@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/config.h"
+#define CONFIG_FILE_MAX (1024 * 1024)
+#define CONFIG_ERROR_MAX 512
 
 enum key_kind { KEY_PATH, KEY_TEXT, KEY_NUMBER, KEY_WORD, KEY_TIME };
 
