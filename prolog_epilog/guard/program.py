@@ -3,8 +3,8 @@
 It has three threads, so that what must be quick never waits for what may hang:
 
     main     ten times a second: heartbeats, decisions, gates, the freezer (keeper.py)
-    senses   once a second: the devices, through NVML (senses.py)
-    slow     berthd, Slurm and MPS (errands.py), and the audit of shared GPUs (watch.py)
+    devices  once a second: the devices, through NVML (device_reader.py)
+    slow     berthd, Slurm and MPS (slow_work.py), and the audit of shared GPUs (watch.py)
 
 One more process, the dead-man, thaws every guest when this one dies.
 """
@@ -23,18 +23,18 @@ from prolog_epilog import config
 from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.hold import deadman
-from prolog_epilog.guard.hold.grip import Ground
+from prolog_epilog.guard.hold.guest_hold import Ground
 from prolog_epilog.guard.hold.levels import EnforcedLevels, LevelNotice
+from prolog_epilog.guard.measure.device_reader import DeviceReader
 from prolog_epilog.guard.measure.machine import State
-from prolog_epilog.guard.measure.senses import Senses
 from prolog_epilog.guard.mishaps import Mishaps
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.keys import GuardSettings
 from prolog_epilog.messages import GUARD, numbered, tagged
@@ -137,28 +137,28 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     # Blocked in all threads, the signal stays pending for the thread that started the program; ignored, it would be
     # lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    senses = Senses(watch.say)
-    errands = Errands(watch.slurm, notices, lambda said: watch.say(said, again=True), watch.end_clients)
+    device_reader = DeviceReader(watch.say)
+    slow_work = SlowWork(watch.slurm, notices, lambda said: watch.say(said, again=True), watch.end_clients)
     levels = EnforcedLevels(watch.paths, partial(_tell_level, notices), watch.say)
     keeper = Keeper(
         Ground(watch.paths),
         settings,
-        errands,
-        senses,
+        slow_work,
+        device_reader,
         lambda said: watch.say(said, again=True),
         shares=lambda: levels.counts,
         doubted=lambda: watch.doubted,
     )
-    watch.on_culprit = partial(_blame, errands)
-    senses.start()
-    slow = threading.Thread(target=_slow, args=(watch, levels, errands, stop), name="slow", daemon=True)
+    watch.on_culprit = partial(_blame, slow_work)
+    device_reader.start()
+    slow = threading.Thread(target=_slow, args=(watch, levels, slow_work, stop), name="slow", daemon=True)
     slow.start()
     try:
         return _turn(watch, keeper, dead_man, slow, stop)
     finally:
         stop.heard = True
         keeper.release()
-        senses.stop()
+        device_reader.stop()
         slow.join(2.0)
 
 
@@ -183,10 +183,10 @@ def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threadi
             return 1
 
 
-def _slow(watch: Watch, levels: EnforcedLevels, errands: Errands, stop: Stop) -> None:
+def _slow(watch: Watch, levels: EnforcedLevels, slow_work: SlowWork, stop: Stop) -> None:
     mishaps, due = _mishaps(watch), time.monotonic()
     while not stop.heard:
-        mishaps.attempt("an errand", partial(_run_errand, errands, due - time.monotonic()))
+        mishaps.attempt("slow work", partial(_do_slow_work, slow_work, due - time.monotonic()))
         now = time.monotonic()
         if now >= due:
             due = max(due + watches.PERIOD, now)
@@ -194,9 +194,9 @@ def _slow(watch: Watch, levels: EnforcedLevels, errands: Errands, stop: Stop) ->
             mishaps.attempt("how shares are held", levels.look)
 
 
-def _run_errand(errands: Errands, seconds: float) -> None:
+def _do_slow_work(slow_work: SlowWork, seconds: float) -> None:
     try:
-        errands.run(seconds)
+        slow_work.run(seconds)
     except Interrupted:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -210,6 +210,6 @@ def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:
     return not notices.hosts or notice.tell(notices, one)
 
 
-def _blame(errands: Errands, node: str, gpu: int, job: int) -> None:
+def _blame(slow_work: SlowWork, node: str, gpu: int, job: int) -> None:
     """Tells berthd whose program brought MPS down."""
-    errands.notify(GuardNotice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))
+    slow_work.notify(GuardNotice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOGS = "/var/log/watched"
 TESTS = (
     "flags", "changes", "given", "het", "gateways", "notice", "long_texts", "node_runs", "node_scripts", "preflight",
-    "round_trip", "tres_reading", "untaken", "partitions", "later", "shares", "guests", "spreading", "injob",
+    "round_trip", "tres_reading", "refused_places", "partitions", "later", "shares", "guests", "spreading", "injob",
 )  # fmt: skip
 """The files of tests/slurm that together reach all that is written in C, but for the library inside jobs."""
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(3600)]

@@ -105,7 +105,7 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     return {
         "freed": before - after,
         "requeued": state in {"PENDING", "COMPLETING", "REQUEUED"},
-        "seen": [[job.gpus, job.required, job.plan, job.state] for job in (waits, task)],
+        "seen": [[job.gpus, job.required, dict(job.known.texts), job.state] for job in (waits, task)],
         "task": task.id,
         "released": again,
         "text": dataclasses.asdict(gateway.job(jobs["pin"])) | {"id": 0},

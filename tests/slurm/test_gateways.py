@@ -208,7 +208,7 @@ def test_jobs_say_what_they_asked_for_and_hold(scene: Scene, reading: dict[str, 
     assert 7_000 < begins["begin"] - begins["submitted"] < 7_300
     assert (begins["reason"], of("reserved", "reservation")) == ("BeginTime", ["later"])
     assert set(of("several", "partition")[0].split(",")) == {"plain", "gpu"}
-    assert of("odd", "wants_gpus", "segment") == [True, {"state": "placed", "id": TRUE, "k": "8"}]
+    assert of("odd", "wants_gpus", "plan") == [True, {"texts": {"state": "placed", "id": TRUE, "k": "8"}}]
     assert of("whole", "user") == [0]
     assert of("held", "user")[0] > 0
 
@@ -241,11 +241,11 @@ def test_nodes_and_reservations_are_read(scene: Scene, reading: dict[str, Any]) 
 
 
 def test_texts_of_users_are_no_structure(scene: Scene, reading: dict[str, Any]) -> None:
-    segments = [job["segment"] for job in reading["all"]["jobs"]]
+    plans = [job["plan"] for job in reading["all"]["jobs"]]
 
     assert {"abc", TRUE} <= set(reading["all"]["seen"])
     assert FORGED not in reading["all"]["seen"]
-    assert FORGED not in [segment.get("id") for segment in segments if segment]
+    assert FORGED not in [plan["texts"].get("id") for plan in plans if plan]
 
 
 def test_ended_jobs_come_when_asked_for(scene: Scene, reading: dict[str, Any]) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from prolog_epilog.errors import NodeSlurmError
-from prolog_epilog.guard.hold.grip import Ground
-from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.hold.guest_hold import Ground
+from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.seat import GuardedSeat
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import (
     AT,
@@ -242,9 +242,9 @@ class World:
     def restart(self) -> None:
         """A guard that knows nothing yet."""
         options = NoticeOptions(("ctl",))
-        errands = Errands(self.slurm, options, self.said.append, lambda _guest: None, self._tell)  # type: ignore[arg-type]
+        slow_work = SlowWork(self.slurm, options, self.said.append, lambda _guest: None, self._tell)  # type: ignore[arg-type]
         self.keeper = Keeper(
-            Ground(self.paths, self.cgroups.root), self.settings, errands, self.devices, self.said.append
+            Ground(self.paths, self.cgroups.root), self.settings, slow_work, self.devices, self.said.append
         )
         self._keepers.append(self.keeper)
 
@@ -330,8 +330,8 @@ class World:
             read = [uuid for uuid in self._uuids() if uuid in self.devices.watched]
             self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in read}
         self.keeper.turn(self.now)
-        for _ in range(self.keeper.errands._waiting.qsize()):
-            self.keeper.errands.run(0.0)
+        for _ in range(self.keeper.slow_work._waiting.qsize()):
+            self.keeper.slow_work.run(0.0)
 
     def _uuids(self) -> set[str]:
         return {UUID, *(program.uuid for program in self.programs.values())}
@@ -352,4 +352,4 @@ class World:
             program.process.wait()
         # A user has 128 inotify handles; a guard without one hears of no thaw.
         for keeper in self._keepers:
-            keeper._thaws.close()
+            keeper._freezer_watch.close()

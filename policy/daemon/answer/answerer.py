@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from policy.cluster.partitions import least_gpus
 from policy.daemon.answer.held_places import HeldPlace, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
+from policy.daemon.answer.refused_places import RefusedPlaces, uid_in
 from policy.daemon.answer.shorten import within
-from policy.daemon.answer.untaken import Untaken, uid_in
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import reply as reply_text
 from policy.formats import wire
@@ -93,7 +93,7 @@ class Answerer:
         self._complaints: set[str] = set()
         self._shelf = Shelf()
         self._said: _Said | None = None
-        self._untaken = Untaken()
+        self._refused_places = RefusedPlaces()
         self._gave: tuple[bytes, Datagram, Ready, float] | None = None
         """The reply from the shelf that was given last, and when."""
 
@@ -136,7 +136,7 @@ class Answerer:
         self._took = snapshot.took
         self._observed = snapshot.observed
         self._failures = snapshot.failures
-        self._untaken.look(snapshot.refused, now)
+        self._refused_places.look(snapshot.refused, now)
         self._held.look(snapshot.seen, snapshot.cluster.at, now)
         before = self._next[0] if self._next is not None else self._book
         if before is not None:
@@ -184,8 +184,8 @@ class Answerer:
             return None
 
     def _answer(self, datagram: bytes, now: float, enough: Callable[[], bool]) -> bytes | None:
-        untaken = self._untaken.leaves(datagram, now)
-        keeps = self._keeps_replies and not untaken
+        refused_places = self._refused_places.leaves(datagram, now)
+        keeps = self._keeps_replies and not refused_places
         asked = asked_by(datagram) if keeps and self._shelf.stocked else None
         if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
             self._gave = datagram, asked, ready, now
@@ -200,7 +200,7 @@ class Answerer:
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         submission = read_submission(message.fields)
-        decision, reply = self._reply(submission, now, enough, _UNTAKEN if untaken else "")
+        decision, reply = self._reply(submission, now, enough, _UNTAKEN if refused_places else "")
         state = 0 if self._book is None else self._book.state
         self._said = _Said(datagram, keeps, submission, decision, reply, now, state)
         return reply
@@ -221,7 +221,7 @@ class Answerer:
         if gave is not None:
             datagram, asked, ready, at = gave
             self._count(ready.verb)
-            self._untaken.given(asked.nonce.decode(), datagram, at)
+            self._refused_places.given(asked.nonce.decode(), datagram, at)
             self._shelf.used(asked, at)
             self._hold(asked.nonce.decode(), uid_in(datagram), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
@@ -229,7 +229,7 @@ class Answerer:
             submission, reply = said.submission, said.decision.reply
             self._count("place" if reply.nodes else reply.verb)
             if (reply.verb in {"place", "later"} or reply.nodes) and not submission.test:
-                self._untaken.given(submission.nonce, said.datagram, said.at)
+                self._refused_places.given(submission.nonce, said.datagram, said.at)
             self._keep(said)
             self._hold(submission.nonce, str(submission.uid), said.decision.claim, said.at)
 

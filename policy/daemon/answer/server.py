@@ -22,7 +22,7 @@ from policy.daemon.answer.turns import Turns, asker
 from policy.daemon.passes.handover import HURRY, UNSEEN, Receiver
 from policy.daemon.processes.child import Child
 from policy.daemon.processes.notify import notify, watchdog_seconds
-from policy.daemon.processes.vigil import Vigil
+from policy.daemon.processes.planner_watchdog import PlannerWatchdog
 from policy.formats.errors import DaemonError
 from policy.formats.wire import REQUEST_BYTES, encode
 from policy.site import log, overview
@@ -48,10 +48,10 @@ class Server:
         path: Path,
         planner_command: list[str],
         children: Sequence[Child] = (),
-        vigil: Vigil | None = None,
+        watchdog: PlannerWatchdog | None = None,
     ) -> None:
         self._answerer = answerer
-        self._vigil = vigil or Vigil()
+        self._watchdog = watchdog or PlannerWatchdog()
         self._path = path
         self._planner_command = planner_command
         self._children = children
@@ -208,7 +208,7 @@ class Server:
             self._hang_up()
             return
         if self._receiver.take_sign():
-            self._vigil.hear(time.monotonic())
+            self._watchdog.hear(time.monotonic())
         if snapshot is None:
             return
         if snapshot.cluster is not None:
@@ -239,18 +239,18 @@ class Server:
                 self._start_planner()
         elif (code := self._planner.poll()) is not None:
             self._lose_planner(code, now)
-        elif self._vigil.is_silent(now):
+        elif self._watchdog.is_silent(now):
             log.error(
-                f"the planner has neither read Slurm nor waited for it for {self._vigil.silent_for:g} s: killed", 657
+                f"the planner has neither read Slurm nor waited for it for {self._watchdog.silent_for:g} s: killed", 657
             )
             self._planner.kill()
         elif self._channel is None:
             self._planner.kill()
-        if reason := self._vigil.hopeless:
+        if reason := self._watchdog.hopeless:
             raise DaemonError(f"{reason}; berthd ends, so that its unit gives waiting jobs back to Slurm")
 
     def _start_planner(self) -> None:
-        self._vigil.hear(time.monotonic())
+        self._watchdog.hear(time.monotonic())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._planner = subprocess.Popen(
@@ -273,7 +273,7 @@ class Server:
         log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s", 658)
         self._planner = None
         self._restart_at = now + _RESTART_AFTER
-        self._vigil.end(now)
+        self._watchdog.end(now)
 
     def _catch_signals(self) -> int:
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -17,10 +17,10 @@ from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.living_scores import LivingScores
 from policy.daemon.passes.looks import SlurmLooks
 from policy.daemon.passes.updates import Updates
-from policy.daemon.write.culprits import Culprits
 from policy.daemon.write.degraded import Degraded
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.failures import Failures
+from policy.daemon.write.mps_faults import MpsFaults
 from policy.formats.slurm_facts import Reading
 from policy.site import log
 from policy.site.config import Config
@@ -52,7 +52,7 @@ class Listeners:
         self._looks, self._updates, self._evictions = looks, updates, evictions
         accounts = Accounts()
         self.guards = Guards()
-        self.culprits = Culprits(gateway)
+        self.mps_faults = MpsFaults(gateway)
         self.company = company
         self.degraded = Degraded(gateway)
         self.disagreements = Disagreements(config.skip_partitions)
@@ -105,7 +105,7 @@ class Listeners:
         """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
         self.guards.hear(word, time.time())
         if word.word == "fault" and word.job:
-            self.culprits.blame(word.job, time.time())
+            self.mps_faults.blame(word.job, time.time())
         if word.sends_away:
             log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}", 648)
         notice.answer(done=self._looks.in_charge and self._send_away(word))

@@ -289,7 +289,7 @@ class Planner:
 
     def _bring_up_to_date(self, reading: Reading) -> Picture:
         company = self._heard.company
-        fleet = self._fleets.of(reading, self._heard.culprits.users(reading.at), company.foes)
+        fleet = self._fleets.of(reading, self._heard.mps_faults.users(reading.at), company.foes)
         picture = self._picture
         if picture is None or picture.fleet is not fleet:
             picture = Picture(fleet, self._plan.isolation)

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 
 from prolog_epilog.errors import NodeError
-from prolog_epilog.guard.hold.grip import TERM_S, Grip
+from prolog_epilog.guard.hold.guest_hold import TERM_S, GuestHold
 from prolog_epilog.node import freezer
 
 __all__ = ["Ending"]
@@ -30,7 +30,7 @@ class Ending:
 
     def __init__(
         self,
-        grip: Grip,
+        held: GuestHold,
         cgroups: Path,
         ask: Callable[[bool], Event] | None,
         now: float,
@@ -40,16 +40,16 @@ class Ending:
         `ask(False)` does that by berthd only, which knows whether the job runs. Without `ask`, Slurm has put the guest
         back already, and has sent SIGTERM by `now`.
         """
-        self.grip = grip
+        self.held = held
         self._cgroups = cgroups
         self._began = now
         self._termed: float | None = now if ask is None else None
         self._killed: float | None = None
         self.over = False
-        if ask is not None or grip.by_freezer:
+        if ask is not None or held.by_freezer:
             # A guest that cannot be frozen, as with a full /run, is ended all the same.
             with suppress(NodeError, OSError):
-                grip.hold(now, 0.0, by_freezer=ask is not None)
+                held.hold(now, 0.0, by_freezer=ask is not None)
         lives = self._lives()
         self._asked = ask(lives) if ask is not None else Event()
         self.over = not lives
@@ -65,15 +65,15 @@ class Ending:
             return
         if not self._lives():
             self.over = True
-            self.grip.hold(now, 0.0, by_freezer=False)
+            self.held.hold(now, 0.0, by_freezer=False)
         elif self._termed is None:
             if self._asked.is_set() or now - self._began >= ASK_S:
                 self._termed = now
-                freezer.send(self.grip.guest.job, signal.SIGTERM, root=self._cgroups)
-                self.grip.hold(now, 0.0, by_freezer=False)
+                freezer.send(self.held.guest.job, signal.SIGTERM, root=self._cgroups)
+                self.held.hold(now, 0.0, by_freezer=False)
         elif now - self._termed >= TERM_S and (self._killed is None or now - self._killed >= _AGAIN_S):
             self._killed = now
-            freezer.send(self.grip.guest.job, signal.SIGKILL, root=self._cgroups)
+            freezer.send(self.held.guest.job, signal.SIGKILL, root=self._cgroups)
 
     def _lives(self) -> bool:
-        return any(True for _ in freezer.pids(self.grip.guest.job, self._cgroups))
+        return any(True for _ in freezer.pids(self.held.guest.job, self._cgroups))

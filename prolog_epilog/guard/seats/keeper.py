@@ -13,19 +13,19 @@ from functools import partial
 from typing import Protocol
 
 from prolog_epilog.errors import NodeError
-from prolog_epilog.guard.hold.grip import Ground
+from prolog_epilog.guard.hold.freezer_watch import FreezerWatch
+from prolog_epilog.guard.hold.guest_hold import Ground
 from prolog_epilog.guard.hold.levels import Counts
-from prolog_epilog.guard.hold.thaws import Thaws
 from prolog_epilog.guard.measure import xids
-from prolog_epilog.guard.measure.heart import Rank
-from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.measure.device_reader import Look
+from prolog_epilog.guard.measure.heartbeat import Rank
 from prolog_epilog.guard.mishaps import Mishaps
 from prolog_epilog.guard.roll import Member, Roll
 from prolog_epilog.guard.seats import metrics
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.seats.step_times import ToldStepTimes
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.losses import ToldLosses
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.word import WordBeat
@@ -59,7 +59,7 @@ class Keeper:
 
     ground: Ground
     settings: GuardSettings
-    errands: Errands
+    slow_work: SlowWork
     devices: Devices
     say: Callable[[str], None]
     shares: Callable[[], Counts] = dict
@@ -71,7 +71,7 @@ class Keeper:
     losses: ToldLosses = field(init=False)
     _roll: Roll = field(init=False)
     _told: float = float("-inf")
-    _thaws: Thaws = field(init=False)
+    _freezer_watch: FreezerWatch = field(init=False)
     _stirred: set[int] = field(default_factory=set)
     _watched: float = float("-inf")
     _mishaps: Mishaps = field(init=False)
@@ -79,9 +79,9 @@ class Keeper:
     def __post_init__(self) -> None:
         self._mishaps = Mishaps(self.say)
         self._roll = Roll(self.ground.paths)
-        self.steps = ToldStepTimes(self.errands.notify)
-        self.losses = ToldLosses(self.errands.notify)
-        self._thaws = Thaws(self.ground.cgroups)
+        self.steps = ToldStepTimes(self.slow_work.notify)
+        self.losses = ToldLosses(self.slow_work.notify)
+        self._freezer_watch = FreezerWatch(self.ground.cgroups)
 
     def turn(self, now: float) -> None:
         """Handles all seats once."""
@@ -129,9 +129,9 @@ class Keeper:
     def release(self) -> None:
         """Releases all guests because the guard ends."""
         for seat in self.seats.values():
-            if seat.grip is not None:
-                self._mishaps.attempt(_whose(seat), seat.grip.release)
-        self._thaws.close()
+            if seat.held is not None:
+                self._mishaps.attempt(_whose(seat), seat.held.release)
+        self._freezer_watch.close()
 
     def _seat(self, now: float) -> None:
         places = self._roll.seatings()
@@ -139,7 +139,7 @@ class Keeper:
             seat = self.seats.get(uuid)
             if seat is None:
                 mps = any(one is not None and one.way == "mps" for one in (place.host, place.guest))
-                seat = GuardedSeat(self.ground, self.settings, self.errands, self.say, uuid, now, mps=mps)
+                seat = GuardedSeat(self.ground, self.settings, self.slow_work, self.say, uuid, now, mps=mps)
                 self.seats[uuid] = seat
             seat.node = self._roll.node
             self._attempt(now, seat, partial(seat.seat, now, place))
@@ -151,12 +151,12 @@ class Keeper:
         self.devices.watch(frozenset(places) | {uuid for uuid, seat in self.seats.items() if seat.recovers})
 
     def _hear_slurm(self, now: float) -> None:
-        guests = {seat.grip.guest.job: seat for seat in self.seats.values() if seat.grip is not None}
+        guests = {seat.held.guest.job: seat for seat in self.seats.values() if seat.held is not None}
         fresh: set[int] = set()
         if now - self._watched >= _STEPS_S:
             self._watched = now
             # A guest that has just begun may have been sent away already.
-            fresh = self._thaws.watch(guests)
+            fresh = self._freezer_watch.watch(guests)
         for job in fresh | self._stirred | self._strangers():
             if job in guests:
                 guests[job].stirs(now)
@@ -165,10 +165,10 @@ class Keeper:
         """Returns the guests that somebody else thawed; writes by the guard itself are left out."""
         ours = set()
         for seat in self.seats.values():
-            if seat.grip is not None and seat.grip.wrote:
-                seat.grip.wrote = False
-                ours.add(seat.grip.guest.job)
-        return self._thaws.heard() - (ours if self._thaws.hears_us else set())
+            if seat.held is not None and seat.held.wrote:
+                seat.held.wrote = False
+                ours.add(seat.held.guest.job)
+        return self._freezer_watch.heard() - (ours if self._freezer_watch.hears_us else set())
 
     def _arrivals(self, now: float) -> None:
         doubted = self.doubted()
@@ -183,7 +183,7 @@ class Keeper:
             self._attempt(now, seat, partial(seat.arrives, now, one))
         if all(seat.is_safe(now) for seat in here):
             arrivals.answer(self.ground.paths, one.job)
-        if all(seat.grip is None for seat in here):
+        if all(seat.held is None for seat in here):
             arrivals.forget(self.ground.paths, one.job)
             for seat in here:
                 seat.left()

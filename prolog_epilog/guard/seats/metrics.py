@@ -29,10 +29,10 @@ _GAUGES = {
 
 def _values(seat: GuardedSeat) -> dict[str, float]:
     """Returns the gauges that apply to this seat now."""
-    found: dict[str, float] = {"hosts": seat.host is not None, "guests": seat.grip is not None}
-    if seat.grip is not None:
-        found |= {"guest_duty_ratio": seat.grip.duty, "guest_frozen": seat.grip.frozen}
-        found["guest_unknown_functions"] = seat.grip.unknown_functions()
+    found: dict[str, float] = {"hosts": seat.host is not None, "guests": seat.held is not None}
+    if seat.held is not None:
+        found |= {"guest_duty_ratio": seat.held.duty, "guest_frozen": seat.held.frozen}
+        found["guest_unknown_functions"] = seat.held.unknown_functions()
     if seat.host is not None and seat.decider.baseline.known:
         found["host_slowdown_ratio"] = seat.slowdown
         found["host_step_alone_seconds"] = seat.decider.baseline.step

@@ -13,17 +13,17 @@ from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.decide.muxflow import blind_law
 from prolog_epilog.guard.hold.ending import Ending
-from prolog_epilog.guard.hold.grip import Grip, Ground
+from prolog_epilog.guard.hold.guest_end import GuestEnd
+from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.hold.memory import MemoryTarget
-from prolog_epilog.guard.hold.parting import Parting
-from prolog_epilog.guard.measure.heart import Heart, Rank
+from prolog_epilog.guard.measure.device_reader import Look
+from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat, Rank
 from prolog_epilog.guard.measure.machine import State, Transition
-from prolog_epilog.guard.measure.senses import Look
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.roll import Member, Seating
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.figures import Figures
 from prolog_epilog.guard.tell.notice import GuardNotice
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node import freezer
@@ -69,7 +69,7 @@ class GuardedSeat:
         self,
         ground: Ground,
         settings: GuardSettings,
-        errands: Errands,
+        slow_work: SlowWork,
         say: Callable[[str], None],
         uuid: str,
         now: float,
@@ -80,15 +80,15 @@ class GuardedSeat:
         self.uuid = uuid
         self.place = Seating(0)
         self.node = ""
-        self.grip: Grip | None = None
+        self.held: GuestHold | None = None
         self.counts = Counts()
         self.slowdown = 0.0
-        self._ground, self._set, self._errands, self._say = ground, settings, errands, say
+        self._ground, self._set, self._slow_work, self._say = ground, settings, slow_work, say
         self.decider = Decider(settings, self._law(None), blind_law(0.0), now, mps=mps)
-        self._heart = Heart()
+        self._heartbeat = OwnerHeartbeat()
         self._memory = MemoryTarget(settings.machine)
         self._ending: Ending | None = None
-        self._parting: Parting | None = None
+        self._guest_end: GuestEnd | None = None
         self._arrival: Arrival | None = None
         self._peak = 0.0
         self._figures = Figures()
@@ -128,7 +128,7 @@ class GuardedSeat:
 
     @property
     def _is_empty(self) -> bool:
-        return self.place.host is None and self.grip is None and self._arrival is None
+        return self.place.host is None and self.held is None and self._arrival is None
 
     def seat(self, now: float, place: Seating) -> None:
         """Takes over who is here now, from the share files."""
@@ -137,43 +137,43 @@ class GuardedSeat:
             self._figures = Figures()
         if place.host != before.host:
             self._host_changed(now)
-        if (self.grip.guest if self.grip else None) != place.guest:
+        if (self.held.guest if self.held else None) != place.guest:
             self._guest_changed(now, place.guest)
 
     def vacate(self, now: float) -> None:
         """Registers that no job is here any more."""
-        if self.place.host is not None or self.grip is not None:
+        if self.place.host is not None or self.held is not None:
             self.seat(now, Seating(self.place.position))
 
     def _host_changed(self, now: float) -> None:
-        self._heart, self._peak, self.slowdown = Heart(), 0.0, 0.0
+        self._heartbeat, self._peak, self.slowdown = OwnerHeartbeat(), 0.0, 0.0
         if self.host is not None:
-            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
-            if self.grip is not None and self._ending is None:
-                self._log(f"job {self.host.job} came to GPU {self.uuid}, where job {self.grip.guest.job} is a guest")
-                self.grip.hold(now, 0.0, by_freezer=self.grip.by_freezer)
-        elif self.grip is not None and self._ending is None and self._arrival is None:
-            self._log(f"the host of GPU {self.uuid} is gone: job {self.grip.guest.job} has it alone")
-            self.grip.hold(now, 1.0, by_freezer=False)
+            self._do(now, self.decider.owner_arrives(now, self._law(self.held), tolerates=True, evict_grace_s=0.0))
+            if self.held is not None and self._ending is None:
+                self._log(f"job {self.host.job} came to GPU {self.uuid}, where job {self.held.guest.job} is a guest")
+                self.held.hold(now, 0.0, by_freezer=self.held.by_freezer)
+        elif self.held is not None and self._ending is None and self._arrival is None:
+            self._log(f"the host of GPU {self.uuid} is gone: job {self.held.guest.job} has it alone")
+            self.held.hold(now, 1.0, by_freezer=False)
 
     def _guest_changed(self, now: float, guest: Member | None) -> None:
-        if self.grip is not None:
-            self.grip.release()
+        if self.held is not None:
+            self.held.release()
             self.decider.guest_left(now)
-            self.grip = self._ending = None
+            self.held = self._ending = None
         if guest is None:
             return
-        self.grip = Grip(self._ground, self._set.action, self.uuid, guest)
-        self._parting = Parting(self._errands, guest)
+        self.held = GuestHold(self._ground, self._set.action, self.uuid, guest)
+        self._guest_end = GuestEnd(self._slow_work, guest)
         self._memory = MemoryTarget(self._set.machine)
-        law, blind = self._law(self.grip), blind_law(self._peak, held=guest.share is not None)
+        law, blind = self._law(self.held), blind_law(self._peak, held=guest.share is not None)
         self._do(now, self.decider.guest_arrives(now, law, blind))
         if self.host is None and self._arrival is None:
-            self.grip.hold(now, 1.0, by_freezer=False)
+            self.held.hold(now, 1.0, by_freezer=False)
 
-    def _law(self, grip: Grip | None) -> Law:
-        slope = SLOPE if grip is None or grip.guest.slope is None else grip.guest.slope
-        serves = grip is not None and self._heart.serves
+    def _law(self, held: GuestHold | None) -> Law:
+        slope = SLOPE if held is None or held.guest.slope is None else held.guest.slope
+        serves = held is not None and self._heartbeat.serves
         return FeedForwardAimd(self._set.bound.slowdown, min(1.0, slope), service=serves)
 
     # Events.
@@ -185,20 +185,20 @@ class GuardedSeat:
         self._arrival = arrival
         grace = self._set.action.evict_grace_s
         if arrival.planned:
-            law = self._law(self.grip)
+            law = self._law(self.held)
             self._do(now, self.decider.owner_arrives(now, law, tolerates=False, evict_grace_s=grace))
         else:
             self._do(now, self.decider.unplanned_job(now))
 
     def is_safe(self, now: float) -> bool:
         """Tells whether no guest harms the job that came: the guest is gone, or held still while it saves its work."""
-        if self.grip is None or (self._ending is not None and self._ending.over):
+        if self.held is None or (self._ending is not None and self._ending.over):
             return True
-        if not self._is_awaited or self.grip.duty > 0.0:
+        if not self._is_awaited or self.held.duty > 0.0:
             return False
-        if self.grip.by_freezer:
-            return freezer.is_frozen(self.grip.guest.job, self._ground.cgroups)
-        return self._stands_still(now, self.grip)
+        if self.held.by_freezer:
+            return freezer.is_frozen(self.held.guest.job, self._ground.cgroups)
+        return self._stands_still(now, self.held)
 
     def left(self) -> None:
         """Registers that the job that came is done with, or its guest is gone."""
@@ -206,8 +206,8 @@ class GuardedSeat:
 
     def stirs(self, now: float) -> None:
         """Notes that somebody else thawed the guest, as Slurm does before it ends a job."""
-        if self._parting is not None:
-            self._parting.stirs(now)
+        if self._guest_end is not None:
+            self._guest_end.stirs(now)
 
     def xid(self, now: float, number: int) -> None:
         """Handles a fault of this GPU that the driver reported."""
@@ -225,7 +225,7 @@ class GuardedSeat:
         self._look = look
         if fresh is not None:
             self._sample = self._judged(fresh)
-        alone = self.grip is None or (self.grip.duty == 0.0 and self.decider.ran_alone(now, self.grip.held_since))
+        alone = self.held is None or (self.held.duty == 0.0 and self.decider.ran_alone(now, self.held.held_since))
         beat = self._hear(now, words, alone=alone) if self.host is not None else None
         if fresh is not None:
             self._note(fresh, alone=alone)
@@ -243,11 +243,11 @@ class GuardedSeat:
 
         Parts that do not depend on the reports, such as a guest's end, go on.
         """
-        self._heart, self._figures, self.slowdown = Heart(), Figures(), 0.0
+        self._heartbeat, self._figures, self.slowdown = OwnerHeartbeat(), Figures(), 0.0
         self._memory = MemoryTarget(self._set.machine)
-        self._do(now, self.decider.mistrust(now, self._law(self.grip)))
+        self._do(now, self.decider.mistrust(now, self._law(self.held)))
         # A guest that cannot be heard either may be the cause: the freezer needs no answer from it.
-        self._decide(now, None, GuestState(obeys=False) if self.grip is not None and self._ending is None else None)
+        self._decide(now, None, GuestState(obeys=False) if self.held is not None and self._ending is None else None)
         self._go_on(now)
 
     def _decide(self, now: float, beat: HostBeat | None, guest: GuestState | None) -> None:
@@ -257,25 +257,25 @@ class GuardedSeat:
 
     def _go_on(self, now: float) -> None:
         """Does what has to be repeated at each turn."""
-        if self._ending is None and self.grip is not None:
-            self._heed_slurm(now, self.grip)
+        if self._ending is None and self.held is not None:
+            self._heed_slurm(now, self.held)
         if self._ending is not None:
             self._end(now, self._ending)
-        if self.grip is not None:
-            self.grip.memory = self._memory.wish(now, self._look, self.grip)
-            self.grip.measured = self.host is not None and self._ending is None and self.decider.measures(now)
-            self.grip.turn(now)
-            if self.grip.by_freezer and 0.0 < self.grip.duty < 1.0:
-                self.decider.felt(now, runs=not self.grip.frozen)
+        if self.held is not None:
+            self.held.memory = self._memory.wish(now, self._look, self.held)
+            self.held.measured = self.host is not None and self._ending is None and self.decider.measures(now)
+            self.held.turn(now)
+            if self.held.by_freezer and 0.0 < self.held.duty < 1.0:
+                self.decider.felt(now, runs=not self.held.frozen)
         self._changes(now)
 
     def _hear(self, now: float, words: Mapping[Rank, WordBeat], *, alone: bool) -> HostBeat | None:
-        measure = self._heart.measure
-        beat = self._heart.take(now, words, alone=alone)
-        if self._heart.measure != measure:
+        measure = self._heartbeat.measure
+        beat = self._heartbeat.take(now, words, alone=alone)
+        if self._heartbeat.measure != measure:
             # The gate is shut while the number of launches in a step is learned: otherwise harm would count as the
             # usual pace.
-            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
+            self._do(now, self.decider.owner_arrives(now, self._law(self.held), tolerates=True, evict_grace_s=0.0))
         return beat
 
     def _note(self, look: Look, *, alone: bool) -> None:
@@ -294,9 +294,9 @@ class GuardedSeat:
     def _count(self, now: float, beat: HostBeat | None, fresh: Look | None) -> None:
         if fresh is not None and self._alone:
             self._figures.look(fresh.sample, fresh.memory_bytes)
-        if self.host is not None and self.grip is not None:
-            self._figures.turn(now, self.grip.duty)
-            if beat is not None and self.grip.duty > 0.0:
+        if self.host is not None and self.held is not None:
+            self._figures.turn(now, self.held.duty)
+            if beat is not None and self.held.duty > 0.0:
                 self._figures.beat(beat)
 
     def _judged(self, look: Look) -> DeviceSample:
@@ -305,44 +305,44 @@ class GuardedSeat:
         return replace(look.sample, utilisation=None, sm_active=None) if harmless else look.sample
 
     def _guest(self, now: float) -> GuestState | None:
-        if self.grip is None or self._ending is not None:
+        if self.held is None or self._ending is not None:
             return None
         if self._is_awaited:
             # Its owner's Prolog waits: a guest that is not known to stand still is held by the freezer.
-            obeys = self._stands_still(now, self.grip) or self._may_be_believed(now, self.grip)
+            obeys = self._stands_still(now, self.held) or self._may_be_believed(now, self.held)
         else:
-            obeys = self.grip.obeys(now, on_gpu=self._is_on_gpu())
-        return GuestState(runs=True, obeys=obeys, held_since=self.grip.held_since)
+            obeys = self.held.obeys(now, on_gpu=self._is_on_gpu())
+        return GuestState(runs=True, obeys=obeys, held_since=self.held.held_since)
 
     @property
     def _is_awaited(self) -> bool:
         """Tells whether a job waits until the guest, which has its grace time, stands still."""
         return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
 
-    def _stands_still(self, now: float, grip: Grip) -> bool:
+    def _stands_still(self, now: float, held: GuestHold) -> bool:
         """Tells whether the guest stands still: no other job uses this GPU now, so the device checks what it says."""
         look = self._look
-        if look is None or look.sample.at <= grip.told_at:
+        if look is None or look.sample.at <= held.told_at:
             return False
-        return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
+        return not self._is_on_gpu() or (_is_idle(look.sample) and held.says_it_stands(now))
 
-    def _may_be_believed(self, now: float, grip: Grip) -> bool:
+    def _may_be_believed(self, now: float, held: GuestHold) -> bool:
         """Tells whether to believe the guest until the device has shown it; no job is called safe because of this."""
-        return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
+        return now - held.told_at < _SHOWS_S and held.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:
         # Without a reading of the device, the guest counts as being there.
-        return self.grip is not None and (self._look is None or self.grip.guest.job in self._look.jobs)
+        return self.held is not None and (self._look is None or self.held.guest.job in self._look.jobs)
 
-    def _heed_slurm(self, now: float, grip: Grip) -> None:
-        assert self._parting is not None, "it came with the guest"  # noqa: S101 - narrows the type
-        if grip.stirred:
-            grip.stirred = False
-            self._parting.stirs(now)
-        termed = self._parting.turn(now)
+    def _heed_slurm(self, now: float, held: GuestHold) -> None:
+        assert self._guest_end is not None, "it came with the guest"  # noqa: S101 - narrows the type
+        if held.stirred:
+            held.stirred = False
+            self._guest_end.stirs(now)
+        termed = self._guest_end.turn(now)
         if termed is not None:
-            self._log(f"job {grip.guest.job} on GPU {self.uuid} was sent away, and Slurm has sent it SIGTERM")
-            self._ending = Ending(grip, self._ground.cgroups, None, termed)
+            self._log(f"job {held.guest.job} on GPU {self.uuid} was sent away, and Slurm has sent it SIGTERM")
+            self._ending = Ending(held, self._ground.cgroups, None, termed)
 
     def _end(self, now: float, ending: Ending) -> None:
         was_over = ending.over
@@ -351,11 +351,11 @@ class GuardedSeat:
             self.counts.ended += 1
             self.counts.killed += ending.killed
             how = "was killed" if ending.killed else "ended"
-            self._log(f"job {ending.grip.guest.job} {how} on GPU {self.uuid}")
+            self._log(f"job {ending.held.guest.job} {how} on GPU {self.uuid}")
 
     def _changes(self, now: float) -> None:
         self._now = now
-        if self.grip is not None:
+        if self.held is not None:
             self._empty_since = now
         if not self._is_empty:
             self._deserted_since = now
@@ -380,7 +380,7 @@ class GuardedSeat:
     def _do(self, now: float, actions: Sequence[Action]) -> None:
         problems: list[NodeError | OSError] = []
         for action in actions:
-            if self.grip is None and action.do is not Do.DRAIN:
+            if self.held is None and action.do is not Do.DRAIN:
                 continue
             self.counts.actions[action.do.value] = self.counts.actions.get(action.do.value, 0) + 1
             try:
@@ -392,41 +392,41 @@ class GuardedSeat:
             raise problems[0]
 
     def _act(self, now: float, action: Action) -> None:
-        grip = self.grip
+        held = self.held
         if action.do is Do.DRAIN:
             self._log(f"the node is taken out of service: GPU {self.uuid}: {action.cause}")
-            self._errands.drain(self.node, f"GPU {self.uuid}: {action.cause}")
-        elif grip is None or self._ending is not None:
+            self._slow_work.drain(self.node, f"GPU {self.uuid}: {action.cause}")
+        elif held is None or self._ending is not None:
             if action.do is Do.REQUEUE and self._ending is not None and not self._ending.over:
-                self._errands.requeue(self._ending.grip.guest.job)
+                self._slow_work.requeue(self._ending.held.guest.job)
         elif action.do in {Do.GATE, Do.FREEZER}:
-            self._hold(now, grip, action)
+            self._hold(now, held, action)
         elif action.do is Do.MEMORY:
-            self._log(f"job {grip.guest.job} is asked to give memory back: {action.cause}")
-            self._memory.ask(now, self._look, grip)
+            self._log(f"job {held.guest.job} is asked to give memory back: {action.cause}")
+            self._memory.ask(now, self._look, held)
         elif action.do is Do.LEAVE:
-            warned = freezer.send(grip.guest.job, _WARNING, root=self._ground.cgroups, catchers_only=True)
+            warned = freezer.send(held.guest.job, _WARNING, root=self._ground.cgroups, catchers_only=True)
             self._log(
-                f"job {grip.guest.job} has to leave GPU {self.uuid}: {action.cause}; {warned} processes were warned"
+                f"job {held.guest.job} has to leave GPU {self.uuid}: {action.cause}; {warned} processes were warned"
             )
             self._tell(now, "leave")
         elif action.do is Do.TERMINATE:
-            self._log(f"job {grip.guest.job} is ended on GPU {self.uuid}: {action.cause}")
+            self._log(f"job {held.guest.job} is ended on GPU {self.uuid}: {action.cause}")
             notice = self._notice("evict")
-            ask = lambda lives: self._errands.evict(grip.guest, notice, lives=lives)  # noqa: E731 - once
-            self._ending = Ending(grip, self._ground.cgroups, ask, now)
+            ask = lambda lives: self._slow_work.evict(held.guest, notice, lives=lives)  # noqa: E731 - once
+            self._ending = Ending(held, self._ground.cgroups, ask, now)
 
-    def _hold(self, now: float, grip: Grip, action: Action) -> None:
+    def _hold(self, now: float, held: GuestHold, action: Action) -> None:
         alone = self.host is None and self._arrival is None
         if alone and action.duty > 0.0:
             return
-        if action.do is Do.FREEZER and not grip.by_freezer:
-            self._log(f"job {grip.guest.job} is held by the freezer on GPU {self.uuid}: {action.cause}")
-            self.decider.begin_anew(now, self._law(grip))
-        grip.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
+        if action.do is Do.FREEZER and not held.by_freezer:
+            self._log(f"job {held.guest.job} is held by the freezer on GPU {self.uuid}: {action.cause}")
+            self.decider.begin_anew(now, self._law(held))
+        held.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
 
     def _notice(self, word: str) -> GuardNotice:
-        guest = 0 if self.grip is None else self.grip.guest.job
+        guest = 0 if self.held is None else self.held.guest.job
         grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
         host = 0 if self.host is None else self.host.job
         self._told_state = self.state
@@ -437,7 +437,7 @@ class GuardedSeat:
     def _tell(self, now: float, word: str) -> None:
         self._told = now
         if self.node:
-            self._errands.notify(self._notice(word))
+            self._slow_work.notify(self._notice(word))
 
     def _log(self, sentence: str) -> None:
         self._say(sentence)

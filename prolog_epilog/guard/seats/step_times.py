@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from prolog_epilog.guard.measure.heart import Rank
-from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.measure.device_reader import Look
+from prolog_epilog.guard.measure.heartbeat import Rank
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.injob.word import WordBeat
@@ -187,7 +187,7 @@ class ToldStepTimes:
         seconds: float,
     ) -> None:
         mine = [beat for (uuid, _), beat in words.items() if uuid == seat.uuid and beat.own_steps]
-        alone = seat.grip is None or seat.grip.duty == 0.0
+        alone = seat.held is None or seat.held.duty == 0.0
         fresh = look is not None and now - look.sample.at < _STALE_S
         busy = look is not None and fresh and (look.sample.utilisation or 0.0) >= _BUSY
         # Ranks that share a GPU slow each other.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from prolog_epilog.guard.measure.heart import Rank
+from prolog_epilog.guard.measure.heartbeat import Rank
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.injob.word import WordBeat
 

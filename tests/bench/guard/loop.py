@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prolog_epilog.guard.decide.decider import Action, Decider, Do
-from prolog_epilog.guard.measure.heart import Heart
+from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.injob.word import WordBeat
 from tests.bench.guard.cases import SECONDS, Case
@@ -149,7 +149,7 @@ class _Steps(_Nothing):
 class _Launches(_Nothing):
     def __init__(self, delay: int, began: float) -> None:
         super().__init__(delay, began)
-        self._heart = Heart()
+        self._heartbeat = OwnerHeartbeat()
         self._waiting: deque[tuple[int, int]] = deque()
 
     def worked(self, tick: int, done: int, part: float) -> None:
@@ -161,7 +161,7 @@ class _Launches(_Nothing):
         while self._waiting and self._waiting[0][0] <= tick:
             launches = self._waiting.popleft()[1]
         word = replace(_SILENT, launches=launches)
-        return self._heart.take(tick * TICK, {("GPU", 1): word}, alone=alone) if launches else None
+        return self._heartbeat.take(tick * TICK, {("GPU", 1): word}, alone=alone) if launches else None
 
 
 _SILENT = WordBeat(1, 1, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())

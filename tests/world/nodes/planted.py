@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from prolog_epilog import chain, remembered, tenancy
-from prolog_epilog.guard.hold import grip
+from prolog_epilog.guard.hold import guest_hold
 from prolog_epilog.guard.seats import watch
 from prolog_epilog.mps import ceiling, daemon, lifecycle, modes
 from prolog_epilog.node import files, freezer, mounts
@@ -55,12 +55,12 @@ def _the_ceiling_is_not_lowered(put: Replaced) -> None:
 
 
 def _a_frozen_guest_is_not_let_go(put: Replaced) -> None:
-    hold = grip.Grip.hold
+    hold = guest_hold.GuestHold.hold
 
     def broken(one: Any, now: float, duty: float, *, by_freezer: bool) -> None:
         hold(one, now, 0.0 if one.frozen else duty, by_freezer=by_freezer or one.frozen)
 
-    put.set(grip.Grip, "hold", broken)
+    put.set(guest_hold.GuestHold, "hold", broken)
 
 
 def _the_dead_man_thaws_nobody(put: Replaced) -> None:
@@ -124,7 +124,7 @@ def _guests_end_for_no_reason(put: Replaced) -> None:
 
     def broken(one: Any, now: float) -> None:
         changed(one, now)
-        if one.grip is not None:
+        if one.held is not None:
             one._do(now, one.decider.unplanned_job(now))
 
     put.set(seat, "_host_changed", broken)

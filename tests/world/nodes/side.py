@@ -22,10 +22,10 @@ from policy.retry.classes import CLASSES
 from prolog_epilog import aftermath, chain, config, monitoring, programs, tenancy, time_slices  # noqa: F401
 from prolog_epilog.aftermath import FailureWord
 from prolog_epilog.guard import program
-from prolog_epilog.guard.hold import deadman, thaws
-from prolog_epilog.guard.measure import senses, telemetry
+from prolog_epilog.guard.hold import deadman, freezer_watch
+from prolog_epilog.guard.measure import device_reader, telemetry
 from prolog_epilog.guard.seats import keeper, watch
-from prolog_epilog.guard.tell import errands, notice
+from prolog_epilog.guard.tell import notice, slow_work
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.here import Here
 from prolog_epilog.injob import word  # noqa: F401
@@ -144,14 +144,16 @@ class NodeSide:
         for module in (devices, telemetry):
             put.set(module, "importlib", SimpleNamespace(import_module=lambda _: self.nvml))
         put.set(program, "threading", node_threading(kernel, lambda: 0.0))
-        put.set(senses, "threading", node_threading(kernel, lambda: kernel.pace))
-        put.set(errands, "queue", node_queue(kernel))
-        put.set(thaws, "ctypes", SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(inotify_init1=lambda _: -1)))
+        put.set(device_reader, "threading", node_threading(kernel, lambda: kernel.pace))
+        put.set(slow_work, "queue", node_queue(kernel))
+        put.set(
+            freezer_watch, "ctypes", SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(inotify_init1=lambda _: -1))
+        )
         put.set(mounts, "mount_small", lambda folder, _: self._mounted().add(str(folder)))
         put.set(mounts, "unmount", lambda folder: self._mounted().discard(str(folder)))
         put.set(mounts, "is_seen", lambda _folder, _pid: True)
         put.set(deadman, "start", self._start_dead_man)
-        put.set(program, "Errands", partial(errands.Errands, tell=self._tell))
+        put.set(program, "SlowWork", partial(slow_work.SlowWork, tell=self._tell))
         put.set(program, "notice", SimpleNamespace(tell=self._tell))
         put.set(notice, "tell", self._tell)
         put.set(aftermath, "_looked_into", _looked_into)
@@ -159,7 +161,7 @@ class NodeSide:
         put.set(sys, "argv", ["berth"])
         put.set(program, "PERIOD", keeper.PERIOD)
         put.set(watch, "PERIOD", watch.PERIOD)
-        put.set(senses, "PERIOD", senses.PERIOD)
+        put.set(device_reader, "PERIOD", device_reader.PERIOD)
         config.open = self._open  # type: ignore[attr-defined]
         kernel.after_fork = self._aftermath
 
@@ -178,7 +180,7 @@ class NodeSide:
     def pace(self, seconds: float) -> None:
         """How often guards look: a long wait is played with fewer turns."""
         vars(program)["PERIOD"] = seconds
-        watch.PERIOD = senses.PERIOD = max(1.0, seconds)
+        watch.PERIOD = device_reader.PERIOD = max(1.0, seconds)
         self.kernel.pace = seconds
 
     def _open(self, path: str, mode: str = "r") -> Any:

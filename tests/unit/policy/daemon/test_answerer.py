@@ -17,7 +17,7 @@ from policy.cli import ask
 from policy.daemon.answer.answerer import SLICE, Answerer
 from policy.daemon.answer.held_places import KEPT_FOR, MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER
-from policy.daemon.answer.untaken import LEFT_FOR
+from policy.daemon.answer.refused_places import LEFT_FOR
 from policy.daemon.known.profiles import load_fit
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.formats import segment, wire

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from policy.daemon.answer import held_places, turns, untaken
+from policy.daemon.answer import held_places, turns
+from policy.daemon.answer import refused_places as untaken
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire

@@ -18,14 +18,14 @@ from policy.daemon.hear.step_times import StepWord, read_word
 from policy.daemon.known.living_scores import LivingScores, living_table
 from policy.daemon.known.score_table import ScoreTable
 from policy.site.step_records import place_of, reports_of
-from prolog_epilog.guard.hold.grip import Ground
-from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.hold.guest_hold import Ground
+from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats.keeper import Keeper
 from prolog_epilog.guard.seats.step_times import StepNotice, ToldStepTimes
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import Payload, tell
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, fingerprint
 from prolog_epilog.injob.word import APP, AT, OWN_NS, OWN_STEPS, READY, STEP_NS, STEPS, WordSlot
@@ -64,11 +64,11 @@ class Node:
         self.done = 0.0
         # The beats of a simulated hour are believed on a machine that was started a minute ago, too.
         monkeypatch.setattr(word, "time", SimpleNamespace(monotonic_ns=lambda: round((self.now + 1e6) * 1e9)))
-        errands = Errands(Slurm(), NoticeOptions(("ctl",)), print, lambda _guest: None, self._tell)  # type: ignore[arg-type]
+        slow_work = SlowWork(Slurm(), NoticeOptions(("ctl",)), print, lambda _guest: None, self._tell)  # type: ignore[arg-type]
         ground = Ground(self.paths, folder / "fs")
-        self.keeper = Keeper(ground, GuardSettings(), errands, self.devices, lambda _said: None)
-        self.keeper.steps = ToldStepTimes(errands.notify, lambda: self.began + self.now)
-        self.errands = errands
+        self.keeper = Keeper(ground, GuardSettings(), slow_work, self.devices, lambda _said: None)
+        self.keeper.steps = ToldStepTimes(slow_work.notify, lambda: self.began + self.now)
+        self.slow_work = slow_work
 
     def _tell(self, _options: NoticeOptions, notice: Payload) -> bool:
         if isinstance(notice, StepNotice):
@@ -119,10 +119,10 @@ class Node:
                 sample = DeviceSample(self.now, utilisation=self.busy[gpu], **clock)  # type: ignore[arg-type]
                 self.devices.looks[UUIDS[gpu]] = Look(sample, frozenset({self.job}), 80 << 30)
             self.keeper.turn(self.now)
-            self.errands.run(0.0)
+            self.slow_work.run(0.0)
         # What was told in the last second.
         for _ in range(2 * GPUS):
-            self.errands.run(0.0)
+            self.slow_work.run(0.0)
 
 
 @pytest.fixture

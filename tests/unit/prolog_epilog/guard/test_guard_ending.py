@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prolog_epilog.guard.hold import ending
 from prolog_epilog.guard.hold.ending import ASK_S, Ending
-from prolog_epilog.guard.hold.grip import TERM_S
+from prolog_epilog.guard.hold.guest_hold import TERM_S
 from tests.examples import examples
 
 STEP = 0.1

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prolog_epilog.guard.hold import deadman
-from prolog_epilog.guard.hold.grip import Grip, Ground
-from prolog_epilog.guard.hold.thaws import Thaws
+from prolog_epilog.guard.hold.freezer_watch import FreezerWatch
+from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.keys import ActionSettings
@@ -403,18 +403,18 @@ def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Pat
         (kernels.programs / "cgroup.procs").write_text(str(guest.pid))
         paths = Paths(tmp_path)
         files.prepare(paths)
-        grip = Grip(Ground(paths), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
-        grip.hold(0.0, 0.0, by_freezer=True)
+        held = GuestHold(Ground(paths), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
+        held.hold(0.0, 0.0, by_freezer=True)
         until("the guest to be frozen", lambda: freezer.is_frozen(JOB))
         guest.kill()
         time.sleep(0.1)
         # v1 lets not even SIGKILL through.
         assert kernels.unified or guest.poll() is None
 
-        grip.turn(1.1)
+        held.turn(1.1)
 
         assert guest.wait(60) == -signal.SIGKILL
-        grip.turn(1.2)
+        held.turn(1.2)
         # In the unified hierarchy it has died without our help, and what is left is an empty group.
         assert kernels.unified or not freezer.is_frozen(JOB)
 
@@ -424,36 +424,36 @@ def test_a_gate_that_does_not_know_all_ways_to_launch_is_no_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unknown: int
 ) -> None:
     beat = WordBeat(1, 100, True, False, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, unknown, ())
-    monkeypatch.setattr(Grip, "beats", lambda _: (beat,))
-    grip = Grip(Ground(Paths(tmp_path)), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
-    grip.epoch = 5
-    grip.hold(0.0, 0.0, by_freezer=False)
+    monkeypatch.setattr(GuestHold, "beats", lambda _: (beat,))
+    held = GuestHold(Ground(Paths(tmp_path)), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
+    held.epoch = 5
+    held.hold(0.0, 0.0, by_freezer=False)
 
-    assert not grip.says_it_stands(100.0)
+    assert not held.says_it_stands(100.0)
     # Nothing was launched since.
-    assert grip.says_it_stands(200.0) == (unknown == 0)
-    assert grip.unknown_functions() == unknown
+    assert held.says_it_stands(200.0) == (unknown == 0)
+    assert held.unknown_functions() == unknown
 
 
 def test_it_is_heard_when_slurm_lets_a_job_go_on(kernels: Kernels) -> None:
-    thaws = Thaws()
+    freezer_watch = FreezerWatch()
     try:
-        assert thaws.watch([JOB]) == {JOB}
-        assert thaws.watch([JOB]) == set()
-        assert thaws.heard() == set()
+        assert freezer_watch.watch([JOB]) == {JOB}
+        assert freezer_watch.watch([JOB]) == set()
+        assert freezer_watch.heard() == set()
         kernels.let_go("step_0")
-        assert thaws.heard() == {JOB}
-        assert thaws.heard() == set()
+        assert freezer_watch.heard() == {JOB}
+        assert freezer_watch.heard() == set()
         kernels.make("step_7")
-        assert thaws.watch([JOB]) == set()
+        assert freezer_watch.watch([JOB]) == set()
         kernels.let_go("step_7")
-        assert thaws.heard() == {JOB}
+        assert freezer_watch.heard() == {JOB}
         kernels.remove(kernels.job / "step_7")
-        thaws.watch([JOB])
-        assert thaws.heard() == set()
-        thaws.watch([])
+        freezer_watch.watch([JOB])
+        assert freezer_watch.heard() == set()
+        freezer_watch.watch([])
     finally:
-        thaws.close()
+        freezer_watch.close()
 
 
 GUARD = """
@@ -461,10 +461,10 @@ import sys, time
 from pathlib import Path
 from prolog_epilog.guard.hold import deadman
 from prolog_epilog.node import files, freezer
-from prolog_epilog.guard.hold.grip import Grip, Ground
+from prolog_epilog.guard.hold.guest_hold import GuestHold, Ground
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.keys import ActionSettings
-from prolog_epilog.guard.hold.thaws import Thaws
+from prolog_epilog.guard.hold.freezer_watch import FreezerWatch
 from prolog_epilog.node.paths import Paths
 paths = Paths(Path(sys.argv[1]))
 files.prepare(paths)

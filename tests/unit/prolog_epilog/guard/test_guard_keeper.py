@@ -108,17 +108,17 @@ def test_a_guest_whose_gate_does_not_answer_is_held_by_the_freezer_for_its_share
     guest.obeys = False
 
     world.seconds(60)
-    grip = world.seat.grip
-    assert grip is not None
+    held = world.seat.held
+    assert held is not None
     frozen, duties = 0, 0.0
     for _ in range(400):
         world.tick()
         frozen += guest.frozen
-        duties += grip.duty
+        duties += held.duty
         # One of the two holds it back, not both.
-        assert guest.order().duty == (OPEN if grip.duty else 0)
+        assert guest.order().duty == (OPEN if held.duty else 0)
 
-    assert grip.by_freezer
+    assert held.by_freezer
     assert 0.05 < duties / 400 < 0.95
     assert frozen / 400 == pytest.approx(1.0 - duties / 400, abs=0.05)
     assert any("held by the freezer" in said for said in world.said)

@@ -325,7 +325,7 @@ def lying(world: World) -> Program:
 
 
 def by_freezer(world: World) -> bool:
-    return world.seat.grip is not None and world.seat.grip.by_freezer
+    return world.seat.held is not None and world.seat.held.by_freezer
 
 
 def speed(world: World, host: Program, seconds: float) -> float:

@@ -219,7 +219,7 @@ def test_berthd_hears_whose_program_brought_mps_down(tmp_path: Path) -> None:
     share_file.remove(paths, 8)  # its Epilog was quicker
     told: list[str] = []
 
-    class Errands:
+    class SlowWork:
         def notify(self, one: GuardNotice) -> None:
             told.append(one.text)
 
@@ -227,7 +227,7 @@ def test_berthd_hears_whose_program_brought_mps_down(tmp_path: Path) -> None:
         "boot", ("GPU-b",), (), "ceiling", multi_user=True, tenants=(Tenant(8, 1008, 30), Tenant(7, 1007, 30))
     )
     watch = Watch(paths, NodeConfig(), Scontrol("/bin/true"), Judge("warn"), "boot")
-    watch.on_culprit = partial(program._blame, Errands())  # type: ignore[arg-type]
+    watch.on_culprit = partial(program._blame, SlowWork())  # type: ignore[arg-type]
 
     # Of job 6 the Epilog is through with the books too.
     watch.users[6] = 1006

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prolog_epilog.errors import StateError
-from prolog_epilog.guard.measure.heart import Heart
+from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import AT, LAUNCHES, OPEN, PEAK, READY, STEP_NS, STEPS, UNTIL, USED, WordSlot, map_order
@@ -97,12 +97,12 @@ def test_a_host_whose_clock_goes_back_for_days_does_not_stop_the_guard(world: Wo
 
 
 def test_time_does_not_go_back_in_what_is_heard_of_a_host() -> None:
-    heart = Heart()
+    heartbeat = OwnerHeartbeat()
     beat = word.WordBeat(1, 100, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
     heard = []
     for steps, at in ((0, 50), (1, 50), (2, 10), (3, 51)):
         rank = replace(beat, steps=steps, step_ns=steps * 10**9, at_ns=at * 10**9)
-        one = heart.take(50.0, {(UUID, 1): rank}, alone=True)
+        one = heartbeat.take(50.0, {(UUID, 1): rank}, alone=True)
         heard += [one.at] if one else []
 
     assert heard == [50.0, 50.0, 51.0]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from prolog_epilog.guard import program
-from prolog_epilog.guard.measure.senses import Senses
+from prolog_epilog.guard.measure.device_reader import DeviceReader
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload
+from prolog_epilog.guard.tell.slow_work import SlowWork
 from tests.waiting import until
 
 UNIT = Path(__file__).resolve().parents[4] / "prolog_epilog/berth-guard.service"
@@ -111,16 +111,16 @@ def test_a_slow_thread_that_ends_because_the_guard_ends_is_nothing_to_tell() -> 
     assert watch.said == []
 
 
-def errands(say: Callable[[str], None], **more: Any) -> Errands:
+def slow_work(say: Callable[[str], None], **more: Any) -> SlowWork:
     def no_folder(_: Member) -> None:
         raise FileNotFoundError(2, "No such file or directory", "/sys/fs/cgroup/step_0")
 
-    return Errands(more.pop("slurm", None), NoticeOptions(("ctl",)), say, no_folder, lambda *_: True)
+    return SlowWork(more.pop("slurm", None), NoticeOptions(("ctl",)), say, no_folder, lambda *_: True)
 
 
-def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
+def test_work_that_fails_does_not_take_the_next_piece_along() -> None:
     said: list[str] = []
-    made = errands(said.append)
+    made = slow_work(said.append)
     done = made.evict(GUEST, GuardNotice("n1", 3, "healthy", "evict", 42), lives=True)
     told: list[str] = []
 
@@ -139,16 +139,16 @@ def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
     assert "/sys/fs/cgroup/step_0" in said[0]
 
 
-@pytest.mark.parametrize("broken", ["step", "look", "errands"])
+@pytest.mark.parametrize("broken", ["step", "look", "slow work"])
 def test_the_slow_thread_goes_on_whatever_fails_in_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     monkeypatch.setattr(watches, "PERIOD", 0.01)
     stop, watch = program.Stop(), Watch()
-    parts = {name: Part(program.Stop(), fails=2 if name == broken else 0) for name in ("step", "look", "errands")}
+    parts = {name: Part(program.Stop(), fails=2 if name == broken else 0) for name in ("step", "look", "slow work")}
     parts[broken].stop = stop
     monkeypatch.setattr(watches, "step", parts["step"])
-    parts["errands"].run = partial(slowly, parts["errands"])  # type: ignore[attr-defined]
+    parts["slow work"].run = partial(slowly, parts["slow work"])  # type: ignore[attr-defined]
 
-    program._slow(watch, parts["look"], parts["errands"], stop)  # type: ignore[arg-type]
+    program._slow(watch, parts["look"], parts["slow work"], stop)  # type: ignore[arg-type]
 
     assert parts[broken].done == 3
     assert len(watch.said) == 1
@@ -161,14 +161,14 @@ def slowly(part: Part, _seconds: float) -> None:
 
 def test_the_senses_go_on_when_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    senses = Senses(said.append)
+    device_reader = DeviceReader(said.append)
     looks = Part(program.Stop(), fails=1, calls=2)
-    monkeypatch.setattr(senses, "_look", looks)
-    monkeypatch.setattr("prolog_epilog.guard.measure.senses.PERIOD", 0.05)
-    senses.start()
+    monkeypatch.setattr(device_reader, "_look", looks)
+    monkeypatch.setattr("prolog_epilog.guard.measure.device_reader.PERIOD", 0.05)
+    device_reader.start()
 
     until("the looks to go on", lambda: looks.stop.heard, every=0.01)
-    senses.stop()
+    device_reader.stop()
     assert "nobody reckoned with this" in said[0]
 
 

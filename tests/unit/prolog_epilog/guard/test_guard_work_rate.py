@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from prolog_epilog.guard.measure.heart import Heart
+from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat
 from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.measure.work_rate import WorkRate
 from prolog_epilog.injob.word import LAUNCHES, READY, WordBeat
@@ -32,12 +32,12 @@ def world(tmp_path: Path) -> Iterator[World]:
 Launches = Callable[[float], float]
 
 
-def hear(heart: Heart, launches: Launches, begin: float, end: float) -> list[float]:
+def hear(heartbeat: OwnerHeartbeat, launches: Launches, begin: float, end: float) -> list[float]:
     """The step times that ten looks a second make of so many launches by each moment."""
     found = []
     for tenth in range(round(begin * 10), round(end * 10)):
         now = tenth / 10
-        beat = heart.take(now, {PLACE: replace(SILENT, launches=round(launches(now)))}, alone=True)
+        beat = heartbeat.take(now, {PLACE: replace(SILENT, launches=round(launches(now)))}, alone=True)
         if beat is not None:
             found.append(beat.took / beat.steps)
     return found
@@ -49,9 +49,9 @@ def bursts(period: float, part: float = 0.2) -> Launches:
 
 
 def test_a_host_that_launches_half_as_fast_takes_twice_as_long() -> None:
-    heart = Heart()
-    alone = hear(heart, lambda now: 1000 * now + 1, 0, 30)
-    beside = hear(heart, lambda now: 30_001 + 500 * (now - 30), 30, 60)
+    heartbeat = OwnerHeartbeat()
+    alone = hear(heartbeat, lambda now: 1000 * now + 1, 0, 30)
+    beside = hear(heartbeat, lambda now: 30_001 + 500 * (now - 30), 30, 60)
 
     assert len(alone) > 8
     assert fmean(beside[2:]) / fmean(alone) == pytest.approx(2.0, rel=0.02)
@@ -59,46 +59,46 @@ def test_a_host_that_launches_half_as_fast_takes_twice_as_long() -> None:
 
 @pytest.mark.parametrize("period", [0.5, 0.7, 1.3])
 def test_a_window_ends_between_two_steps_where_launches_pause(period: float) -> None:
-    times = hear(Heart(), bursts(period), 0, 120)
+    times = hear(OwnerHeartbeat(), bursts(period), 0, 120)
 
     assert pstdev(times) / fmean(times) < 0.05  # two looks, each up to a tenth late, in one and a half seconds
 
 
 def test_what_a_program_rests_by_itself_is_nobodys_harm() -> None:
-    heart = Heart()
-    before = hear(heart, lambda now: 1000 * now + 1, 0, 20)
-    resting = hear(heart, lambda _: 19_901, 20, 40)
-    after = hear(heart, lambda now: 19_901 + 1000 * (now - 40), 40, 60)
+    heartbeat = OwnerHeartbeat()
+    before = hear(heartbeat, lambda now: 1000 * now + 1, 0, 20)
+    resting = hear(heartbeat, lambda _: 19_901, 20, 40)
+    after = hear(heartbeat, lambda now: 19_901 + 1000 * (now - 40), 40, 60)
 
     assert resting == []
     assert max(after) == pytest.approx(fmean(before), rel=0.1)
 
 
 def test_who_tells_steps_is_judged_by_them_alone() -> None:
-    heart = Heart()
-    hear(heart, lambda now: 1000 * now + 1, 0, 20)
-    before = heart.measure
+    heartbeat = OwnerHeartbeat()
+    hear(heartbeat, lambda now: 1000 * now + 1, 0, 20)
+    before = heartbeat.measure
     python = replace(SILENT, slot=2, library=False, ready=True)
 
     def told(now: float, steps: int) -> HostBeat | None:
         step = replace(python, steps=steps, step_ns=round(0.5e9) * steps, at_ns=round(now * 1e9))
-        return heart.take(now, {PLACE: replace(SILENT, launches=99_999), ("GPU-a", 2): step}, alone=True)
+        return heartbeat.take(now, {PLACE: replace(SILENT, launches=99_999), ("GPU-a", 2): step}, alone=True)
 
     assert told(20.0, 1) is None  # what came before is not known
-    assert heart.measure == before + 1
+    assert heartbeat.measure == before + 1
     assert told(20.5, 2) == HostBeat(20.5, 1, 0.5)
 
 
 def test_a_new_process_in_the_same_place_begins_anew() -> None:
-    heart = Heart()
-    hear(heart, lambda now: 1000 * now + 1, 0, 20)
+    heartbeat = OwnerHeartbeat()
+    hear(heartbeat, lambda now: 1000 * now + 1, 0, 20)
     words = {PLACE: replace(SILENT, pid=101, launches=50_000)}
-    assert heart.take(20.0, words, alone=True) is None
-    assert heart.take(24.0, {PLACE: replace(words[PLACE], launches=50_100)}, alone=True) is None
+    assert heartbeat.take(20.0, words, alone=True) is None
+    assert heartbeat.take(24.0, {PLACE: replace(words[PLACE], launches=50_100)}, alone=True) is None
     times = [
         beat.took / beat.steps
         for at in range(28, 60, 4)
-        if (beat := heart.take(at, {PLACE: replace(words[PLACE], launches=50_000 + 25 * (at - 20))}, alone=True))
+        if (beat := heartbeat.take(at, {PLACE: replace(words[PLACE], launches=50_000 + 25 * (at - 20))}, alone=True))
     ]
 
     assert times == pytest.approx([0.5] * len(times), rel=0.05)  # an eighth of its own first window
@@ -106,7 +106,7 @@ def test_a_new_process_in_the_same_place_begins_anew() -> None:
 
 
 def test_a_program_that_launches_a_graph_every_few_seconds_has_each_for_a_step() -> None:
-    times = hear(Heart(), lambda now: now // 4 + 1, 0, 100)
+    times = hear(OwnerHeartbeat(), lambda now: now // 4 + 1, 0, 100)
 
     assert times == pytest.approx([4.0] * len(times), abs=0.11)
     assert len(times) > 10
@@ -121,8 +121,8 @@ def test_a_process_that_neither_steps_nor_launches_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("launches", [1, 7, 2**62])
 def test_few_launches_and_absurd_ones_are_no_trouble(launches: int) -> None:
-    heart = Heart()
-    times = hear(heart, lambda now: min(2**62, launches * (now // 3 + 1)), 0, 60)
+    heartbeat = OwnerHeartbeat()
+    times = hear(heartbeat, lambda now: min(2**62, launches * (now // 3 + 1)), 0, 60)
 
     assert all(0.0 < one < 60.0 for one in times)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.guard.hold import grip
-from prolog_epilog.guard.hold.grip import Grip, Ground
+from prolog_epilog.guard.hold import guest_hold
+from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, open_job
@@ -35,17 +35,17 @@ class Guard:
     def __init__(self, folder: Path) -> None:
         (self.page,) = word.create(folder / "words" / "42", [UUID], os.getuid(), os.getgid())
         guest = Member(42, os.getuid(), (UUID,), {UUID: self.page}, "time")
-        self.grip = Grip(Ground(Paths(folder), folder / "fs"), GuardSettings().action, UUID, guest)
+        self.held = GuestHold(Ground(Paths(folder), folder / "fs"), GuardSettings().action, UUID, guest)
 
     @contextmanager
     def living(self, duty: float) -> Iterator[None]:
         """Hold the guest to this duty for a time, then die without a word."""
         stop = threading.Event()
-        self.grip.hold(time.monotonic(), duty, by_freezer=False)
+        self.held.hold(time.monotonic(), duty, by_freezer=False)
 
         def live() -> None:
             while not stop.wait(0.05):
-                self.grip.turn(time.monotonic())
+                self.held.turn(time.monotonic())
 
         thread = threading.Thread(target=live)
         thread.start()
@@ -56,19 +56,19 @@ class Guard:
             thread.join()
 
     def obeyed(self) -> bool:
-        return self.grip.obeys(time.monotonic(), on_gpu=True)
+        return self.held.obeys(time.monotonic(), on_gpu=True)
 
 
 @pytest.fixture
 def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guard:
     # All at a seventh of their real length.
     monkeypatch.setattr(freezer, "LEASE_SECONDS", LEASE_S)
-    monkeypatch.setattr(grip, "_RENEW_S", LEASE_S / 4)
+    monkeypatch.setattr(guest_hold, "_RENEW_S", LEASE_S / 4)
     return Guard(tmp_path)
 
 
 def test_the_real_leases_outlast_the_renewals_with_room_for_a_slow_turn() -> None:
-    assert grip._RENEW_S + 2.0 <= freezer.LEASE_SECONDS == 4.0
+    assert guest_hold._RENEW_S + 2.0 <= freezer.LEASE_SECONDS == 4.0
 
 
 @pytest.mark.parametrize("duty", [0.0, 0.02])
@@ -91,7 +91,7 @@ def test_a_nap_of_many_leases_lasts_as_long_as_the_guard_and_ends_with_its_lease
         time.sleep(0.2 + 4 * LEASE_S)
         assert not ended
         # It is seen at its nap's begin, not only once that is over.
-        assert read_beats(guard.page)[0].epoch == guard.grip.epoch
+        assert read_beats(guard.page)[0].epoch == guard.held.epoch
         assert guard.obeyed()
         died = time.monotonic()
     thread.join(20)
@@ -117,7 +117,7 @@ def test_an_order_that_came_within_a_long_step_stands_at_its_end(guard: Guard) -
 
     assert 0.0 <= nap <= time.monotonic() - began
     assert beat.idle_ns / 1e9 > LEASE_S
-    assert beat.epoch == guard.grip.epoch
+    assert beat.epoch == guard.held.epoch
 
 
 def test_a_dead_guard_is_not_heard_at_the_end_of_a_long_step(guard: Guard) -> None:
@@ -133,7 +133,7 @@ def test_a_dead_guard_is_not_heard_at_the_end_of_a_long_step(guard: Guard) -> No
 
 def settle(guard: Guard, duty: float) -> None:
     """An order is given, and the time for the queued work is over."""
-    guard.grip.hold(time.monotonic(), duty, by_freezer=False)
+    guard.held.hold(time.monotonic(), duty, by_freezer=False)
     guard.obeyed()
     time.sleep(0.2)
     guard.obeyed()
@@ -156,7 +156,7 @@ def test_a_program_that_never_ends_a_step_shows_that_it_naps(guard: Guard) -> No
         until = time.monotonic() + 10
         while not read_beats(guard.page) and time.monotonic() < until:
             time.sleep(0.01)
-        assert read_beats(guard.page)[0].epoch == guard.grip.epoch
+        assert read_beats(guard.page)[0].epoch == guard.held.epoch
 
 
 @pytest.mark.parametrize(("since", "in_a_step"), [(0.0, True), (0.39, True), (0.41, False)])
@@ -168,9 +168,9 @@ def test_a_program_computes_a_step_for_twice_as_long_as_its_steps_take(
     slot.numbers[word.STEPS], slot.numbers[word.STEP_NS] = 5, 10**9
     (beat,) = read_beats(guard.page)
 
-    assert grip._is_in_a_step(10.0 + since, beat) is in_a_step
+    assert guest_hold._is_in_a_step(10.0 + since, beat) is in_a_step
     slot.numbers[word.PROCESS] |= word.LIBRARY
-    assert not grip._is_in_a_step(10.0, read_beats(guard.page)[0]), "the library gates within a step"
+    assert not guest_hold._is_in_a_step(10.0, read_beats(guard.page)[0]), "the library gates within a step"
 
 
 def test_of_a_job_on_several_gpus_nobody_guesses_the_place(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ _LAG = 5.0
 """Seconds between two looks beyond which it is this process that stood still, and cannot judge another."""
 
 
-class Vigil:
+class PlannerWatchdog:
     """Watches one planner after another; all moments are of the monotonic clock."""
 
     def __init__(self, silent_for: float = SILENT_FOR, most_ends: int = MOST_ENDS, within: float = WITHIN) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
-from policy.daemon.write.culprits import APART_FOR, Culprits
+from policy.daemon.write.mps_faults import APART_FOR, MpsFaults
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
@@ -97,20 +97,20 @@ def test_a_guards_word_reaches_the_plan(tmp_path: Path) -> None:
 
 
 def test_it_ends_after_an_hour_and_begins_anew_with_each_fault() -> None:
-    culprits = Culprits(Slurm())  # type: ignore[arg-type]
-    culprits.blame(5, NOW)
+    mps_faults = MpsFaults(Slurm())  # type: ignore[arg-type]
+    mps_faults.blame(5, NOW)
 
-    assert culprits.users(NOW + APART_FOR - 1) == {MALLORY}
-    culprits.blame(5, NOW + 10)
-    assert culprits.users(NOW + APART_FOR + 9) == {MALLORY}
-    assert culprits.users(NOW + APART_FOR + 10) == frozenset()
+    assert mps_faults.users(NOW + APART_FOR - 1) == {MALLORY}
+    mps_faults.blame(5, NOW + 10)
+    assert mps_faults.users(NOW + APART_FOR + 9) == {MALLORY}
+    assert mps_faults.users(NOW + APART_FOR + 10) == frozenset()
 
 
 def test_a_job_that_slurm_has_forgotten_blames_nobody() -> None:
-    culprits = Culprits(Slurm())  # type: ignore[arg-type]
-    culprits.blame(6, NOW)
+    mps_faults = MpsFaults(Slurm())  # type: ignore[arg-type]
+    mps_faults.blame(6, NOW)
 
-    assert culprits.users(NOW) == frozenset()
+    assert mps_faults.users(NOW) == frozenset()
 
 
 def test_two_jobs_that_brought_each_other_down_are_apart_for_ever_and_nobody_else() -> None:

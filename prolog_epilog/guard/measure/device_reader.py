@@ -1,4 +1,4 @@
-"""The senses: a thread that reads the devices, so that a driver that hangs does not hold up the guard's main thread."""
+"""Reads the devices in a thread, so that a driver that hangs does not hold up the guard's main thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prolog_epilog.guard.measure.telemetry import Telemetry
 from prolog_epilog.guard.mishaps import sentence
 from prolog_epilog.node import cgroups
 
-__all__ = ["Look", "Senses"]
+__all__ = ["DeviceReader", "Look"]
 
 PERIOD = 1.0
 
@@ -28,7 +28,7 @@ class Look:
     memory_bytes: int
 
 
-class Senses:
+class DeviceReader:
     """The newest look at each watched GPU, and the Xids that came since they were asked for."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -38,7 +38,7 @@ class Senses:
         self._xids: deque[tuple[str, int]] = deque(maxlen=256)
         self._stop = threading.Event()
         self._telemetry: Telemetry | None = None
-        self._thread = threading.Thread(target=self._run, name="senses", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""

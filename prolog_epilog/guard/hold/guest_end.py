@@ -7,19 +7,19 @@ away has an owner waiting for its seat, and had its time to save its work before
 from __future__ import annotations
 
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard.tell.errands import Errands, Question
+from prolog_epilog.guard.tell.slow_work import Question, SlowWork
 
-__all__ = ["Parting"]
+__all__ = ["GuestEnd"]
 
 _ASK_AGAIN_S = 2.0
 """Least seconds between two questions to Slurm: users may send SIGCONT to their jobs as often as they like."""
 
 
-class Parting:
-    """The parting of one guest: call `stirs` when somebody thaws it, and `turn` ten times a second."""
+class GuestEnd:
+    """The end of one guest: call `stirs` when somebody thaws it, and `turn` ten times a second."""
 
-    def __init__(self, errands: Errands, guest: Member) -> None:
-        self._errands, self._guest = errands, guest
+    def __init__(self, slow_work: SlowWork, guest: Member) -> None:
+        self._slow_work, self._guest = slow_work, guest
         self._stirred: float | None = None
         self._question: Question | None = None
         self._asked = float("-inf")
@@ -40,5 +40,5 @@ class Parting:
                 self._stirred = now
         if self._stirred is not None and self._question is None and now - self._asked >= _ASK_AGAIN_S:
             self._asked, self._stirred = now, None
-            self._question = self._errands.is_sent_away(self._guest)
+            self._question = self._slow_work.is_sent_away(self._guest)
         return None

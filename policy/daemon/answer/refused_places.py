@@ -42,7 +42,7 @@ def kind_of(datagram: bytes) -> RequestKind:
     return RequestKind(digest, uid_in(datagram))
 
 
-class Untaken:
+class RefusedPlaces:
     """Remembers the places given of late, and the kinds of jobs that Slurm refused with one."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The errands: work that takes time, done by a thread that talks to berthd, Slurm and MPS. Gate and freezer never wait.
+"""Slow work, done by a thread that talks to berthd, Slurm and MPS. Gate and freezer never wait.
 
-Urgent errands, for which somebody waits, go before plain messages.
+Urgent work, for which a user or a node waits, goes before plain messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import numbered
 
-__all__ = ["Errands", "Question"]
+__all__ = ["Question", "SlowWork"]
 
 _MOST_WAITING = 256
 _URGENT, _TOLD = 0, 1
@@ -36,15 +36,15 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Errand:
+class _Work:
     urgency: int
     number: int
     work: Callable[[], object] = field(compare=False)
 
 
 @dataclass(slots=True)
-class Errands:
-    """The queue of errands, run one after the other; each reports its own errors."""
+class SlowWork:
+    """The queue of slow work, done piece by piece; each piece reports its own errors."""
 
     slurm: Scontrol
     options: NoticeOptions
@@ -52,7 +52,7 @@ class Errands:
     end_clients: Callable[[Member], None]
     """Has MPS end a guest's clients: killing a client while it computes may end its owner's too."""
     tell: Callable[[NoticeOptions, Payload], bool] = notice.tell
-    _waiting: queue.PriorityQueue[_Errand] = field(default_factory=lambda: queue.PriorityQueue(_MOST_WAITING))
+    _waiting: queue.PriorityQueue[_Work] = field(default_factory=lambda: queue.PriorityQueue(_MOST_WAITING))
     _count: int = 0
 
     def notify(self, one: Payload) -> None:
@@ -107,16 +107,16 @@ class Errands:
         self._put(partial(self.slurm.drain, node, f"berth: {reason}"))
 
     def run(self, seconds: float) -> None:
-        """Does one waiting errand, or waits about this long for one; called in the thread."""
+        """Does one waiting piece of work, or waits about this long for one; called in the thread."""
         try:
-            errand = self._waiting.get(timeout=max(0.0, seconds))
+            piece = self._waiting.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return
         try:
-            errand.work()
+            piece.work()
         except Interrupted:
             raise
-        except Exception as problem:  # noqa: BLE001 - the errands behind it are run whatever it is
+        except Exception as problem:  # noqa: BLE001 - the work behind it is done whatever it is
             self.say(sentence(problem))
 
     def _tell(self, one: Payload) -> bool:
@@ -129,7 +129,7 @@ class Errands:
     def _put(self, work: Callable[[], object], urgency: int = _URGENT) -> None:
         self._count += 1
         try:
-            self._waiting.put_nowait(_Errand(urgency, self._count, work))
+            self._waiting.put_nowait(_Work(urgency, self._count, work))
         except queue.Full:
             self.say(
                 "berthd and Slurm are slower than the guard has things to tell them; see slurmctld's log [BERTH-935]"

@@ -1,4 +1,4 @@
-"""The Grip: holds one guest by its gate, the freezer and its memory limit. All of them lapse if the guard dies."""
+"""Holds one guest by its gate, the freezer and its memory limit. All of them lapse if the guard dies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prolog_epilog.keys import ActionSettings
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["Grip", "Ground"]
+__all__ = ["Ground", "GuestHold"]
 
 TERM_S = 1.5
 """Time from SIGTERM to SIGKILL of a guest that has to end."""
@@ -35,7 +35,7 @@ class Ground:
     cgroups: Path = freezer.ROOT
 
 
-class Grip:
+class GuestHold:
     """The guest's last order, which is renewed before its lease ends."""
 
     def __init__(self, ground: Ground, settings: ActionSettings, uuid: str, guest: Member) -> None:

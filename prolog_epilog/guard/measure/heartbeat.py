@@ -15,7 +15,7 @@ from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.measure.work_rate import WorkRate
 from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["Heart", "Rank"]
+__all__ = ["OwnerHeartbeat", "Rank"]
 
 Rank = tuple[str, int]
 """A process of the owner: its GPU and its slot."""
@@ -52,7 +52,7 @@ class _Pulse:
         self.alone = max(between, min(self.alone or mean, mean))
 
 
-class Heart:
+class OwnerHeartbeat:
     """The heartbeat of one owner job on this node."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prolog_epilog.node import cgroups, freezer
 
-__all__ = ["Thaws"]
+__all__ = ["FreezerWatch"]
 
 _MODIFY = 0x2  # IN_MODIFY
 _GONE = 0x8000  # IN_IGNORED
@@ -24,7 +24,7 @@ _HEAD = struct.Struct("iIII")
 _BYTES = 65_536
 
 
-class Thaws:
+class FreezerWatch:
     """Watches the freezers of the steps of some jobs."""
 
     def __init__(self, root: Path = freezer.ROOT) -> None:

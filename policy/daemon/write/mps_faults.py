@@ -12,7 +12,7 @@ APART_FOR = 3_600.0
 """Seconds after the last fault."""
 
 
-class Culprits:
+class MpsFaults:
     """The users who are kept apart, and until when."""
 
     def __init__(self, gateway: Gateway) -> None:

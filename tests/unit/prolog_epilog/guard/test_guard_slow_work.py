@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from prolog_epilog.errors import NodeSlurmError
-from prolog_epilog.guard.hold.parting import Parting
+from prolog_epilog.guard.hold.guest_end import GuestEnd
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload
+from prolog_epilog.guard.tell.slow_work import SlowWork
 
 GUEST = Member(42, 1000, ("GPU-0",), {}, "time")
 
@@ -39,34 +39,34 @@ def slurm(order: list[str]) -> Slurm:
 
 
 @pytest.fixture
-def errands(slurm: Slurm, order: list[str]) -> Errands:
+def slow_work(slurm: Slurm, order: list[str]) -> SlowWork:
     def tell(_options: NoticeOptions, one: Payload) -> bool:
         order.append(one.text.split("gpu=")[1].split()[0])
         return True
 
-    return Errands(slurm, NoticeOptions(("ctl",)), order.append, lambda _: None, tell)  # type: ignore[arg-type]
+    return SlowWork(slurm, NoticeOptions(("ctl",)), order.append, lambda _: None, tell)  # type: ignore[arg-type]
 
 
-def test_a_question_goes_before_what_is_only_told(errands: Errands, order: list[str]) -> None:
+def test_a_question_goes_before_what_is_only_told(slow_work: SlowWork, order: list[str]) -> None:
     for gpu in (3, 1, 2):
-        errands.notify(GuardNotice("n1", gpu, "healthy"))
-    errands.is_sent_away(GUEST)
+        slow_work.notify(GuardNotice("n1", gpu, "healthy"))
+    slow_work.is_sent_away(GUEST)
     for _ in range(4):
-        errands.run(0.0)
+        slow_work.run(0.0)
 
     assert order == ["is 42 sent away", "3", "1", "2"]
 
 
-def test_slurm_is_asked_again_where_it_did_not_say(errands: Errands, slurm: Slurm, order: list[str]) -> None:
-    parting = Parting(errands, GUEST)
+def test_slurm_is_asked_again_where_it_did_not_say(slow_work: SlowWork, slurm: Slurm, order: list[str]) -> None:
+    guest_end = GuestEnd(slow_work, GUEST)
     slurm.slow = True
-    parting.stirs(10.0)
-    assert parting.turn(10.0) is None
-    errands.run(0.0)
+    guest_end.stirs(10.0)
+    assert guest_end.turn(10.0) is None
+    slow_work.run(0.0)
     slurm.slow = False
 
-    assert parting.turn(10.5) is None
-    assert parting.turn(12.5) is None
-    errands.run(0.0)
-    assert parting.turn(12.6) == 12.5
+    assert guest_end.turn(10.5) is None
+    assert guest_end.turn(12.5) is None
+    slow_work.run(0.0)
+    assert guest_end.turn(12.6) == 12.5
     assert order == ["is 42 sent away", "scontrol did not answer", "is 42 sent away"]

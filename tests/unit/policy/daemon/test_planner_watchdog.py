@@ -16,7 +16,7 @@ import pytest
 from policy.cli import ask
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.daemon.passes.planner import Planner
-from policy.daemon.processes.vigil import Vigil
+from policy.daemon.processes.planner_watchdog import PlannerWatchdog
 from policy.formats import wire
 from policy.formats.errors import DaemonError, FormatError, SlurmError, UnreadableError
 from policy.formats.job_plan import JobPlan
@@ -40,10 +40,10 @@ from policy.site import log
 from policy.daemon.answer.answerer import Answerer
 from policy.site.config import Config
 from policy.daemon.answer.server import Server
-from policy.daemon.processes.vigil import Vigil
+from policy.daemon.processes.planner_watchdog import PlannerWatchdog
 from policy.formats.errors import DaemonError
 try:
-    vigil = Vigil(silent_for=float(sys.argv[3]), most_ends=3, within=60.0)
+    vigil = PlannerWatchdog(silent_for=float(sys.argv[3]), most_ends=3, within=60.0)
     Server(Answerer(Config(), "0", 1), Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], vigil=vigil).run()
 except DaemonError as problem:
     log.error(problem)
@@ -128,8 +128,8 @@ def test_a_planner_that_lives_may_take_its_time(tmp_path: Path) -> None:
         assert "killed" not in process.stderr.read()
 
 
-def silences(vigil: Vigil, moments: list[float]) -> list[float]:
-    return [now for now in moments if vigil.is_silent(now)]
+def silences(watchdog: PlannerWatchdog, moments: list[float]) -> list[float]:
+    return [now for now in moments if watchdog.is_silent(now)]
 
 
 def every_second(begin: int, end: int) -> list[float]:
@@ -137,39 +137,39 @@ def every_second(begin: int, end: int) -> list[float]:
 
 
 def test_a_planner_is_silent_once_its_last_sign_is_too_old() -> None:
-    vigil = Vigil(silent_for=10.0)
-    vigil.hear(100.0)
-    assert silences(vigil, every_second(100, 110)) == []
-    vigil.hear(109.0)
-    assert silences(vigil, every_second(110, 130)) == [119.0, 129.0]
-    assert vigil.hopeless
+    watchdog = PlannerWatchdog(silent_for=10.0)
+    watchdog.hear(100.0)
+    assert silences(watchdog, every_second(100, 110)) == []
+    watchdog.hear(109.0)
+    assert silences(watchdog, every_second(110, 130)) == [119.0, 129.0]
+    assert watchdog.hopeless
 
 
 def test_a_silence_long_ago_does_not_count() -> None:
-    vigil = Vigil(silent_for=10.0)
-    vigil.hear(100.0)
-    assert silences(vigil, every_second(100, 111)) == [110.0]
+    watchdog = PlannerWatchdog(silent_for=10.0)
+    watchdog.hear(100.0)
+    assert silences(watchdog, every_second(100, 111)) == [110.0]
     for now in range(111, 1_000):
-        vigil.hear(float(now))
-        assert not vigil.is_silent(float(now))
-    assert silences(vigil, every_second(1_000, 1_010)) == [1_009.0]
-    assert vigil.hopeless == ""
+        watchdog.hear(float(now))
+        assert not watchdog.is_silent(float(now))
+    assert silences(watchdog, every_second(1_000, 1_010)) == [1_009.0]
+    assert watchdog.hopeless == ""
 
 
 def test_while_berthd_itself_stood_still_nobody_was_silent() -> None:
-    vigil = Vigil(silent_for=10.0)
-    vigil.hear(100.0)
-    assert silences(vigil, [100.0, 101.0, 5_000.0, 5_001.0]) == []
-    assert silences(vigil, every_second(5_002, 5_011)) == [5_010.0]
+    watchdog = PlannerWatchdog(silent_for=10.0)
+    watchdog.hear(100.0)
+    assert silences(watchdog, [100.0, 101.0, 5_000.0, 5_001.0]) == []
+    assert silences(watchdog, every_second(5_002, 5_011)) == [5_010.0]
 
 
 def test_planners_may_end_now_and_then() -> None:
-    vigil = Vigil(most_ends=3, within=60.0)
+    watchdog = PlannerWatchdog(most_ends=3, within=60.0)
     for now in (100.0, 110.0, 200.0, 210.0):
-        vigil.end(now)
-        assert vigil.hopeless == ""
-    vigil.end(220.0)
-    assert "ended 3 times within 60 s" in vigil.hopeless
+        watchdog.end(now)
+        assert watchdog.hopeless == ""
+    watchdog.end(220.0)
+    assert "ended 3 times within 60 s" in watchdog.hopeless
 
 
 @pytest.fixture
