@@ -11,7 +11,7 @@ from typing import Any
 
 from policy.daemon.answer import answerer, held_places
 from policy.daemon.hear import notices
-from policy.daemon.passes import planner
+from policy.daemon.passes import listeners, looks
 from policy.daemon.write import degraded, evictions, pins
 from policy.formats import excluded_nodes, hostlist, segment
 from policy.formats.job_plan import JobPlan
@@ -193,9 +193,11 @@ def _release_misses_who_ends_to_wait_again(put: Replaced) -> None:
 
 def _an_answer_that_is_cut_off_ends_the_planner(put: Replaced) -> None:
     def broken(one: Any, *, ended: bool) -> Any:
-        return one._gateway.read(ended=ended)
+        one.reading = one._gateway.read(ended=ended)
+        one.took.append(0.0)
+        return one.reading
 
-    put.set(planner.Planner, "_read", broken)
+    put.set(looks.SlurmLooks, "look", broken)
 
 
 def _a_share_is_told_to_its_node_in_full(put: Replaced) -> None:
@@ -219,13 +221,13 @@ def _old_jobs_are_remembered_for_ever(put: Replaced) -> None:
 
 
 def _owners_are_evicted_like_guests(put: Replaced) -> None:
-    put.set(planner.Planner, "_send_away", lambda one, word: bool(_evict_its_host(one, word)))
+    put.set(listeners.Listeners, "_send_away", lambda one, word: bool(_evict_its_host(one, word)))
 
 
 def _evict_its_host(one: Any, word: Any) -> bool:
-    for job in one._reading.jobs if one._reading else ():
+    for job in one._looks.jobs().values():
         if job.state == "RUNNING" and word.node in job.nodes and not job.guest and word.sends_away:
-            one._evictions.begin(replace(job, guest=True), "its guard says so", one._reading.at)
+            one._evictions.begin(replace(job, guest=True), "its guard says so", one._looks.reading.at)
             return True
     return False
 

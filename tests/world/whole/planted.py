@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from policy.daemon.passes import planner
+from policy.daemon.passes import listeners
 from policy.daemon.write import evictions
 from prolog_epilog import time_slices
 from prolog_epilog.tenants.state import Tenant
@@ -16,7 +16,7 @@ from tests.world.planted import PLANTED, PlantedFault, main
 
 
 def _a_guard_is_told_yes_for_nothing(put: Replaced) -> None:
-    put.set(planner.Planner, "_send_away", lambda _, __: True)
+    put.set(listeners.Listeners, "_send_away", lambda _, __: True)
 
 
 def _a_guest_comes_back_to_where_it_was_sent_away(put: Replaced) -> None:

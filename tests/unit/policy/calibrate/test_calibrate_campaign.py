@@ -21,6 +21,7 @@ from policy.cli.calibrate.progress import _table
 from policy.cli.calibrate.report import differences, merged
 from policy.cli.main import main
 from policy.formats.errors import FormatError, SlurmError
+from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading, Reservation
 from topology.calibrate.runs import load
 from topology.scores import Score
@@ -239,8 +240,8 @@ def test_a_wide_job_gets_nodes_only_when_they_would_be_enough() -> None:
 
 
 def test_a_place_that_berth_wrote_binds_no_job_but_is_preferred() -> None:
-    pinned = job(7, required=("n1",), segment={"id": "a"})
-    elsewhere = job(8, required=("n3",), segment={"id": "b"})
+    pinned = job(7, required=("n1",), plan=JobPlan({"id": "a"}))
+    elsewhere = job(8, required=("n3",), plan=JobPlan({"id": "b"}))
 
     assert making_way(reading(FOUR, pinned)) == {"n1": 7}
     assert making_way(reading(FOUR, elsewhere)) == {"n2": 8}

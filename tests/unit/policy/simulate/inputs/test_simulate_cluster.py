@@ -56,8 +56,11 @@ def held(path: Path, widest: int) -> Mapping[str, list[tuple[float, float, list[
     return found
 
 
-@pytest.mark.parametrize("mode", ["slurm", "pal-rounds"])
-@pytest.mark.parametrize("policy", sorted({*policies(), "packed-sticky"}))
+PLAYED = [("slurm", policy) for policy in sorted({*policies(), "packed-sticky"})]
+PLAYED += [("pal-rounds", policy) for _, policy in PLAYED if policy != "berth"]
+
+
+@pytest.mark.parametrize(("mode", "policy"), PLAYED)
 def test_every_policy_knows_how_many_gpus_a_node_has(
     mixed: Path, capsys: pytest.CaptureFixture[str], mode: str, policy: str
 ) -> None:
