@@ -132,6 +132,8 @@ class Waiting:
     """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
     plain: bool = field(init=False)
     """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
+    collects: bool = field(init=False)
+    """True if it needs GPUs of several nodes, which are free together only if they are kept free for it."""
     least_free: float = field(init=False)
     """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
@@ -139,7 +141,9 @@ class Waiting:
         job = self.job
         task = math.inf if job.task is None else job.task
         self.order = (-tier, -job.priority, job.submitted, job.array or job.id, task)
-        least = 0 if self.demand.share is not None else min(one.k for one in self.demand.every_split)
+        splits = self.demand.every_split
+        self.collects = job.wants_gpus and splits[0].n > 1
+        least = 0 if self.demand.share is not None else min(one.k for one in splits)
         self.least_free = least if job.wants_gpus else FAR
         self.plain = (
             bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
@@ -155,11 +159,6 @@ class Waiting:
             and not self.apart
             and not impossible(job)
         )
-
-    @property
-    def collects(self) -> bool:
-        """Tells whether it needs several nodes, which are free together only if they are kept free for it."""
-        return self.demand.every_split[0].n > 1
 
     @property
     def insisted_level(self) -> str:

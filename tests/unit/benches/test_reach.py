@@ -10,11 +10,11 @@ from tests import reach
 from tests.bench import coverage
 
 IMPORTS = {
-    "test_whole": "import policy.plan.ledger.book\n",
+    "test_whole": "import policy.plan.book\n",
     "test_first": "from policy.plan import book\n",
     "test_among": "from policy.plan import (\n    answer,\n    book as books,\n)\n",
-    "test_inside": "def test() -> None:\n    from policy.plan.ledger.book import Book\n",
-    "test_text": 'NAME = "policy.plan.ledger.book"\n',
+    "test_inside": "def test() -> None:\n    from policy.plan.book import Book\n",
+    "test_text": 'NAME = "policy.plan.book"\n',
     "test_room": "from policy.plan import answer\n",
     "test_other": "from policy.plan import bookkeeping\n# the book policy.plan.bookkeeping\n",
 }
@@ -23,7 +23,7 @@ IMPORTS = {
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with one module, and tests that import it in all ways."""
-    for path in ("policy/plan/__init__.py", "policy/plan/ledger/book.py", "policy/plan/alone.py"):
+    for path in ("policy/plan/__init__.py", "policy/plan/book.py", "policy/plan/alone.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     (tmp_path / "tests").mkdir()
@@ -39,7 +39,7 @@ def named(*names: str) -> list[str]:
 
 
 def test_a_test_is_named_however_it_names_the_module(tree: Path) -> None:
-    assert reach.naming("policy/plan/ledger/book.py") == named("among", "first", "inside", "text", "whole")
+    assert reach.naming("policy/plan/book.py") == named("among", "first", "inside", "text", "whole")
 
 
 def test_a_package_is_named_by_what_is_taken_from_it(tree: Path) -> None:
@@ -49,11 +49,11 @@ def test_a_package_is_named_by_what_is_taken_from_it(tree: Path) -> None:
 
 
 def test_a_file_without_tests_says_so(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reach.main([str(tree / "policy/plan/ledger/book.py"), str(tree / "policy/plan/alone.py")]) == 1
+    assert reach.main([str(tree / "policy/plan/book.py"), str(tree / "policy/plan/alone.py")]) == 1
 
     said = capsys.readouterr()
     assert said.out.splitlines() == named("among", "first", "inside", "text", "whole")
-    assert "policy/plan/ledger/book.py: 5 test files name it (make coverage finds the tests that run it)\n" in said.err
+    assert "policy/plan/book.py: 5 test files name it (make coverage finds the tests that run it)\n" in said.err
     assert "policy/plan/alone.py: 0 test files name it" in said.err
 
 

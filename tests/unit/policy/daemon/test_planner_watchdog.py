@@ -43,8 +43,8 @@ from policy.daemon.answer.server import Server
 from policy.daemon.processes.planner_watchdog import PlannerWatchdog
 from policy.formats.errors import DaemonError
 try:
-    vigil = PlannerWatchdog(silent_for=float(sys.argv[3]), most_ends=3, within=60.0)
-    Server(Answerer(Config(), "0", 1), Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], vigil=vigil).run()
+    watchdog = PlannerWatchdog(silent_for=float(sys.argv[3]), most_ends=3, within=60.0)
+    Server(Answerer(Config(), "0", 1), Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], watchdog=watchdog).run()
 except DaemonError as problem:
     log.error(problem)
     sys.exit(1)
