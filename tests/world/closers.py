@@ -71,7 +71,8 @@ def after_pass(cluster: ModelCluster, planner: Planner) -> str:
 def starts_fewer(cluster: ModelCluster, planner: Planner) -> str:
     """Tells which jobs Slurm's main pass does not start because others close their partition.
 
-    A change that berthd is about to write opens a partition too.
+    A change that berthd is about to write opens a partition too. A job that Slurm still shows with a limit, such as
+    that of its array, counts as one that cannot start: backfill starts it, as it does on plain Slurm.
     """
     closing = [job for job in cluster.jobs.values() if closes(job)]
     if not closing:
@@ -79,6 +80,9 @@ def starts_fewer(cluster: ModelCluster, planner: Planner) -> str:
     soon = {job_id for job_id, _ in planner._updates.waiting}
     now = _starts(cluster, soon)
     left = _starts(cluster, {job.id for job in closing}) - now
+    reading = planner._looks.reading
+    if reading is not None:
+        left -= {(job.array or job.id, job.task or 0) for job in reading.jobs if not job.may_start}
     return (
         f"jobs {sorted(left)} can start, and jobs {[job.id for job in closing]} close their partition" if left else ""
     )
