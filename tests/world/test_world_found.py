@@ -331,3 +331,26 @@ def test_a_task_that_slurm_shows_with_its_arrays_limit_opens_no_partition() -> N
             ("people", "exclude", 9),
         ]
     )
+
+
+def test_an_owner_excludes_nodes_just_as_a_closing_job_is_to_get_another_place() -> None:
+    # The model: that update requires its nodes again.
+    play(
+        [
+            ("site", 1412, 2, 1, 1, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 10, 60, "COMPLETED", 0),
+            ("submit", "whole", 10, 200, "COMPLETED", 2),
+            ("submit", "gang", 8, 5, "COMPLETED", 0),
+            ("pass", 1),
+            ("write", 50),
+            ("node", "reboot", 4),
+            ("people", "exclude", 10),
+            ("pass", 50),
+        ]
+    )
