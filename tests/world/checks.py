@@ -309,6 +309,8 @@ def no_owner_waits_long(world: DeterministicWorld, since: dict[tuple[int, int], 
             continue
         if owner.begin > cluster.now or not portion.gpus or not portion.seats or owner.tasks:
             continue
+        if owner.reason == "JobArrayTaskLimit":
+            continue  # another task of its array is in its way, and a guest may use its GPUs meanwhile
         for name in closers.place_of(owner):
             for number, held in cluster.nodes[name].held.items() if name in cluster.nodes else ():
                 if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":

@@ -354,3 +354,21 @@ def test_an_owner_excludes_nodes_just_as_a_closing_job_is_to_get_another_place()
             ("pass", 50),
         ]
     )
+
+
+def test_an_owner_may_wait_for_its_array_while_a_guest_has_its_gpus() -> None:
+    # The model: with a limit of the array in its way it does not wait for the guest.
+    play(
+        [
+            ("site", 996, 1, 0, 2, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "guest", 6, 200, "FAILED", 0),
+            ("submit", "array", 10, 60, "COMPLETED", 0),
+            ("submit", "guest", 0, 1, "TIMEOUT", 0),
+            ("sched", 0),
+            ("clock", -60),
+            ("reserve", "types", 11, 40000),
+        ]
+    )
