@@ -230,3 +230,21 @@ def test_a_node_gives_the_share_that_was_asked_for_and_not_the_one_counted_for_m
         ("pass", 1),
         ("write", 50),
     ])  # fmt: skip
+
+
+def test_an_array_whose_own_line_is_missing_closes_no_partition() -> None:
+    # Its tasks were listed, and its own line was not: it was taken for one job.
+    play_whole([
+        ("site", 1827, 0, 2, 0, 14, 120, 0, 0),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "gang", 2, 200, "COMPLETED", 0),
+        ("submit", "array", 2, 5, "COMPLETED", 0),
+        ("fault", "partial", 7),
+        ("pass", 1),
+        ("sched", 0),
+        ("submit", "movable", 6, 200, "FAILED", 0),
+        ("pass", 1),
+        ("write", 50),
+    ])  # fmt: skip

@@ -225,7 +225,10 @@ def arrays(text: str) -> dict[int, str]:
 def with_arrays(
     lines: Iterable[QueueLine], records: Mapping[int, str], unreadable: dict[int, str]
 ) -> dict[int, QueueLine]:
-    """The queue by job id: tasks that have not split off share one, and become one record."""
+    """The queue by job id: tasks that have not split off share one, and become one record.
+
+    The array's own line may be gone: squeue was asked for it a moment later, or its answer is not whole.
+    """
     groups: dict[int, list[QueueLine]] = {}
     split: dict[int, set[int]] = {}
     for line in lines:
@@ -233,10 +236,14 @@ def with_arrays(
         if line.job.task is not None and line.job.id not in records:
             split.setdefault(line.job.array, set()).add(line.job.task)
     queue: dict[int, QueueLine] = {}
-    for job_id, [line, *_] in groups.items():
+    for job_id, [line, *others] in groups.items():
         try:
-            is_array = job_id in records
-            queue[job_id] = _record(line, records[job_id], split.get(line.job.array, set())) if is_array else line
+            if job_id in records:
+                queue[job_id] = _record(line, records[job_id], split.get(line.job.array, set()))
+            elif others:
+                queue[job_id] = _record(line, ",".join(str(one.job.task) for one in (line, *others)), set())
+            else:
+                queue[job_id] = line
         except RECORD_FAULTS as fault:
             unreadable[job_id] = why_unreadable(fault)
     return queue

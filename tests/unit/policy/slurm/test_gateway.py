@@ -204,6 +204,16 @@ def test_an_array_is_one_record_whose_tasks_split_off_one_by_one(folder: Path) -
     assert (jobs[500].state, jobs[500].array, jobs[500].task, jobs[500].tasks) == ("PENDING", array, 2, "")
 
 
+def test_the_lines_of_an_arrays_tasks_are_one_record_where_its_own_line_is_missing(folder: Path) -> None:
+    lines = (folder / "squeue").read_text().splitlines()
+    array = int(next(line for line in lines if "_1|~" in line).partition("|~")[0])
+    (folder / "squeue-arrays").write_text("")
+
+    jobs = {job.id: job for job in recorded_gateway(folder).read(ended=False).jobs}
+
+    assert (jobs[array].state, jobs[array].task, jobs[array].tasks) == ("ARRAY", None, "1-3")
+
+
 def test_the_gpus_of_running_jobs_are_known_typed_or_not(gateway: CommandGateway) -> None:
     held = sorted((job.nodes, job.holds) for job in gateway.read(ended=False).jobs if job.nodes)
 
