@@ -261,6 +261,8 @@ class ModelCluster:
         self.seen_seconds = 0
         self.came_back: set[str] = set()
         """Nodes that came back into slurm.conf, which berthd has not read since: no list excludes them."""
+        self.crossed: set[int] = set()
+        """Jobs whose list of excluded nodes a person changed after berthd had decided on the call under way."""
 
     # What there is
 

@@ -78,9 +78,12 @@ class SlurmDoor:
         faults = self.faults.pop(number, [])
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             self.changes += 1
+            before = {job.id: job.user_excluded for job in self.cluster.jobs.values()}
             for step in self.during_changes.pop(self.changes, []):
                 self.troubles += 1
                 step()
+            after = self.cluster.jobs.items()
+            self.cluster.crossed = {number for number, job in after if job.user_excluded != before.get(number, "")}
             faults += self.faults_of_changes.pop(self.changes, [])
         for fault in faults:
             self.troubles += 1

@@ -372,3 +372,59 @@ def test_an_owner_may_wait_for_its_array_while_a_guest_has_its_gpus() -> None:
             ("reserve", "types", 11, 40000),
         ]
     )
+
+
+def test_an_owner_excludes_nodes_while_an_update_of_the_lists_is_on_its_way() -> None:
+    # The model: an update of Slurm cannot say which list it replaces, so the later one stands.
+    play(
+        [
+            ("site", 1799, 0, 0, 0, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 1, 1500, "COMPLETED", 0),
+            ("during-change", 2, "people", "exclude", 9),
+            ("submit", "share", 10, 60, "TIMEOUT", 0),
+            ("submit", "share", 5, 5, "COMPLETED", 0),
+            ("sched", 1),
+            ("submit", "share", 1, 5, "TIMEOUT", 2),
+            ("submit", "nodelist", 7, 5, "FAILED", 0),
+            ("pass", 2),
+            ("write", 2),
+            ("pass", 50),
+            ("submit", "whole", 9, 1, "COMPLETED", 0),
+            ("write", 1),
+            ("pass", 1),
+            ("write", 50),
+            ("release", 0),
+        ]
+    )
+
+
+def test_a_retried_task_that_avoids_its_node_passes_no_reservation() -> None:
+    # Its node was not for it any more, so the plan took it for a job without a pin and left the pin.
+    play(
+        [
+            ("site", 1387, 0, 0, 1, 14),
+            ("during", 1, "submit", "share-memory", 8, 5, "COMPLETED", 0),
+            ("submit", "share-memory", 7, 20, "OUT_OF_MEMORY", 0),
+            ("submit", "array", 8, 1, "TIMEOUT", 0),
+            ("start",),
+            ("pass", 1),
+            ("node", "fewer-gpus", 9),
+            ("hear",),
+            ("sched", 0),
+            ("submit", "share-memory-array", 9, 20, "COMPLETED", 0),
+            ("sched", 0),
+            ("pass", 50),
+            ("write", 1),
+            ("sched", 1),
+            ("degrade", 8),
+            ("during-change", 2, "reserve", "nodes", 9, 40000),
+            ("release", 1),
+            ("reserve", "counted", 10, 40000),
+        ]
+    )

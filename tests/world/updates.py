@@ -101,6 +101,9 @@ def _check_rest(cluster: ModelCluster, job: ModelJob, changed: dict[str, str]) -
 
 def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
     match key:
+        case "ExcNodeList" if job.id in cluster.crossed:
+            # An update of Slurm cannot say which list it replaces: the later one of two that cross stands.
+            job.exc_nodes = job.user_excluded = value
         case "StartTime":
             job.begin = _moment(cluster, value)
             if not job.held:

@@ -158,7 +158,7 @@ class Walk(SimpleClaims):
     def _left_to_slurm(self, entry: Waiting, demand: Demand) -> bool:
         """Leaves a job without a pin that Slurm may start beside or in a reservation; returns whether it does."""
         job, book, cluster = entry.job, self._book, self._book.cluster
-        passes = not counted_nodes(cluster.rooms).isdisjoint(entry.nodes)
+        passes = self._passes(entry)
         in_parts = bool(job.het or (job.tasks and entry.nodes))
         if not cluster.rooms or (in_parts and not passes) or not self._may_change():
             return False
@@ -416,10 +416,17 @@ class Walk(SimpleClaims):
         if self._on_any_node(entry):
             why = "it may not start yet, and Slurm chooses its node when it may"
             self._changes.append(Release(entry.job, why))
-        elif not counted_nodes(self._book.cluster.rooms).isdisjoint(entry.nodes):
+        elif self._passes(entry):
             # Slurm would start it with this pin as soon as it may, before the next pass.
             self._changes.append(Release(entry.job, _COUNTED, for_now=True))
         self._ask_for_a_part(entry, entry.demand, None)
+
+    def _passes(self, entry: Waiting) -> bool:
+        """Tells whether a job's pin passes a reservation, also a pin to nodes that are not for the job any more."""
+        counted = counted_nodes(self._book.cluster.rooms)
+        if entry.nodes or entry.job.gpus is None or not counted:
+            return not counted.isdisjoint(entry.nodes)
+        return not counted.isdisjoint(map(self._book.fleet.index.get, entry.job.required))
 
     def _on_any_node(self, entry: Waiting) -> bool:
         """Tells whether a job is pinned to nodes alone, on which it starts now or not at all."""
