@@ -280,13 +280,19 @@ def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
+def _by_berthd(study: Study) -> bool:
+    """Tells whether berthd's own code places jobs in the model of Slurm, at most beside plain Slurm."""
+    asked = set(study.policies)
+    return study.mode == "slurm" and BY_BERTHD in asked and asked <= {BY_BERTHD, "slurm"}
+
+
 def check(study: Study) -> None:
     """Refuses a study that cannot be run, before anything is read."""
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
         if one.movable > 1:
             raise UsageError("movable is a part of the jobs, from 0 to 1")
-        if one.movable and one.mode != "berthd" and not {BY_BERTHD, "slurm"}.issuperset(one.policies):
+        if one.movable and one.mode != "berthd" and not _by_berthd(one):
             raise UsageError(f"movable belongs to berthd's own code: take --mode berthd, or --policy {BY_BERTHD}")
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")

@@ -90,11 +90,24 @@ def test_the_command_plays_it(
     assert moved["avg_wait_s"] < stayed["avg_wait_s"]
 
 
-@pytest.mark.parametrize(("movable", "mode"), [(2, "berthd"), (0.5, "slurm"), (0.5, "pal-rounds")])
+@pytest.mark.parametrize(
+    ("movable", "words", "told"),
+    [
+        (2, ["--mode", "berthd"], "movable is a part of the jobs"),
+        (0.5, ["--mode", "slurm"], "movable belongs to berthd's own code"),
+        (0.5, ["--mode", "slurm", "--policy", "slurm"], "movable belongs to berthd's own code"),
+        (0.5, ["--mode", "pal-rounds"], "movable belongs to berthd's own code"),
+        (0.5, ["--mode", "pal-rounds", "--policy", "slurm"], "movable belongs to berthd's own code"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(
-    movable: float, mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    movable: float,
+    words: list[str],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("--nodes", "2", "--gpus-per-node", "4", "--mode", mode, *study(movable=movable))
-    assert main(["simulate", "x.csv", *words]) != 0
-    assert "mov" in capsys.readouterr().err
+    assert main(["simulate", "x.csv", "--nodes", "2", "--gpus-per-node", "4", *words, *study(movable=movable)]) != 0
+    assert told in capsys.readouterr().err
