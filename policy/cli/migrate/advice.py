@@ -30,12 +30,13 @@ _CHECK = Step("Check", "berth doctor")
 _JOBS = Step("Let waiting jobs that name a model go on", "berth migrate jobs --yes")
 
 
-def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[str]) -> Iterator[Step]:
-    """Yields the steps to a rung, `apply` among them; `limits` are commands of sacctmgr."""
+def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[str], options: str = "") -> Iterator[Step]:
+    """Yields the steps to a rung, `apply` among them; `limits` are commands of sacctmgr, `options` those of `apply`."""
     hosts = "each controller, login node and compute node"
     yield Step(f"Install berth-common and the plugins on {hosts}, before Slurm's files name them")
     yield from _emptied(nodes)
-    yield Step("Write the files", f"berth migrate apply {fold(nodes)}{' ' if nodes else ''}--rung {rung}")
+    words = ("berth migrate apply", fold(nodes), f"--rung {rung}", options)
+    yield Step("Write the files", " ".join(filter(None, words)))
     yield from _restart(nodes, files, all_slurmds=rung != "advise")
     start = "systemctl enable berthd && systemctl restart berthd"
     yield Step("Start berthd on each controller", start, tuple(_controllers(files)))
@@ -51,8 +52,11 @@ def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[str])
     yield _CHECK
 
 
-def steps_back(change: Change, files: Files, *, forget: bool = False) -> Iterator[Step]:
-    """Yields the steps that undo a change, `undo` among them; `forget` if Slurm knows jobs that shared GPUs there."""
+def steps_back(change: Change, files: Files, options: str = "", *, forget: bool = False) -> Iterator[Step]:
+    """Yields the steps that undo a change, `undo` with its `options` among them.
+
+    `forget` if Slurm knows jobs that shared GPUs there.
+    """
     controllers = tuple(_controllers(files))
     yield from _emptied(change.nodes)
     if forget:
@@ -65,7 +69,7 @@ def steps_back(change: Change, files: Files, *, forget: bool = False) -> Iterato
         stop = "Stop berthd on each controller, which gives waiting jobs back"
         yield Step(stop, "systemctl stop berthd", controllers)
         yield Step("Give all waiting jobs back for good", "berth release --all")
-    yield Step("Restore the files", "berth migrate undo")
+    yield Step("Restore the files", f"berth migrate undo {options}".rstrip())
     yield from _restart(change.nodes, files, all_slurmds=change.rung != "advise")
     if change.rung == "exact":
         yield _JOBS

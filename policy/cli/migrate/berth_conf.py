@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
+from typing import Any
 
 from policy.formats.errors import ConfigError
 
-__all__ = ["set_key"]
+__all__ = ["set_key", "value_of"]
 
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*([\w.-]+)[ \t]*\][ \t]*(?:#.*)?\r?(?:\n|\Z)", re.MULTILINE)
+
+
+def value_of(text: str, table: str, key: str) -> object:
+    """Returns the value of a key of a table; None if it is not set."""
+    return _read(text).get(table, {}).get(key)
 
 
 def set_key(text: str, table: str, key: str, value: str) -> str:
@@ -17,10 +23,7 @@ def set_key(text: str, table: str, key: str, value: str) -> str:
 
     `value` is in TOML's form. Raises ConfigError where the change would not mean just that, as with dotted keys.
     """
-    try:
-        wanted = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"berth.conf: {problem}") from None
+    wanted = _read(text)
     wanted.setdefault(table, {})[key] = tomllib.loads(f"it = {value}")["it"]
     changed = _changed(text, table, key, f"{key} = {value}\n")
     try:
@@ -32,6 +35,13 @@ def set_key(text: str, table: str, key: str, value: str) -> str:
             f"berth.conf: [{table}] {key} stands there in a form that is not changed; write {key} = {value} by hand"
         )
     return changed
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"berth.conf: {problem}") from None
 
 
 def _changed(text: str, table: str, key: str, mine: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from policy.cli import model_limits
 from policy.cli.migrate import advice, rungs, waiting
 from policy.cli.migrate.conf_text import value_of
-from policy.cli.migrate.drained import node_states, turn
+from policy.cli.migrate.drained import DrainState, node_states, turn
 from policy.cli.migrate.node_lines import ExactNode, sorted_nodes
 from policy.cli.migrate.rungs import RUNGS, Rung, rung_of
 from policy.cli.migrate.site import Files, jobs_on, read_files, sharing_jobs
@@ -106,9 +107,19 @@ def _planned(options: argparse.Namespace, files: Files, rung: Rung) -> _Planned:
         found = list(model_limits.limits(_printed, value_of(conf, "ClusterName")))
     changes = tuple(files.changes(rungs.changed(files.texts, rung, wanted, {limit.model for limit in found})))
     nodes = tuple(sorted_nodes(wanted))
-    steps = tuple(advice.steps(rung, nodes, files, model_limits.commands(found))) if changes else ()
+    steps = tuple(advice.steps(rung, nodes, files, model_limits.commands(found), _again(options))) if changes else ()
     notes = tuple(_notes(nodes)) if nodes else ()
     return _Planned(rung, nodes, changes, steps, notes, tuple(model_limits.commands(found, back=True)))
+
+
+def _again(options: argparse.Namespace) -> str:
+    """Returns the options that a later `apply` or `undo` needs to do what was shown."""
+    words = [] if options.state == STATE else ["--state", str(options.state)]
+    if folder := getattr(options, "topology_dir", None):
+        words += ["--topology-dir", str(folder)]
+    if getattr(options, "no_cores", False):
+        words.append("--no-cores")
+    return shlex.join(words)
 
 
 def _wanted(options: argparse.Namespace, files: Files) -> dict[str, ExactNode]:
@@ -198,11 +209,15 @@ def _next(files: Files, present: Rung) -> Rung:
     return RUNGS[min(RUNGS.index(present) + 1, len(RUNGS) - 1)]
 
 
+def _node_states() -> dict[str, DrainState]:
+    return node_states(_printed("scontrol", "show", "node", "--oneliner").splitlines())
+
+
 def _must_be_empty(nodes: Sequence[str]) -> None:
     """Raises BerthError if a job could be hurt: it holds GPUs there under names that are about to change."""
     if busy := jobs_on(_printed, fold(nodes)):
         raise BerthError(f"jobs {some(busy)} are on {fold(nodes)}; drain the nodes and wait for the jobs' end")
-    states = node_states(_printed("scontrol", "show", "node", "--oneliner").splitlines())
+    states = _node_states()
     if open_ones := [node for node in nodes if node not in states or not states[node].closed]:
         raise BerthError(
             f"{some(open_ones)}: jobs may start there at any time; first berth migrate drain {fold(open_ones)}"
@@ -238,7 +253,7 @@ def _status(options: argparse.Namespace) -> int:
             }
             for change in changes
         ]
-        back = [asdict(step) for change in changes[-1:] for step in _steps_back(change, files)]
+        back = [asdict(step) for change in changes[-1:] for step in _steps_back(change, files, options)]
         counts = {"rung": rung, "gpu_nodes": len(nodes), "exact_nodes": exact}
         print_json({**counts, "changes": made, "changed_by_others": others, "steps_back": back})
         return 0
@@ -263,7 +278,7 @@ def _undo(options: argparse.Namespace) -> int:
     for change in undone:
         for file in change.files:
             sys.stdout.write(f"{difference(FileChange(file.path, content_of(file.path), file.before))}\n")
-        _show_steps(f"Steps to undo {change.rung}", list(_steps_back(change, files)))
+        _show_steps(f"Steps to undo {change.rung}", list(_steps_back(change, files, options)))
     if not options.no_checks:
         _must_not_hurt(undone, files)
     if not _agreed(options, f"Restore the files of {len(undone)} steps?"):
@@ -274,12 +289,12 @@ def _undo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _steps_back(change: Change, files: Files) -> list[advice.Step]:
+def _steps_back(change: Change, files: Files, options: argparse.Namespace) -> list[advice.Step]:
     try:
         forget = bool(_known_shares(files, change.nodes))
     except SlurmError:
         forget = False
-    return list(advice.steps_back(change, files, forget=forget))
+    return list(advice.steps_back(change, files, _again(options), forget=forget))
 
 
 def _must_not_hurt(undone: Sequence[Change], files: Files) -> None:
@@ -311,7 +326,7 @@ def _turn(options: argparse.Namespace) -> int:
     asked = list(dict.fromkeys(expand(options.nodes)))
     ends = time.monotonic() + _REGISTERS
     while True:
-        states = node_states(_printed("scontrol", "show", "node", "--oneliner").splitlines())
+        states = _node_states()
         command, told = turn(asked, states, options.migrate_command)
         try:
             if command:

@@ -25,7 +25,6 @@ Rung: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
 RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
 
 PROGRAMS = "/opt/berth/bin"
-_PLAIN = re.compile(r"layout\s*=\s*[\"']plain[\"']")
 _COUNTED_IN = ("TRESBillingWeights", "AccountingStorageTRES", "PriorityWeightTRES")
 _OF_SHARING = ("Prolog", "Epilog", "PrologFlags", "LaunchParameters")
 
@@ -108,7 +107,7 @@ def _exact(texts: Texts, wanted: Mapping[str, ExactNode], limited: Iterable[str]
     conf = add_words(conf, "GresTypes", "gpu", "shard", "seat")
     conf = add_words(conf, "SchedulerParameters", "disable_job_shrink")
     conf = _licences(conf, before, limited)
-    if _PLAIN.search(berth):
+    if berth_conf.value_of(berth, "hook", "layout") == "plain":
         berth = berth_conf.set_key(berth, "hook", "layout", '"exact"')
     gres = exact_gres(texts.gres_conf, sorted_nodes(before), wanted)
     # With one type for each GPU, Slurm tells a Prolog the last GPU of a job only; called by Berth's, it knows all.

@@ -50,6 +50,14 @@ def test_configless_nodes_fetch_the_files_when_all_daemons_have_started(rung: Ru
     assert "scontrol reconfigure" not in [step.command for step in steps(rung, ["n1"], files(), ())]
 
 
+def test_the_steps_name_the_options_of_what_was_shown() -> None:
+    up = steps("exact", ["n1"], files(), (), "--no-cores")
+    back = steps_back(change("exact", "advise"), files(), "--state /s")
+
+    assert "berth migrate apply n1 --rung exact --no-cores" in [step.command for step in up]
+    assert "berth migrate undo --state /s" in [step.command for step in back]
+
+
 @pytest.mark.parametrize("rung", RUNGS[1:])
 def test_no_step_changes_a_nodes_state_whatever_it_is(rung: Rung) -> None:
     up = steps(rung, ["n1"], files(), ())
