@@ -19,7 +19,10 @@ def nothing(*_: str) -> bytes:
 
 def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Printed) -> str:
     """Returns one sentence on what is wrong; an empty text where all is well."""
-    dead = sorted(set(_dead(config, printed)))
+    try:
+        dead = sorted(set(_dead(config, printed)))
+    except SlurmError as problem:
+        return f"limits by model are not known: {problem}"
     if dead:
         places, models = zip(*dead, strict=True)
         named = ", ".join(sorted({f"gres/gpu:{model} by license/{PREFIX}{model}" for model in models}))
@@ -56,8 +59,4 @@ def _licences(config: Mapping[str, str], nodes: Sequence[NodeFacts]) -> Iterator
 
 
 def _lines(printed: Printed, *command: str) -> list[str]:
-    """Returns the lines that a command prints; none if Slurm cannot be asked."""
-    try:
-        return printed(*command).decode("utf-8", "replace").splitlines()
-    except SlurmError:
-        return []
+    return printed(*command).decode("utf-8", "replace").splitlines()

@@ -13,6 +13,7 @@ import pytest
 from policy.cli.doctor_models import by_model, nothing
 from policy.daemon.write.pinned import COUNTED, PINNED, listed
 from policy.formats import segment, wire
+from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
@@ -122,6 +123,16 @@ def printed(*command: str) -> bytes:
 def test_doctor_tells_what_does_not_count(config: dict[str, str], says: str) -> None:
     found = by_model(config, NODES, nothing)
     assert (says in found) if says else (found == "")
+
+
+def test_doctor_says_where_slurm_does_not_tell_the_limits() -> None:
+    def away(*command: str) -> bytes:
+        if command[0] == "sacctmgr":
+            raise SlurmError("slurmdbd is away")
+        return b""
+
+    config = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+    assert by_model(config, NODES, away) == "limits by model are not known: slurmdbd is away"
 
 
 def test_doctor_finds_limits_and_weights_by_model_wherever_they_stand() -> None:
