@@ -22,23 +22,29 @@ _MOST_AT_ONCE = 1 << 20
 class HookCalls:
     """The calls since this process began."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1
         self._place = 0
         self._rest = b""
         self.outcomes = dict.fromkeys(OUTCOMES, 0)
         self.took = Histogram(BOUNDS)
-        if path is not None:
-            # Calls before this process are left out: a log may have grown for months.
-            self._open(path, at_its_end=True)
+        # Calls before this process are left out: a log may have grown for months.
+        self._open(at_its_end=True)
 
     def look(self) -> None:
-        """Counts the lines that came since the last look; follows a log that was cut or replaced."""
-        if self._path is None:
-            return
+        """Counts the lines that came since the last look; follows a log that was cut or replaced.
+
+        A log that cannot be read is closed and opened again: a look must not end the server that takes it.
+        """
+        try:
+            self._look()
+        except OSError:
+            self.close()
+
+    def _look(self) -> None:
         if self._file < 0:
-            self._open(self._path, at_its_end=False)
+            self._open(at_its_end=False)
         if self._file < 0:
             return
         here = os.fstat(self._file)
@@ -49,7 +55,7 @@ class HookCalls:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._count(line)
-        if not data and self._is_replaced(self._path, here.st_ino):
+        if not data and self._is_replaced(here.st_ino):
             self.close()
 
     def close(self) -> None:
@@ -58,9 +64,9 @@ class HookCalls:
             os.close(self._file)
         self._file, self._place, self._rest = -1, 0, b""
 
-    def _open(self, path: Path, *, at_its_end: bool) -> None:
+    def _open(self, *, at_its_end: bool) -> None:
         with contextlib.suppress(OSError):
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             self._place = os.fstat(self._file).st_size if at_its_end else 0
 
     def _count(self, line: bytes) -> None:
@@ -70,9 +76,8 @@ class HookCalls:
             self.outcomes[outcome] += 1
             self.took.observe(int(words[1]) / 1_000_000)
 
-    @staticmethod
-    def _is_replaced(path: Path, inode: int) -> bool:
+    def _is_replaced(self, inode: int) -> bool:
         try:
-            return path.stat().st_ino != inode
+            return self._path.stat().st_ino != inode
         except OSError:
             return False  # the plugin may write on into the one that was moved away

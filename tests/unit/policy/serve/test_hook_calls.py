@@ -107,3 +107,22 @@ def test_a_histogram_counts_up_to_and_with_each_bound() -> None:
 
     assert one.cumulative == [2, 4, 5]
     assert one.sum == pytest.approx(6.6)
+
+
+def test_a_log_that_cannot_be_read_ends_no_server_and_keeps_the_counts(tmp_path: Path) -> None:
+    log = tmp_path / "hook.log"
+    log.touch()
+    calls = HookCalls(log)
+    log.write_text(line("place"))
+    calls.look()
+    log.unlink()
+    log.mkdir()
+    for _ in range(3):
+        calls.look()
+    log.rmdir()
+    log.write_text(line("pass"))
+    for _ in range(3):
+        calls.look()
+
+    assert counted(calls) == {"place": 1, "pass": 1}
+    calls.close()

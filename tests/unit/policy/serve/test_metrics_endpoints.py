@@ -47,7 +47,7 @@ STATE = ClusterState(
 def site(
     sources: Sources | None = None, config: Mapping[str, str] = OPEN, token_file: Path | None = None
 ) -> MetricsSite:
-    made = sources or Sources(STATE, STATUS, HookCalls(None))
+    made = sources or Sources(STATE, STATUS, HookCalls(Path("/nowhere/hook.log")))
     return MetricsSite(Access(SlurmRules(lambda: config, 0), token_file), lambda: made, 6828)
 
 

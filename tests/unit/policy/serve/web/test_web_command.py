@@ -74,7 +74,7 @@ def test_it_tells_its_address_serves_and_ends(
     assert not server.access.must_be_known
 
 
-def test_viewers_and_the_poller_have_a_gateway_each(
+def test_decisions_and_slurms_rules_have_a_gateway_each(
     site: Path, opened: list[WebServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateways: list[CommandGateway] = []
@@ -97,7 +97,7 @@ def test_viewers_and_the_poller_have_a_gateway_each(
     with suppress(AttributeError):
         source.decision(WebJob("7", "RUNNING", "a", 1, "", "", 1, 0.0))
 
-    # A gateway serves one thread at a time, and the poller's thread reads PrivateData.
+    # A gateway serves one thread at a time.
     assert len(gateways) == 2
     assert set(map(id, asked)) == set(map(id, gateways))
 
