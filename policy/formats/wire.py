@@ -10,7 +10,6 @@ from policy.formats.escape import escape_all, unescape
 VERSION = "berth/1"
 REQUEST_BYTES = 65_536
 REPLY_BYTES = 16_384
-REPLY_LINES = 64
 
 SUBMIT_KEYS = frozenset(
     {

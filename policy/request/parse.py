@@ -259,11 +259,6 @@ def _memory(fields: Mapping[str, str]) -> Memory | None:
     return None if memory == Memory() else memory
 
 
-def wanted_gpus(fields: Mapping[str, str]) -> int | None:
-    """Returns the number of GPUs that the plugin counted; a place must give exactly as many."""
-    return number(fields, "gpus")
-
-
 def names_in(listed: str) -> tuple[str, ...]:
     """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
     return tuple(dict.fromkeys(listed.split(","))) if "," in listed else (listed,)

@@ -156,7 +156,7 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         users_hosts=tuple(_names(users["hosts"])),
         users_port=users["port"],
         metrics=_metrics(tables["metrics"]),
-        web_options=(tables["web"]["options"] or "") if tables["web"]["enabled"] else None,
+        web_options=tables["web"]["options"] if tables["web"]["enabled"] else None,
         hook_log=_file(hook["hook_log"]),
         preflight_wait=float(tables["preflight"]["wait"]),
         preflight_partition=tables["preflight"]["partition"],

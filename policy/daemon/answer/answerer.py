@@ -32,7 +32,7 @@ from policy.site.config import Config
 MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""
 
-_UNTAKEN = "Slurm refused a job like this with a place, a moment ago"
+_REFUSED = "Slurm refused a job like this with a place, a moment ago"
 _OUR_FAULT = LeftToSlurm("berthd met a fault of its own, its log says which", 215)
 
 SLICE = 8
@@ -200,7 +200,7 @@ class Answerer:
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         submission = read_submission(message.fields)
-        decision, reply = self._reply(submission, now, enough, _UNTAKEN if refused_places else "")
+        decision, reply = self._reply(submission, now, enough, _REFUSED if refused_places else "")
         state = 0 if self._book is None else self._book.state
         self._said = _Said(datagram, keeps, submission, decision, reply, now, state)
         return reply

@@ -107,7 +107,7 @@ class _OptionsParser(argparse.ArgumentParser):
 
 def _check(options: argparse.Namespace) -> None:
     if options.every < _LEAST:
-        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for Slurm")
+        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for the machine")
     if set(options.embed_in) & set(" ;,'\n"):
         raise UsageError("--embed-in is one origin, such as https://ondemand.site")
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
@@ -31,7 +30,7 @@ MOST_KEPT = 64
 PATIENCE = 15.0
 """Seconds for a request to come, and between signs of life of an event stream."""
 IDLE = 60.0
-"""Seconds after the last request in which Slurm is still read."""
+"""Seconds after the last request in which the overview is still read."""
 
 _SCRIPTS = ("state", "draw", "room", "lists", "details", "app")
 _FILES = {
@@ -305,7 +304,7 @@ class WebServer(BoundedServer):
         self._names = frozenset({"localhost", "127.0.0.1", "[::1]", address[0].lower(), *map(str.lower, names)})
         folder = files("policy.serve.web") / "static"
         self._files = {name: _packed((folder / name).read_bytes()) for name, _ in _FILES.values()}
-        super().__init__(address, partial(WebHandler))
+        super().__init__(address, WebHandler)
 
     def is_our_name(self, host: str) -> bool:
         """Tells whether a Host header names this server, so that no other site's page can read it by a changed DNS."""

@@ -105,7 +105,7 @@ class Rounds:
         self.fleet, self.settings = fleet, settings
         self.policy = policy if isinstance(policy, RoundPolicy) else in_rounds(policy)
         self.truth = fleet.scores
-        """The scores by which jobs progress; policies use those of `fleet`."""
+        """The scores by which jobs progress; a subclass may let policies believe others."""
         self.width = int(fleet.size.max())
         self.capacity = int(fleet.size.sum())
         self.measured = [trace[place] for place in settings.measured or range(len(trace))]

@@ -82,7 +82,7 @@ class Relocator:
             found = profile.earliest(task.demand, task.expected)
             if self._waits(task, now) and found is not None and found[0] > now and looked < MOST_GANGS:
                 looked += 1
-                book.cluster.hole_until[:] = profile._hole_until
+                book.cluster.hole_until[:] = profile.hole_until
                 gang = WaitingGang(task.index + 1, _timed(task.demand, task.expected), found[0])
                 proposal = open_for(gang, book, movers, self.policy, self.rules)
                 if proposal is not None and proposal.berth is not None:
@@ -91,7 +91,7 @@ class Relocator:
                     return Relocation(there, (task, proposal.berth))
             if found is not None:
                 profile.reserve(found[1], found[0], found[0] + task.expected)
-        book.cluster.hole_until[:] = profile._hole_until
+        book.cluster.hole_until[:] = profile.hole_until
         proposal = off_slow(book, movers, self.policy, self.rules)
         if proposal is None:
             return None

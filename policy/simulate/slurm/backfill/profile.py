@@ -46,7 +46,7 @@ class BackfillProfile:
         self._ledger = ledger
         self._now = now
         nodes = ledger.up.size
-        self._hole_until = np.full(nodes, NEVER)
+        self.hole_until = np.full(nodes, NEVER)
         """The time at which the first planned job starts there."""
         self._free_after = np.full(nodes, -NEVER)
         self._is_touched = np.zeros(nodes, np.bool_)
@@ -62,7 +62,7 @@ class BackfillProfile:
 
     def open_for(self, duration: float) -> Bools:
         """Marks nodes that a job of this duration can use now without delaying a planned one."""
-        return self._ledger.up & (self._hole_until >= self._now + duration)
+        return self._ledger.up & (self.hole_until >= self._now + duration)
 
     def longest(self, k: int) -> float:
         """Returns the longest duration for which some node has k GPUs free now."""
@@ -71,7 +71,7 @@ class BackfillProfile:
             found = NEVER
             if not any(self._untouched_with[k:]):
                 nodes = self._touched
-                until = np.where(self._ledger.counts[nodes] >= k, self._hole_until[nodes], self._now)
+                until = np.where(self._ledger.counts[nodes] >= k, self.hole_until[nodes], self._now)
                 found = float(until.max(initial=self._now)) - self._now
             self._longest[k] = found
         return found
@@ -95,7 +95,7 @@ class BackfillProfile:
         """Plans a job on these nodes."""
         self.touch(nodes)
         for node in nodes:
-            self._hole_until[node] = min(self._hole_until[node], start)
+            self.hole_until[node] = min(self.hole_until[node], start)
             self._free_after[node] = max(self._free_after[node], end)
 
     def earliest(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
@@ -125,7 +125,7 @@ class BackfillProfile:
         if ready == NEVER:
             return None
         here = list(nodes)
-        if ready + duration <= float(self._hole_until[here].min()):
+        if ready + duration <= float(self.hole_until[here].min()):
             return ready
         return max(ready, float(self._free_after[here].max()))
 
@@ -156,7 +156,7 @@ class BackfillProfile:
         nodes, ready, start = starts
         if nodes.size < n:
             return None
-        hole, after = self._hole_until[nodes], self._free_after[nodes]
+        hole, after = self.hole_until[nodes], self._free_after[nodes]
         for moment in np.sort(start)[n - 1 :].tolist():
             if moment == NEVER:
                 return None
@@ -169,7 +169,7 @@ class BackfillProfile:
     def _starts(self, here: Ints, demand: Demand, duration: float) -> _Starts:
         ready = np.where(demand.candidates[here], self._ledger.soonest[here, demand.k - 1], NEVER)
         np.maximum(ready, self._now, out=ready)
-        fits_hole = ready + duration <= self._hole_until[here]
+        fits_hole = ready + duration <= self.hole_until[here]
         return _Starts(here, ready, np.where(fits_hole, ready, np.maximum(ready, self._free_after[here])))
 
     def _line(self, demand: Demand, least: int = 1) -> tuple[_Line, tuple[int, int]]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from policy.daemon.answer import held_places, turns
-from policy.daemon.answer import refused_places as untaken
+from policy.daemon.answer import held_places, refused_places, turns
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
@@ -24,7 +23,7 @@ EACH = 100
 def test_a_flood_of_requests_of_ever_new_kinds_and_users_leaves_memory_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_requests, "_MOST_BYTES", 128 << 10)
     monkeypatch.setattr(held_places, "_MOST_USERS", 64)
-    for module in (turns, untaken):
+    for module in (turns, refused_places):
         monkeypatch.setattr(module, "_MOST", 64)
     look = reading([node("n1")])
     known, held = fleet(look), []
