@@ -90,6 +90,7 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 	@if $(cluster-runs); then $(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all); \
 	 else FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all --without-clusters; fi
 
+test-hard: export BERTH_SEED := $(or $(BERTH_SEED),$(shell shuf -i 1-999999999 -n 1))
 test-hard: setup build/torch/.installed build/ansible/.installed ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
 	@$(PY) -m pytest tests/unit tests/world -m "hard or published" -n auto

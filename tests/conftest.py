@@ -35,6 +35,13 @@ if in_memory():
 os.umask(0o022)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Has Hypothesis draw by this run's seed too."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = SEED
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keeps the garbage collector from what is collected: thousands of tests, which it would look through each time."""
