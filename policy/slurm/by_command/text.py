@@ -236,12 +236,12 @@ def with_arrays(
         if line.job.task is not None and line.job.id not in records:
             split.setdefault(line.job.array, set()).add(line.job.task)
     queue: dict[int, QueueLine] = {}
-    for job_id, [line, *others] in groups.items():
+    for job_id, [line, *more] in groups.items():
         try:
             if job_id in records:
                 queue[job_id] = _record(line, records[job_id], split.get(line.job.array, set()))
-            elif others:
-                queue[job_id] = _record(line, ",".join(str(one.job.task) for one in (line, *others)), set())
+            elif more:
+                queue[job_id] = _record(line, ",".join(str(one.job.task) for one in (line, *more)), set())
             else:
                 queue[job_id] = line
         except RECORD_FAULTS as fault:
