@@ -35,7 +35,7 @@ RUNNING: dict[str, Any] = {
 }
 OTHERS = (
     *("start_time", "end_time", "memory_per_cpu", "allocated_nodes", "required_nodes", "excluded_nodes", "array_id"),
-    *("array_task_id", "array_tasks_waiting", "array_tasks_parallel", "heterogeneous_id", "federation_origin"),
+    *("array_task_id", "array_tasks_waiting", "array_tasks_parallel", "heterogeneous_id"),
     *("reservation", "account", "name", "admin_comment", "extra", "allocated_tres"),
 )
 
@@ -88,59 +88,18 @@ def node(name: str, **values: Any) -> SimpleNamespace:
     return SimpleNamespace(name=name, **common | values)
 
 
-PARTITION: dict[str, Any] = {
-    "is_default": False,
-    "state": "UP",
-    "oversubscribe": "NO",
-    "default_time": None,
-    "max_time": "UNLIMITED",
-    "min_nodes": 0,
-    "max_nodes": "UNLIMITED",
-    "max_cpus_per_node": "UNLIMITED",
-    "priority_tier": 1,
-    "default_memory_per_cpu": None,
-    "default_memory_per_node": "UNLIMITED",
-    "default_memory_per_gpu": None,
-    "default_cpus_per_gpu": None,
-    "allowed_groups": ["ALL"],
-    "allowed_accounts": ["ALL"],
-    "allowed_qos": ["ALL"],
-    "denied_accounts": ["ALL"],
-    "denied_qos": ["ALL"],
-}
-
-
-def partition(name: str, **values: Any) -> SimpleNamespace:
-    return SimpleNamespace(name=name, **PARTITION | values)
-
-
 @dataclass
 class World:
-    """A cluster: what pyslurm loads, what the commands print, and what was written."""
+    """A cluster: what pyslurm loads, what the commands print, and which were run."""
 
     jobs: list[Job] = field(default_factory=list)
     nodes: list[SimpleNamespace] = field(default_factory=lambda: [node("n1"), node("n3")])
-    partitions: list[SimpleNamespace] = field(default_factory=lambda: [partition("gpu", is_default=True)])
-    reservations: list[SimpleNamespace] = field(default_factory=list)
     printed: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[str, ...]] = field(default_factory=list)
-    written: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     refusal: str = ""
 
     def module(self) -> Any:
         world = self
-
-        class Handle:
-            def __init__(self, job_id: int) -> None:
-                self.id = job_id
-
-            def modify(self, changes: dict[str, Any]) -> None:
-                world.refuse()
-                world.written.append((self.id, changes))
-
-            def requeue(self) -> None:
-                world.refuse()
-                world.written.append((self.id, {"requeue": True}))
 
         def loader(what: Callable[[], list[Any]]) -> Any:
             def load() -> Any:
@@ -151,12 +110,8 @@ class World:
 
         return SimpleNamespace(
             PyslurmError=RPCError,
-            Job=Handle,
-            JobSubmitDescription=dict,
             Jobs=loader(lambda: world.jobs),
             Nodes=loader(lambda: world.nodes),
-            Partitions=loader(lambda: world.partitions),
-            Reservations=loader(lambda: world.reservations),
         )
 
     def shows(self, job_id: int, state: str, **values: str) -> None:

@@ -92,14 +92,17 @@ def pyslurm(_: Path) -> Case:
     extra = "mine[berth/1 nodes=n2 gpus=0]"
     world.shows(2, "PENDING", admin_comment=SEGMENT, extra=extra, tres_per_node="gres/gpu:g0:1")
 
+    names = {
+        "TresPerNode": "tres_per_node",
+        "ReqNodeList": "req_nodes",
+        "AdminComment": "admin_comment",
+        "Extra": "extra",
+    }
+
     def written() -> dict[str, str]:
-        values = world.written[-1][1] if world.written else {}
-        if values:
-            tres = ",".join(f"gres/{part}" for part in values["gres_per_node"].split(","))
-            texts = {key: values[key].decode() for key in ("admin_comment", "extra")}
-            return {"tres_per_node": tres, "req_nodes": values["required_nodes"], **texts}
-        update = next(one for one in world.commands if one[:2] == ("scontrol", "update"))
-        return {"tres_per_node": dict(word.split("=", 1) for word in update[2:])["TresPerNode"]}
+        [update] = [one for one in world.commands if one[:2] == ("scontrol", "update")]
+        values = dict(word.split("=", 1) for word in update[3:])
+        return {names[key]: value for key, value in values.items() if key in names}
 
     return Case(world.gateway(), "n3", 2, written)
 

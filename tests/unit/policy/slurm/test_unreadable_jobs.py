@@ -11,7 +11,7 @@ from policy.slurm.by_command.recorded import recorded_gateway
 from policy.slurm.by_library.libslurm import LibslurmGateway
 from tests.unit.policy.slurm.stand_in import StandIn
 from tests.unit.policy.slurm.test_libslurm import DATA, VERSIONS
-from tests.unit.pyslurm_world import RUNNING, Job, World, held, partition
+from tests.unit.pyslurm_world import RUNNING, Job, World, held
 
 PRIORITY = 4
 """The place of a number in a line of the recorded queue."""
@@ -135,7 +135,7 @@ def test_a_change_of_a_job_whose_record_cannot_be_read_is_refused(tmp_path: Path
 )
 def test_a_job_of_pyslurm_that_cannot_be_read_costs_that_job_and_keeps_its_gpus(values: dict[str, object]) -> None:
     config = "SelectTypeParameters    = CR_CORE_MEMORY\nSLURM_VERSION = 25.11.7\n"
-    world = World(printed={"scontrol show config": config}, partitions=[partition("gpu")])
+    world = World(printed={"scontrol show config": config})
     world.jobs = [Job(1, {"n3": held(2)}, **RUNNING | values), Job(2), Job(3, {"n1": held(5)}, **RUNNING)]
 
     reading = world.gateway().read(ended=False)
