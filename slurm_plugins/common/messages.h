@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stable ids of messages. policy/formats/messages.py has the table of all of them, and
- * docs/troubleshooting.md explains each.
+ * The stable ids of messages. docs/troubleshooting.md explains each.
  */
 #ifndef BERTH_MESSAGES_H
 #define BERTH_MESSAGES_H
