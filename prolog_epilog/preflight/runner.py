@@ -29,6 +29,8 @@ GRACE = 10.0
 LOOK_EVERY = 0.1
 ASK_EVERY = 30.0
 """Seconds after which Slurm is asked again whether the job still waits."""
+LOOKS, LOOKS_OF_MUST = 5, 17
+"""Looks for the job, 1, 2, 3, ... s apart: for 10 s and for 136 s. sbatch itself tries to submit a job for 120 s."""
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
 _HOW = re.compile(r"([0-9]{1,9})(?:,(must|site))?")
 
@@ -52,7 +54,8 @@ def main() -> int:
 def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     """Runs the whole pre-flight; returns its exit status."""
     # The job is submitted just after its pre-flight, which may be here before.
-    job = _job_that_waits(10)
+    looks = LOOKS_OF_MUST if rule == "must" else LOOKS
+    job = _job_that_waits(looks)
     if job == "":
         _say("no job waits for this pre-flight, which ends here")
         return 0
@@ -64,7 +67,7 @@ def run(seconds: int, rule: str, command: Sequence[str]) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if status:
-        _conclude(status, rule, job)
+        _conclude(status, rule, 1 if job else looks)
     return status
 
 
@@ -83,7 +86,7 @@ def _watch(command: Sequence[str], folder: Path, seconds: int, job: str | None) 
         sign = _sign_of_life(folder / "ready", words)
         if job and not sign and time.monotonic() >= ask_at:
             ask_at += ASK_EVERY
-            sign = "its job waits no more" if _job_that_waits(1) == "" else ""
+            sign = "its job waits no more" if _job_that_waits() == "" else ""
         if sign or time.monotonic() >= started + seconds - grace:
             _say(f"{sign or 'nothing went wrong'} in {time.monotonic() - started:.0f} s: the pre-flight ends well")
             _end(script, grace)
@@ -137,27 +140,31 @@ def _slurm(*words: str) -> str | None:
         return None
 
 
-def _job_that_waits(tries: int) -> str | None:
+def _job_that_waits(looks: int = 1) -> str | None:
     """Returns the job that waits for this pre-flight; empty if none does, None if Slurm cannot be asked."""
     first = re.compile(rf"^([0-9]+) afterany:{os.environ.get('SLURM_JOB_ID')}\b", re.MULTILINE)
-    for _ in range(tries):
+    for pause in range(looks):
+        time.sleep(pause)
         queue = _slurm("squeue", "--me", "--all", "--noheader", "--states=PENDING", "--format=%A %E")
         if queue is None:
             return None
         if found := first.search(queue):
             return found[1]
-        time.sleep(1)
     return ""
 
 
-def _conclude(status: int, rule: str, job: str | None) -> None:
-    """Cancels the job if the script's failure says something about it."""
+def _conclude(status: int, rule: str, looks: int) -> None:
+    """Cancels the job if the script's failure says something about it, and the job still waits."""
     # A cancelled pre-flight has SIGTERM itself now, and does not come to the next line.
     time.sleep(LOOK_EVERY)
     failure, transient = ("any failure", False) if rule == "must" else _class_of(status)
     if not is_final(rule, failure, transient=transient):
         _say(f"{failure}: that says nothing certain about the job, which may start")
-    elif job is None or _slurm("scancel", job) is None:
+        return
+    job = _job_that_waits(looks)
+    if job == "":
+        _say(f"{failure}: no job waits for this pre-flight any more, so none is cancelled")
+    elif job is None or _slurm("scancel", "--state=PENDING", job) is None:
         _say(f"{failure}: the job cannot be cancelled from here, as Slurm does not answer")
     else:
         _say(f"{failure}: job {job}, which waits for this pre-flight, is cancelled")

@@ -203,7 +203,7 @@ def test_a_failure_ends_the_job_if_it_says_something_about_it(
         done = subprocess.run(command, cwd=ROOT, env=world, stdout=out, stderr=out, check=False)
 
     assert done.returncode == 1
-    assert (scancel.read_text() if scancel.exists() else "") == ("7\n" if rule in ends else "")
+    assert (scancel.read_text() if scancel.exists() else "") == ("--state=PENDING 7\n" if rule in ends else "")
     assert ("job 7, which waits for this pre-flight, is cancelled" in log.read_text()) == (rule in ends)
 
 
@@ -212,6 +212,28 @@ def test_a_node_on_which_slurm_does_not_answer_ends_no_job(world: dict[str, str]
 
     assert done.returncode == 3
     assert "the job cannot be cancelled from here" in done.stderr
+
+
+def test_a_job_that_runs_by_now_is_not_cancelled(world: dict[str, str], tmp_path: Path) -> None:
+    """Its user took the dependency away while the pre-flight ran."""
+    scancel = slurm(world, tmp_path, "7 afterany:6(unfulfilled)")
+    done, _ = fly(world, script(tmp_path, f"echo '#!/bin/sh' >{tmp_path}/bin/squeue; exit 3"), rule=",must")
+
+    assert done.returncode == 3
+    assert not scancel.exists()
+    assert "no job waits for this pre-flight any more" in done.stderr
+
+
+def test_a_job_that_slurm_did_not_tell_at_first_is_cancelled_all_the_same(
+    world: dict[str, str], tmp_path: Path
+) -> None:
+    scancel = slurm(world, tmp_path, "7 afterany:6(unfulfilled)")
+    queue = tmp_path / "bin" / "squeue"
+    queue.rename(tmp_path / "later")
+    done, _ = fly(world, script(tmp_path, f"mv {tmp_path}/later {queue}; exit 3"), rule=",must")
+
+    assert done.returncode == 3
+    assert scancel.read_text() == "--state=PENDING 7\n"
 
 
 def test_a_preflight_whose_job_is_cancelled_ends(world: dict[str, str], tmp_path: Path) -> None:
@@ -223,18 +245,25 @@ def test_a_preflight_whose_job_is_cancelled_ends(world: dict[str, str], tmp_path
     assert "its job waits no more in" in done.stderr
 
 
+@pytest.mark.parametrize(("rule", "looks_for"), [("asked", 10), ("must", 136)])
 def test_a_preflight_whose_job_is_gone_does_not_run(
-    world: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rule: str,
+    looks_for: int,
 ) -> None:
+    """With `must` it waits for longer than sbatch tries to submit the job: 120 s."""
     slurm(world, tmp_path, "9 afterany:66(unfulfilled)", "8 (null)")
     for name, value in world.items():
         monkeypatch.setenv(name, value)
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
 
-    assert runner.run(30, "asked", [str(script(tmp_path, "echo ran >&2"))]) == 0
+    assert runner.run(30, rule, [str(script(tmp_path, "echo ran >&2"))]) == 0
     assert "no job waits for this pre-flight" in capsys.readouterr().err
-    assert waits.count(1) == 10
+    assert sum(wait for wait in waits if isinstance(wait, int)) == looks_for
 
 
 def launcher(tmp_path: Path, name: str, folder: str = "bin") -> Path:
