@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +21,15 @@ MAN = Path("docs/man/berth.conf.5")
 WRITTEN = "Written by `make keys` from packaging/keys.toml: change that file"
 NODE_TABLES = ("node", "guard")
 """The tables, with those within them, that only programs on nodes check."""
-CLASSES = {
-    "node": "NodeConfig",
+PROLOG = {"node": "NodeConfig"}
+GUARD = {
     "notice": "NoticeTable",
     "guard.bound": "BoundSettings",
     "guard.machine": "MachineSettings",
     "guard.action": "ActionSettings",
     "guard": "GuardSettings",
 }
-"""The node side's class for each table; a table stands behind those within it."""
+"""The node side's class for each table, by file; a table stands behind those within it."""
 TYPES = {"int": "int", "float": "float", "bool": "bool", "paths": "tuple[str, ...]"}
 SHOWN = {"list": "names", "paths": "list of paths", "float": "number", "int": "whole number", "bool": "true or false"}
 WIDTH = 120
@@ -72,7 +72,8 @@ def outputs() -> dict[Path, str]:
     tables, gone = read()
     return {
         Path("policy/site/keys.py"): "".join(_policy(tables, gone)),
-        Path("prolog_epilog/keys.py"): "".join(_node(tables, gone)),
+        Path("prolog_epilog/keys.py"): "".join(_node(tables, PROLOG)),
+        Path("prolog_epilog/guard_keys.py"): "".join(_node(tables, GUARD, gone)),
         Path("slurm_plugins/config/keys.h"): "".join(_plugin(tables, gone)),
         Path("docs/keys.md"): "".join(_page(tables, gone)),
         MAN: _manual(tables, (ROOT / MAN).read_text()),
@@ -119,22 +120,24 @@ def _row(key: dict[str, Any]) -> Iterator[str]:
         yield f"words={_text(tuple(key['words']))}"
 
 
-def _node(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
-    yield f'"""The keys of berth.conf that nodes read.\n\n{WRITTEN}.\n'
+def _node(tables: list[Table], classes: dict[str, str], gone: Iterable[Gone] = ()) -> Iterator[str]:
+    readers = "the guard reads, and those that are gone" if gone else "each Prolog reads"
+    yield f'"""The keys of berth.conf that {readers}.\n\n{WRITTEN}.\n'
     yield "A number has its least and its greatest value beside it, a text its choices, or `path`.\n"
-    yield 'These are no dataclasses, because each Prolog waits for this file.\n"""\n\n'
+    yield '"""\n\n' if gone else 'This is no dataclass, because each Prolog waits for this file.\n"""\n\n'
     yield "from typing import Annotated, NamedTuple\n"
     by_name = {table.name: table for table in tables}
-    for name, cls in CLASSES.items():
+    for name, cls in classes.items():
         yield f'\n\nclass {cls}(NamedTuple):\n    """The table [{name}]: {_plain(by_name[name].about)}"""\n\n'
         for key, value in by_name[name].keys.items():
             if "node" in value.get("readers", by_name[name].readers):
                 yield f"    {key}: {_annotation(value)} = {_default(value)}\n"
-        for inner, inner_class in CLASSES.items():
+        for inner, inner_class in classes.items():
             if inner.startswith(f"{name}."):
                 yield f"    {inner.partition('.')[2]}: {inner_class} = {inner_class}()\n"
-    yield "\n\n"
-    yield from _gone([one for one in gone if _is_of_node(one.table)])
+    if gone:
+        yield "\n\n"
+        yield from _gone([one for one in gone if _is_of_node(one.table)])
 
 
 def _annotation(key: dict[str, Any]) -> str:

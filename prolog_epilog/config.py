@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.keys import GONE, NodeConfig
+from prolog_epilog.keys import NodeConfig
 
 __all__ = ["CONFIGLESS", "NodeConfig", "filled", "find", "load", "plain", "skipped"]
 
@@ -94,7 +94,10 @@ def filled(table: _Table, section: Mapping[str, Any], name: str, gone: Callable[
     for key, value in section.items():
         if key in known:
             changed[key] = _value(table, key, value, name, gone)
-        elif any(where == f"{name}.{key}" for where, _, _ in GONE) and isinstance(value, Mapping):
+            continue
+        from prolog_epilog.guard_keys import GONE  # noqa: PLC0415 - no Prolog is to wait for it
+
+        if any(where == f"{name}.{key}" for where, _, _ in GONE) and isinstance(value, Mapping):
             # A table without a key that is left.
             filled(_Nothing(), value, f"{name}.{key}", gone)
         else:

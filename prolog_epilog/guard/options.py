@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prolog_epilog.config import filled
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.keys import GuardSettings, NoticeTable
+from prolog_epilog.guard_keys import GuardSettings, NoticeTable
 
 __all__ = ["NoticeOptions", "load"]
 

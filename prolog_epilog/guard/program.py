@@ -35,8 +35,8 @@ from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
+from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.job.slurm import Scontrol
-from prolog_epilog.keys import GuardSettings
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths

@@ -19,6 +19,7 @@ from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
+from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import (
     AT,
@@ -34,7 +35,6 @@ from prolog_epilog.injob.word import (
     map_order,
     read_order,
 )
-from prolog_epilog.keys import GuardSettings
 from prolog_epilog.node import files, freezer
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state

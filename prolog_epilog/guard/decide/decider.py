@@ -19,7 +19,7 @@ from prolog_epilog.guard.decide.trust import Trust
 from prolog_epilog.guard.measure.baseline import STEPS, WAIT_S, Baseline, ChangeDetector
 from prolog_epilog.guard.measure.machine import DeviceMachine, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.keys import GuardSettings
+from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.node.xid_list import DRAINING_XIDS, MPS_XIDS
 
 __all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "GuestState"]

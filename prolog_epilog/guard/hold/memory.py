@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prolog_epilog.guard.hold.guest_hold import GuestHold
 from prolog_epilog.guard.measure.device_reader import Look
-from prolog_epilog.keys import MachineSettings
+from prolog_epilog.guard_keys import MachineSettings
 
 __all__ = ["MemoryTarget"]
 

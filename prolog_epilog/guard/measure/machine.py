@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from prolog_epilog.guard.measure.signals import DeviceSample
-from prolog_epilog.keys import MachineSettings
+from prolog_epilog.guard_keys import MachineSettings
 
 __all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
 

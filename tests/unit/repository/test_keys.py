@@ -7,7 +7,7 @@ import pytest
 
 from policy.site import keys as policy_keys
 from policy.site.config import Config, load
-from prolog_epilog import keys as node_keys
+from prolog_epilog import guard_keys
 from prolog_epilog.keys import NodeConfig
 from tests.conf_keys import GONE, MADE, ROOT, TABLES
 
@@ -34,7 +34,7 @@ def test_no_key_is_both_there_and_gone() -> None:
 
     assert len(gone) == len(set(gone))
     assert not there & set(gone)
-    every = (*policy_keys.GONE, *node_keys.GONE)
+    every = (*policy_keys.GONE, *guard_keys.GONE)
     assert {(table, key) for table, keys, _ in every for key in keys.split()} == set(gone)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from prolog_epilog.config import filled
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.keys import GONE, GuardSettings
+from prolog_epilog.guard_keys import GONE, GuardSettings
 
 
 def read(section: dict[str, Any], gone: Any = len) -> GuardSettings:
