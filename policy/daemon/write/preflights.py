@@ -1,6 +1,5 @@
 """Bounds how long a job waits for its pre-flight; all else that a job needs of its pre-flight Slurm does by itself."""
 
-import math
 from collections.abc import Callable
 
 from policy.formats import preflight_mark
@@ -24,7 +23,7 @@ class Preflights:
         self._wait = wait
         self._run = run
         self._could_begin: dict[int, float] = {}
-        """Since when, by job; infinite once it was cancelled."""
+        """Since when, by job, or since when it was last cancelled."""
 
     def step(self, reading: Reading) -> None:
         """Cancels those that could have begun for longer than the site allows."""
@@ -33,6 +32,7 @@ class Preflights:
         self._could_begin = {job.id: self._could_begin.get(job.id, reading.at) for job in firsts}
         for first in firsts:
             if reading.at - self._could_begin[first.id] >= self._wait:
+                self._could_begin[first.id] = reading.at
                 self._give_up(first, [job for job in waiting if _waits_for(job, first)])
 
     def _give_up(self, first: JobFacts, jobs: list[JobFacts]) -> None:
@@ -42,13 +42,12 @@ class Preflights:
             # As soon as the pre-flight is cancelled the job may start, and can be changed no more.
             for job in jobs:
                 log.info(f"JobId={job.id} its pre-flight, job {first.id}, {text}", 624)
-                plan = latest(self._gateway.job(job.id).admin_comment, None)
+                plan = latest(self._gateway.job(job.id).admin_comment, job.plan)
                 self._gateway.annotate(job.id, plan.having(PREFLIGHT_TEXT(text)))
         except SlurmError as problem:
             log.error(f"JobId={first.id}: what became of this pre-flight could not be written: {problem}", 623)
         try:
             self._run("scancel", str(first.id))
-            self._could_begin[first.id] = math.inf
         except SlurmError as problem:
             log.error(f"JobId={first.id} is a pre-flight that does not begin, and is not cancelled: {problem}", 623)
 

@@ -32,6 +32,7 @@ class Slurm:
 
     def __init__(self, refuses: str = "") -> None:
         self.refuses = refuses
+        self.comment = segment.put("theirs", PLACED)
         self.values: dict[int, dict[str, str]] = {}
         self.done: list[str] = []
 
@@ -42,7 +43,7 @@ class Slurm:
         return b""
 
     def job(self, job_id: int) -> JobText:
-        return JobText(job_id, "PENDING", 1_000, segment.put("theirs", PLACED), "", "n1", "gres/gpu:g0:1", "")
+        return JobText(job_id, "PENDING", 1_000, self.comment, "", "n1", "gres/gpu:g0:1", "")
 
     def annotate(self, job_id: int, plan: JobPlan) -> None:
         if self.refuses == "annotate":
@@ -109,8 +110,20 @@ def test_the_wait_has_its_bound_though_slurm_refuses_something_once(refuses: str
         known.step(look(first(), real(), at=NOW + at))
     slurm.refuses = ""
     known.step(look(first(), real(), at=NOW + WAIT + 1))
+    assert slurm.done.count(f"scancel {FIRST}") == 1, "not with each reading"
+    known.step(look(first(), real(), at=NOW + 2 * WAIT))
 
-    assert slurm.done.count(f"scancel {FIRST}") == 2 if refuses == "scancel" else 1
+    assert slurm.done.count(f"scancel {FIRST}") == 2
+
+
+def test_a_plan_that_another_wrote_over_is_not_lost_with_the_preflight() -> None:
+    slurm = Slurm()
+    slurm.comment = "theirs alone"
+    known = flights(slurm)
+    for at in (0, WAIT):
+        known.step(look(first(), real(), at=NOW + at))
+
+    assert {key: slurm.values[REAL].get(key) for key in PLACED} == PLACED
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
