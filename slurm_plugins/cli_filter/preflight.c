@@ -39,6 +39,7 @@ struct wish {
 static struct {
 	uint32_t first; /* the pre-flight that this sbatch has had submitted */
 	bool submitted; /* the job that depends on it, too */
+	bool decided; /* the user said no, or reads why not: parts of the job behind say no more */
 	uint32_t *told; /* in the child: where the parent reads the pre-flight's id */
 } state;
 
@@ -60,12 +61,14 @@ static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, s
 	if (asked && !no)
 		preflight_value(asked, &wish->seconds, &wish->must);
 	unsetenv(PREFLIGHT_ASKED);
+	state.decided |= no;
 	if (no || slurm_option_isset(opt, "test-only"))
 		return false;
 	if (wish->asked)
 		return true;
 	partition = slurm_option_get(opt, "partition");
-	no = !config->above || preflight_gpus(opt) <= config->above || client_skips(partition);
+	no = state.decided || !config->above || preflight_gpus(opt) <= config->above ||
+	     client_skips(partition);
 	slurm_xfree((void **)&partition);
 	return !no;
 }
@@ -104,6 +107,7 @@ static int go_without(slurm_opt_t *opt, const struct wish *wish, const char *why
 	if (!wish->must) {
 		snprintf(text, sizeof(text), "no pre-flight: %s; the job goes on without", why);
 		tell(opt, text);
+		state.decided = true;
 		return SLURM_SUCCESS;
 	}
 	slurm_error("berth: no pre-flight: %s; nothing is submitted. Mend that, or say "
@@ -152,20 +156,25 @@ static void cancel_if_alone(void)
 			id);
 }
 
-/* The first complaint in what the child said. */
-static void first_error(int said, char why[TELL_MAX])
+/* The first complaint in what the child said, as a part of our own sentence. */
+static void first_error(int said, int status, char why[TELL_MAX])
 {
-	static const char mark[] = "error: ";
+	static const char mark[] = "error: ", ours[] = "berth: ";
+	bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
 	char text[8 * TELL_MAX];
 	ssize_t len = pread(said, text, sizeof(text) - 1, 0);
 	const char *line;
+	int end;
 
 	text[len > 0 ? len : 0] = '\0';
 	line = strstr(text, mark);
 	line = line ? line + strlen(mark) : text;
+	if (!strncmp(line, ours, strlen(ours)))
+		line += strlen(ours);
 	if (!*line)
-		line = "Slurm did not take it in time";
-	snprintf(why, TELL_MAX, "%.*s", (int)strcspn(line, "\n"), line);
+		line = late ? "Slurm did not take it in time" : "sbatch ended without a reason";
+	end = (int)strcspn(line, "\n");
+	snprintf(why, TELL_MAX, "%.*s", end && line[end - 1] == '.' ? end - 1 : end, line);
 }
 
 /* The child: it goes on as an sbatch of its own, until preflight_submitted(). */
@@ -174,8 +183,14 @@ static int become_preflight(slurm_opt_t *opt, const struct preflight_config *con
 {
 	const char *rule = wish->must ? ",must" : wish->asked ? "" : ",site";
 	int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	sigset_t alarms;
 	char how[32];
 
+	/* Whatever started sbatch may have set it aside. */
+	signal(SIGALRM, SIG_DFL);
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	sigprocmask(SIG_UNBLOCK, &alarms, NULL);
 	alarm(LONGEST_S);
 	if (dup2(nowhere, STDOUT_FILENO) < 0 || dup2(said, STDERR_FILENO) < 0)
 		_exit(EXIT_FAILURE);
@@ -192,6 +207,7 @@ static int submit_first(slurm_opt_t *opt, const struct preflight_config *config,
 	int said = memfd_create("berth", MFD_CLOEXEC);
 	pid_t child = told == MAP_FAILED || said < 0 ? -1 : fork();
 	char text[TELL_MAX];
+	int status = 0;
 
 	if (child < 0)
 		return go_without(opt, wish, "sbatch could not start a second process");
@@ -199,11 +215,11 @@ static int submit_first(slurm_opt_t *opt, const struct preflight_config *config,
 		state.told = told;
 		return become_preflight(opt, config, wish, said);
 	}
-	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
 	state.first = *told;
 	if (!state.first) {
-		first_error(said, text);
+		first_error(said, status, text);
 		return go_without(opt, wish, text);
 	}
 	atexit(cancel_if_alone);

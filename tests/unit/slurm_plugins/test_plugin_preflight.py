@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import building
+from tests.unit.plugin_whole import sources_of
 
 DATA = Path(__file__).parents[1] / "data"
 ALWAYS = {
@@ -19,9 +20,64 @@ ALWAYS = {
 
 @functools.cache
 def program() -> Path:
-    names = ("cli_filter/preflight_shrink.c", "text/tres.c", "text/tres_element.c", "text/text.c")
-    sources = [DATA / "sbatch" / "shrink.c", *(building.PLUGINS / name for name in names)]
-    return building.built("shrink", sources, (DATA / "stepd", building.PLUGINS))
+    return built("shrink", "text/tres.c", "text/tres_element.c", "text/text.c")
+
+
+def built(name: str, *others: str) -> Path:
+    own = [DATA / "sbatch" / f"{name}.c", DATA / "sbatch" / "options.c"]
+    sources = [*own, *(building.PLUGINS / one for one in ("cli_filter/preflight_shrink.c", *others))]
+    return building.built(name, sources, (DATA / "stepd", DATA / "sbatch", building.PLUGINS))
+
+
+@functools.cache
+def whole() -> Path:
+    return built("sbatch", "cli_filter/preflight.c", *sources_of("CLIENT"), *sources_of("PURE"))
+
+
+def sbatch(tmp_path: Path, *words: str, child: str = "taken", conf: str = "") -> tuple[str, str]:
+    """What sbatch says and what the job then asks for; both are empty where it submits nothing."""
+    (tmp_path / "berth.conf").write_text(conf)
+    env = {"CHILD": child, "BERTH_CONF": str(tmp_path / "berth.conf")}
+    done = subprocess.run([whole(), *words], capture_output=True, text=True, check=False, env=env)
+    return done.stderr, done.stdout
+
+
+WITHOUT = "sbatch: berth: no pre-flight: {}; the job goes on without [BERTH-849]\n"
+
+
+@pytest.mark.parametrize(
+    ("child", "why"),
+    [
+        ("sbatch: error: berth: there is no partition big.\nsbatch: error: more\n", "there is no partition big"),
+        ("sbatch: error: Batch job submission failed: Invalid qos\n", "Batch job submission failed: Invalid qos"),
+        ("late", "Slurm did not take it in time"),
+        ("", "sbatch ended without a reason"),
+    ],
+)
+def test_a_pre_flight_that_is_not_submitted_says_why(tmp_path: Path, child: str, why: str) -> None:
+    said, asked = sbatch(tmp_path, "gpus=2", "preflight=", child=child)
+
+    assert said == WITHOUT.format(why)
+    assert asked == "gpus=2\n"
+
+
+def test_the_job_depends_on_its_pre_flight(tmp_path: Path) -> None:
+    said, asked = sbatch(tmp_path, "gpus=2", "dependency=afterok:7", "preflight=5,must")
+
+    assert said.startswith("sbatch: berth: pre-flight 41 runs first, on one GPU for at most 300 s; if it fails")
+    assert asked == "gpus=2\ndependency=afterany:41,afterok:7\n"
+
+
+ABOVE = "[preflight]\nabove = 1\n"
+HET = ["gpus=2", ":", "gpus=4"]
+
+
+def test_a_part_of_a_job_speaks_for_the_parts_behind_it(tmp_path: Path) -> None:
+    assert sbatch(tmp_path, "preflight=no", *HET, conf=ABOVE) == ("", "gpus=4\n")
+    assert sbatch(tmp_path, *HET, conf=ABOVE)[0] == WITHOUT.format("a heterogeneous job has none [BERTH-854]")
+    refused = sbatch(tmp_path, "preflight=no", *HET, "preflight=,must", conf=ABOVE)
+    assert "a heterogeneous job has none; nothing is submitted" in refused[0]
+    assert refused[1] == ""
 
 
 def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[int, dict[str, str]]:
