@@ -9,6 +9,8 @@
 
 /* How Slurm names a flag of ours in the environments that it hands around, without the flag. */
 #define OPTION_ENV_PREFIX "_SLURM_SPANK_OPTION_berth_"
+/* What Slurm puts before the name of a variable that SPANK hands to a job. */
+#define HANDED_DOWN "SLURM_SPANK_"
 /* The flag that makes a job a packed one. */
 #define OPTION_SHARE "gpu-share"
 /* The flag by which a job owns its GPUs alone, or with a guest, or is a guest. */
@@ -57,7 +59,7 @@ bool preflight_value(const char *value, uint64_t *seconds, bool *must);
 bool option_value_ok(const struct berth_option *option, const char *value);
 /*
  * Which flag does this NAME=VALUE entry of an environment carry? `prefix` may precede Slurm's own
- * ("SLURM_SPANK_"). Returns NULL when it carries none; else *value points to the value, which is
+ * (HANDED_DOWN). Returns NULL when it carries none; else *value points to the value, which is
  * "" for a flag without one (Slurm writes "(null)" there).
  */
 const struct berth_option *option_in_env(const char *entry, const char *prefix, const char **value);

@@ -44,7 +44,7 @@ bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong
 	if (*wrong == (int)berth_option_count && !flags->any)
 		*wrong = flag_from_env(job->environment, job->env_size, "", flags);
 	if (*wrong == (int)berth_option_count && !flags->any)
-		*wrong = flag_from_env(job->environment, job->env_size, "SLURM_SPANK_", flags);
+		*wrong = flag_from_env(job->environment, job->env_size, HANDED_DOWN, flags);
 	return *wrong == (int)berth_option_count;
 }
 

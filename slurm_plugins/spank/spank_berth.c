@@ -52,7 +52,9 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
+	(void)argc;
+	(void)argv;
 	spank_node_prepare(spank);
-	spank_node_preflight(spank, argc, argv);
+	spank_node_preflight(spank);
 	return ESPANK_SUCCESS;
 }

@@ -15,7 +15,6 @@
 
 #define USAGE_MAX 160
 #define FLAGS_MAX 16
-#define HANDED_DOWN "SLURM_SPANK_"
 
 /* A flag's value in the user's own environment; NULL: none. */
 static char *in_environment[FLAGS_MAX];

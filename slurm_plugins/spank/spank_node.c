@@ -24,11 +24,10 @@
 /* Where MPS's pipes of shared GPUs are; see prolog_epilog/. */
 #define MPS_PIPES "CUDA_MPS_PIPE_DIRECTORY"
 #define BERTH_PIPES "/run/berth/"
-#define PREFLIGHT_PYTHON "preflight="
 
 /* The arguments of our line in plugstack.conf. */
 struct settings {
-	const char *folder;
+	const char *folder, *python;
 	enum { CHECK_OFF, CHECK_WARN, CHECK_STOP } devices;
 };
 
@@ -37,28 +36,34 @@ static struct {
 	uint32_t job;
 	int task;
 	enum share_result result;
+	struct settings settings;
 	struct share_file file;
 	char refused[SHARE_ERROR_MAX];
 	bool stop;
 	char sentence[MESSAGE_MAX + SHARE_ERROR_MAX];
-} found = {.result = SHARE_NONE};
+} found = {
+    .result = SHARE_NONE,
+    .settings = {.folder = SHARE_FOLDER, .python = "/opt/berth/bin/python", .devices = CHECK_WARN},
+};
 
-static struct settings settings_from(int argc, char **argv)
+static void read_settings(int argc, char **argv)
 {
 	static const char *const words[] = {"off", "warn", "stop"};
-	struct settings settings = {.folder = SHARE_FOLDER, .devices = CHECK_WARN};
+	struct settings *settings = &found.settings;
 
 	for (int i = 0; i < argc; i++) {
 		bool folder = !strncmp(argv[i], "shares=/", 8);
-		bool known =
-		    folder || !strncmp(argv[i], PREFLIGHT_PYTHON "/", strlen(PREFLIGHT_PYTHON "/"));
+		bool python = !strncmp(argv[i], "preflight=/", 11);
+		bool known = folder || python;
 
 		if (folder)
-			settings.folder = argv[i] + strlen("shares=");
+			settings->folder = argv[i] + strlen("shares=");
+		if (python)
+			settings->python = argv[i] + strlen("preflight=");
 		for (int word = CHECK_OFF; word <= CHECK_STOP; word++) {
 			if (strncmp(argv[i], "devices=", 8) || strcmp(argv[i] + 8, words[word]))
 				continue;
-			settings.devices = word;
+			settings->devices = word;
 			known = true;
 		}
 		if (!known && found.task == 0)
@@ -68,7 +73,6 @@ static struct settings settings_from(int argc, char **argv)
 				845),
 			    argv[i]);
 	}
-	return settings;
 }
 
 /* Slurm gave this task a part of a GPU, and its user asked for that. */
@@ -115,18 +119,18 @@ static bool has_all_gpus(spank_t spank)
 	       (step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP);
 }
 
-static void check_devices(spank_t spank, const struct settings *settings)
+static void check_devices(spank_t spank)
 {
 	unsigned int minor = 0;
 	enum devices_verdict verdict;
 
-	if (settings->devices == CHECK_OFF || !found.file.minor_count)
+	if (found.settings.devices == CHECK_OFF || !found.file.minor_count)
 		return;
 	verdict = devices_check(found.file.minors, found.file.minor_count, has_all_gpus(spank),
 				device_probe, &minor);
 	if (verdict == DEVICES_RIGHT)
 		return;
-	found.stop = settings->devices == CHECK_STOP;
+	found.stop = found.settings.devices == CHECK_STOP;
 	snprintf(found.sentence, sizeof(found.sentence),
 		 verdict == DEVICES_FOREIGN
 		     ? "job %u can open /dev/nvidia%u, which is not one of its GPUs: tell your "
@@ -170,14 +174,14 @@ static const char *pipe_folder(void)
  * The Prolog set MPS up, and that may be a while ago. A program that finds no daemon gets the GPU
  * all the same, without any limit; so its task does not start.
  */
-static void check_mps(const struct settings *settings)
+static void check_mps(void)
 {
 	static const char why[] = "MPS is gone from its GPU on this node";
 	const char *folder = pipe_folder();
 
 	if (!folder || mps_listens(folder))
 		return;
-	share_file_degrade(settings->folder, found.job, geteuid(), why);
+	share_file_degrade(found.settings.folder, found.job, geteuid(), why);
 	found.stop = true;
 	snprintf(found.sentence, sizeof(found.sentence),
 		 "job %u is stopped before it starts: %s; berthd moves the job", found.job, why);
@@ -185,27 +189,26 @@ static void check_mps(const struct settings *settings)
 
 void spank_node_inspect(spank_t spank, int argc, char **argv)
 {
-	struct settings settings;
 	uid_t uid;
 
 	if (spank_get_item(spank, S_JOB_ID, &found.job) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
 	    spank_get_item(spank, S_TASK_ID, &found.task) != ESPANK_SUCCESS)
 		return;
-	settings = settings_from(argc, argv);
-	found.result =
-	    share_file_load(settings.folder, found.job, geteuid(), &found.file, found.refused);
+	read_settings(argc, argv);
+	found.result = share_file_load(found.settings.folder, found.job, geteuid(), &found.file,
+				       found.refused);
 	if (found.result == SHARE_READ && found.file.uid != uid) {
 		found.result = SHARE_BAD;
 		snprintf(found.refused, sizeof(found.refused), "it is another user's");
 	}
 	judge(spank);
 	if (found.result == SHARE_READ && !found.stop)
-		check_mps(&settings);
+		check_mps();
 	/* One task on a node is enough to find it out, but all of them have to be stopped. */
 	if (found.result == SHARE_READ && !found.stop &&
-	    (found.task == 0 || settings.devices == CHECK_STOP))
-		check_devices(spank, &settings);
+	    (found.task == 0 || found.settings.devices == CHECK_STOP))
+		check_devices(spank);
 }
 
 /* Take away every variable that begins so. Removing one moves the others, hence from the start. */
@@ -281,20 +284,17 @@ void spank_node_prepare(spank_t spank)
  * A pre-flight's script runs under Berth's runner, with the user's own rights. If the runner cannot
  * start here, as in a container, the pre-flight ends at once: its job then runs as if it had none.
  */
-void spank_node_preflight(spank_t spank, int argc, char **argv)
+void spank_node_preflight(spank_t spank)
 {
 	char how[32];
 	/* Berth's own Python, whatever the job's environment says to Pythons (-I). */
-	const char *words[] = {"/opt/berth/bin/python",		 "-I", "-m",
-			       "prolog_epilog.preflight.runner", how,  "--"};
+	const char *words[] = {
+	    found.settings.python, "-I", "-m", "prolog_epilog.preflight.runner", how, "--"};
 	uint32_t step;
 
-	for (int i = 0; i < argc; i++)
-		if (!strncmp(argv[i], PREFLIGHT_PYTHON, strlen(PREFLIGHT_PYTHON)))
-			words[0] = argv[i] + strlen(PREFLIGHT_PYTHON);
 	if (spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
 	    step == SLURM_BATCH_SCRIPT &&
-	    spank_getenv(spank, "SLURM_SPANK_" PREFLIGHT_SECONDS, how, sizeof(how)) ==
+	    spank_getenv(spank, HANDED_DOWN PREFLIGHT_SECONDS, how, sizeof(how)) ==
 		ESPANK_SUCCESS &&
 	    spank_prepend_task_argv(spank, sizeof(words) / sizeof(words[0]), words) !=
 		ESPANK_SUCCESS)

@@ -10,6 +10,6 @@ void spank_node_inspect(spank_t spank, int argc, char **argv);
 /* As the user, last before the program: set its environment, or stop it. */
 void spank_node_prepare(spank_t spank);
 /* The script of a pre-flight is started under the runner, which ends it in time. */
-void spank_node_preflight(spank_t spank, int argc, char **argv);
+void spank_node_preflight(spank_t spank);
 
 #endif

@@ -373,9 +373,14 @@ def test_the_script_of_a_preflight_starts_under_the_runner(node: Node) -> None:
     words = "/bin/true -I -m prolog_epilog.preflight.runner 600,must -- SCRIPT"
     assert started == Task({**FLIES, "words": words}, "")
     node.plugstack = []
-    assert node.start(FLIES, flag="") == Task(
-        {**FLIES, "words": words.replace("/bin/true", "/opt/berth/bin/python")}, ""
-    )
+    own = words.replace("/bin/true", "/opt/berth/bin/python")
+    assert node.start(FLIES, flag="") == Task({**FLIES, "words": own}, "")
+    # A word that is told to be wrong does nothing.
+    node.plugstack = ["preflight=bin/true"]
+    started = node.start(FLIES, flag="")
+    assert started.environment is not None
+    assert started.environment["words"] == own
+    assert started.said.count("preflight=bin/true is not known") == 1
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 	given = argv;
 	spank_node_inspect(NULL, argc - 7, argv + 7);
 	spank_node_prepare(NULL);
-	spank_node_preflight(NULL, argc - 7, argv + 7);
+	spank_node_preflight(NULL);
 	for (char **entry = environ; *entry; entry++)
 		puts(*entry);
 	return 0;
