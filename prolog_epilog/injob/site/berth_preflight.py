@@ -6,6 +6,7 @@ Users' Pythons read this file: only the standard library, and no newer syntax th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 _ONE = {
@@ -17,6 +18,9 @@ _MODULES = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
+_MODULE = re.compile(r"\0-[bBdEiIOPqRsSuvx]*m\0?([^\0]+)")
+_TAKE_A_NAME = {"--log-dir", "--role", "--rdzv-id", "--rdzv-conf", "--config-file", "--deepspeed-config-file"}
+"""Options of the launchers whose value, in a word of its own, may look like a program."""
 
 
 def one_process(words: Sequence[str], original: Sequence[str]) -> list[str]:
@@ -29,12 +33,17 @@ def one_process(words: Sequence[str], original: Sequence[str]) -> list[str]:
     ['/env/bin/torchrun', '--nnodes=4', '--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 'train.py', '--nnodes=4']
     """
     name = os.path.basename(words[0]) if words else ""  # noqa: PTH119 - no pathlib in jobs
-    if name == "-m" and "-m" in original[:-1]:
-        name = _MODULES.get(original[original.index("-m") + 1], "")
+    if name == "-m":
+        module = _MODULE.search("\0".join(original))
+        name = _MODULES.get(module[1], "") if module else ""
     program = 1
-    while program < len(words) and not (words[program].endswith(".py") or words[program] in {"-m", "--module"}):
+    while program < len(words) and not _is_program(words[program - 1], words[program]):
         program += 1
     if name not in _ONE or program >= len(words):
         return list(words)
     own = [word for word in words[:program] if word.replace("_", "-") != "--multi-gpu"]
     return [*own, *_ONE[name], *words[program:]]
+
+
+def _is_program(before: str, word: str) -> bool:
+    return word in {"-m", "--module"} or (word.endswith(".py") and before.replace("_", "-") not in _TAKE_A_NAME)

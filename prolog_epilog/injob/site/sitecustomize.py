@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import types
+from contextlib import suppress
 from pathlib import Path
 
 _HERE = str(Path(__file__).resolve().parent)
@@ -57,9 +58,11 @@ def _others() -> None:
 
 
 _others()
-if os.environ.get("BERTH_PREFLIGHT") == "1" and sys.version_info >= (3, 10):
-    from berth_preflight import one_process  # type: ignore[import-not-found]
+if os.environ.get("BERTH_INJOB") != "off" and sys.version_info >= (3, 10):
+    if os.environ.get("BERTH_PREFLIGHT") == "1":
+        with suppress(Exception):
+            from berth_preflight import one_process  # type: ignore[import-not-found]
 
-    sys.argv[:] = one_process(sys.argv, sys.orig_argv)
-if os.environ.get("BERTH_WORD") and os.environ.get("BERTH_INJOB") != "off" and sys.version_info >= (3, 10):
-    sys.meta_path.insert(0, _TorchWatcher())
+            sys.argv[:] = one_process(sys.argv, sys.orig_argv)
+    if os.environ.get("BERTH_WORD"):
+        sys.meta_path.insert(0, _TorchWatcher())
