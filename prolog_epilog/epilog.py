@@ -43,4 +43,7 @@ def _gpus(job: NodeJob, here: Here) -> tuple[int, ...]:
         return ()
     except ExtraError:
         pass
+    if berth is None and held is not None and held.runs:
+        # The job has begun anew: Slurm shows the GPUs of that run, and not of the one that ends here.
+        return job.indices
     return indices_of(job, berth, here, held)

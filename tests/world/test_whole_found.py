@@ -248,3 +248,27 @@ def test_an_array_whose_own_line_is_missing_closes_no_partition() -> None:
         ("pass", 1),
         ("write", 50),
     ])  # fmt: skip
+
+
+def test_the_epilog_of_an_earlier_run_that_comes_again_is_not_told_the_gpus_of_the_next_run() -> None:
+    play_whole([
+        ("site", 685, 2, 2, 1, 6, 115, 0, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 1, 60, "TIMEOUT", 0),
+        ("during-change", 0, "ends", 1),
+        ("submit", "share", 6, 200, "COMPLETED", 0),
+        ("submit", "share-array", 11, 200, "COMPLETED", 1),
+        ("submit", "whole", 6, 1, "COMPLETED", 0),
+        ("submit", "whole", 5, 5, "COMPLETED", 0),
+        ("sched", 0),
+        ("wait", 1300),
+        ("sched", 0),
+        ("during-change", 0, "people", "expedite", 2),
+        ("pass", 1),
+        ("write", 50),
+        ("wait", 1300),
+        ("sched", 0),
+        ("on", "again", "epilog", 0),
+    ])  # fmt: skip
