@@ -29,6 +29,17 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
     return ""
 
 
+def wrong_options(config: "Config") -> str:
+    """Returns what is wrong with the options of the page; empty if they are right, or berthd serves no page."""
+    from policy.site import page_options  # noqa: PLC0415
+
+    try:
+        page_options.read(config.web_options or "")
+    except BerthError as problem:
+        return str(problem)
+    return ""
+
+
 def unknown_names(config: "Config", partitions: Iterable[str], printed: Printed = nothing) -> Iterator[str]:
     """Yields a sentence for each partition and QOS that berth.conf names and Slurm does not have."""
     sharing = config.settings.sharing
@@ -55,6 +66,7 @@ def main() -> int:
     found = [wrong_tables(path, gone.append)]
     try:
         gone += load(path).gone
+        found.append(wrong_options(load(path)))
         partitions = [one.name for one in CommandGateway().read(ended=False).partitions]
         found += unknown_names(load(path), partitions, run_command)
     except BerthError:

@@ -76,7 +76,7 @@ class ReadOnlyProcess:
     def _page(self) -> None:
         from policy.serve.web.command import serve_page  # noqa: PLC0415
 
-        serve_page(self._config, self._overview, self._gateway(), self._rules)
+        serve_page(self._config, self._overview, self._gateway, self._rules)
 
 
 def _keep(serve: Callable[[], None]) -> None:

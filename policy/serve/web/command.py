@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-import shlex
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from policy.formats.errors import ConfigError, UsageError
+from policy.formats.errors import UsageError
+from policy.site import page_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "serve_page"]
 
-PORT = 8484
-_LEAST = 1.0
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
@@ -37,36 +34,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--from-collect", type=Path, metavar="FILE", help="show past days, of a file of berth collect")
     parser.add_argument("--day", metavar="DATE", help="with --from-collect: this day alone, such as 2026-11-20")
     parser.add_argument("--gateway", default="auto", metavar="NAME", help="as berthd's (default: of berth.conf)")
-    _add_options(parser)
+    page_options.add(parser)
     parser.set_defaults(run=run)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that berth.conf may name too."""
-    parser.add_argument(
-        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
-    )
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
-    parser.add_argument(
-        "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
-    )
-    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
-    parser.add_argument(
-        "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
-    )
-    parser.add_argument(
-        "--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)"
-    )
-    parser.add_argument("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
-    parser.add_argument("--munge", action="store_true", help="take munge credentials of viewers")
-    parser.add_argument(
-        "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
-    _check(options)
+    page_options.check(options)
     if options.from_simulation or options.from_collect:
         _serve(options, _recorded(options), _access(options, ""))
         return 0
@@ -87,29 +61,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def serve_page(config: Config, overview: OverviewFile, gateway: Gateway, rules: SlurmRules) -> None:
+def serve_page(config: Config, overview: OverviewFile, gateway: Callable[[], Gateway], rules: SlurmRules) -> None:
     """Serves the cluster as it is, with the options that berth.conf names."""
-    parser = _OptionsParser(prog="[web] options", add_help=False)
-    _add_options(parser)
-    parser.set_defaults(from_simulation=None)
-    try:
-        options = parser.parse_args(shlex.split(config.web_options or ""))
-    except ValueError as problem:
-        raise ConfigError(f"[web] options of berth.conf: {problem}") from None
-    _check(options)
-    _serve_live(options, config, overview, gateway, rules)
-
-
-class _OptionsParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"[web] options of berth.conf: {message}")
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.every < _LEAST:
-        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for the machine")
-    if set(options.embed_in) & set(" ;,'\n"):
-        raise UsageError("--embed-in is one origin, such as https://ondemand.site")
+    options = page_options.read(config.web_options or "")
+    _serve_live(options, config, overview, gateway(), rules)
 
 
 def _serve_live(
@@ -163,19 +118,10 @@ def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
     from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
     from policy.site.munge import Munge  # noqa: PLC0415
 
-    try:
-        loopback = ipaddress.ip_address(options.bind).is_loopback
-        proxies = frozenset(str(ipaddress.ip_address(one)) for one in options.trust_proxy)
-    except ValueError as problem:
-        raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
+    proxies = frozenset(str(ipaddress.ip_address(one)) for one in options.trust_proxy)
     tokens = read_tokens(options.tokens) if options.tokens else {}
-    known = not (loopback or options.from_simulation)
-    if known and not (proxies or tokens or options.munge):
-        raise ConfigError(
-            "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
-        )
     decode = Munge(munge_socket).decode if options.munge else None
-    return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=known)
+    return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=page_options.check(options))
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

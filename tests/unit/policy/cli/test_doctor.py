@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cli import doctor
-from policy.cli.doctor_conf import unknown_names, wrong_tables
+from policy.cli.doctor_conf import unknown_names, wrong_options, wrong_tables
 from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
@@ -479,6 +479,30 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
     assert (done.returncode, done.stdout) == (0, f"{path}: ok\n")
     for said in ("[berthd] repin is no key any more: ", "[guard] slope is no key any more: "):
         assert done.stderr.count(said) == 1
+
+    path.write_text('[web]\nenabled = true\noptions = "--every 0.1"\n')
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[web] options of berth.conf: --every is at least 1 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--from-simulation day.json", "unrecognized arguments: --from-simulation day.json"),
+        ("--port 'x", "No closing quotation"),
+        ("--bind 192.0.2.1", "viewers have to be known"),
+        ("--bind 192.0.2.1 --munge", ""),
+        ("", ""),
+    ],
+)
+def test_options_of_the_page_are_read_before_it_is_served(tmp_path: Path, options: str, said: str) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text(f'[web]\nenabled = true\noptions = "{options}"\n')
+    assert said in wrong_options(load(path))
+    assert bool(said) == bool(wrong_options(load(path)))
+    path.write_text(f'[web]\noptions = "{options}"\n')
+    assert wrong_options(load(path)) == "", "there is no page"
 
 
 @pytest.mark.parametrize(

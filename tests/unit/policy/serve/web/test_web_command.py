@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
+from policy.formats.errors import ConfigError
 from policy.serve.web import command
 from policy.serve.web.model import WebJob
 from policy.serve.web.server import WebServer
 from policy.site.config import load
+from policy.site.overview import OverviewFile
+from policy.site.privacy import SlurmRules
 from policy.slurm.by_command.command import CommandGateway
 from policy.slurm.by_command.recorded import recorded_gateway
 from tests.unit.policy_world import machine
@@ -72,6 +75,16 @@ def test_it_tells_its_address_serves_and_ends(
     assert (host, capsys.readouterr().out) == ("127.0.0.1", f"berth web: http://127.0.0.1:{port}/\n")
     assert server.stopped.is_set()
     assert not server.access.must_be_known
+
+
+def test_options_that_are_none_cost_no_gateway(site: Path, opened: list[WebServer]) -> None:
+    def gateway() -> CommandGateway:
+        raise AssertionError("opened each half minute for nothing")
+
+    config, rules = replace(load(site), web_options="--every 0.1"), SlurmRules(dict, 0)
+    with pytest.raises(ConfigError, match=r"\[web\] options of berth.conf: --every is at least 1 s"):
+        command.serve_page(config, OverviewFile(site), gateway, rules)
+    assert opened == []
 
 
 def test_decisions_and_slurms_rules_have_a_gateway_each(

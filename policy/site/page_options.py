@@ -1,0 +1,71 @@
+"""The options of the page: on the command line of `berth web`, or as `[web] options` in berth.conf."""
+
+import argparse
+import ipaddress
+import shlex
+from pathlib import Path
+from typing import NoReturn
+
+from policy.formats.errors import ConfigError, UsageError
+
+PORT = 8484
+_LEAST = 1.0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def read(text: str) -> argparse.Namespace:
+    """Returns the options of a text in berth.conf, checked; raises ConfigError."""
+    parser = _Parser(add_help=False)
+    add(parser)
+    parser.set_defaults(from_simulation=None)
+    try:
+        options = parser.parse_args(shlex.split(text))
+        check(options)
+    except (ValueError, UsageError) as problem:
+        raise ConfigError(f"[web] options of berth.conf: {problem}") from None
+    return options
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that berth.conf may name too."""
+    parser.add_argument(
+        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
+    )
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
+    parser.add_argument(
+        "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
+    )
+    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
+    parser.add_argument(
+        "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
+    )
+    parser.add_argument(
+        "--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
+    parser.add_argument("--munge", action="store_true", help="take munge credentials of viewers")
+    parser.add_argument(
+        "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
+    )
+
+
+def check(options: argparse.Namespace) -> bool:
+    """Tells whether viewers have to be known; raises UsageError for options that serve no page."""
+    if options.every < _LEAST:
+        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for the machine")
+    if set(options.embed_in) & set(" ;,'\n"):
+        raise UsageError("--embed-in is one origin, such as https://ondemand.site")
+    try:
+        bind, *_ = [ipaddress.ip_address(one) for one in (options.bind, *options.trust_proxy)]
+    except ValueError as problem:
+        raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
+    must_be_known = not (bind.is_loopback or options.from_simulation)
+    if must_be_known and not (options.trust_proxy or options.tokens or options.munge):
+        raise UsageError(
+            "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
+        )
+    return must_be_known
