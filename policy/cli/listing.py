@@ -12,12 +12,11 @@ from policy.cli.output import say
 from policy.formats.errors import UsageError, nearest
 from policy.formats.messages import one_line
 from policy.formats.moments import local_time
+from policy.site.overview import STALE_AFTER
 
 __all__ = ["Column", "add_list_options", "columns_of", "lines_of", "list_parser", "moment", "say_age", "span"]
 
 _NAMED = re.compile(r"([A-Za-z_]+)(?::(\.?)([1-9][0-9]{0,3}))?")
-STALE_AFTER = 30.0
-"""Seconds after which a list says how old it is."""
 
 
 class Column(NamedTuple):

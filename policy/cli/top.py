@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask, nodes, queue
-from policy.cli.listing import STALE_AFTER, columns_of, lines_of
+from policy.cli.listing import columns_of, lines_of
 from policy.formats.errors import BerthError, UsageError
+from policy.site.overview import STALE_AFTER
 
 if TYPE_CHECKING:
     from policy.site.config import Config

@@ -46,13 +46,9 @@ class ReadOnlyProcess:
 
     def start(self) -> None:
         """Starts the listeners that berth.conf switches on; they end with the process."""
-        config = self._config
-        for serve, is_wanted in (
-            (self._metrics, config.metrics.enabled),
-            (self._questions, bool(config.users_hosts)),
-            (self._page, config.web_options is not None),
-        ):
-            if is_wanted:
+        listeners = {"metrics": self._metrics, "questions": self._questions, "page": self._page}
+        for name, serve in listeners.items():
+            if name in self._config.listeners:
                 threading.Thread(target=_keep, args=(serve,), daemon=True).start()
 
     # Each is imported in its own thread: a package that is missing costs one listener.

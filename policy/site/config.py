@@ -86,6 +86,12 @@ class Config:
     other_retries: tuple[str, ...] = others_of(DEFAULT)
     """Words of a job's comment that leave its retries to another system."""
 
+    @property
+    def listeners(self) -> frozenset[str]:
+        """Returns what the read-only process listens for: scrapes of metrics, users' questions, readers of the page."""
+        wanted = {"metrics": self.metrics.enabled, "questions": self.users_hosts, "page": self.web_options is not None}
+        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+
 
 def config_path() -> Path:
     """Returns where berth.conf is: BERTH_CONF, else next to slurm.conf."""

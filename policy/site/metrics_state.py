@@ -4,8 +4,6 @@ It holds numbers and names of nodes only, columns in node order. Job numbers are
 (`[metrics] job_info`).
 """
 
-from pathlib import Path
-
 import msgspec
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -60,9 +58,9 @@ class _StateFile(msgspec.Struct):
     metrics: ClusterState
 
 
-def read_metrics(path: Path) -> ClusterState | None:
-    """Returns the last state; None if the planner has written none that this release can read."""
+def read_metrics(content: bytes) -> ClusterState | None:
+    """Returns the state in a state file; None if the planner has written none that this release can read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_StateFile).metrics
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(content, type=_StateFile).metrics
+    except msgspec.MsgspecError:
         return None

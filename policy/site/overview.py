@@ -6,12 +6,14 @@ and commands of Slurm's user and root, read it.
 
 import json
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from policy.formats.errors import DaemonError
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 """The version of the overview and of the replies that are made of it."""
@@ -21,6 +23,10 @@ MOST_JOBS = 10_000
 
 MOST_BYTES = 16_777_216
 """Bytes of a reply that is made of it: 100,000 GPUs take about 5 MB, and 10,000 jobs 2 MB."""
+
+
+STALE_AFTER = 30.0
+"""Seconds after which a reading of Slurm is stale: no job is placed by it, and lists say how old they are."""
 
 
 def path_of(socket: Path) -> Path:
@@ -37,25 +43,33 @@ def user_of(uid: int) -> str:
         return str(uid)
 
 
+class StateFile(Generic[T]):
+    """A file that berthd replaces whole; it is read again only then. Threads may share it."""
+
+    def __init__(self, path: Path, decode: Callable[[bytes], T]) -> None:
+        self._path, self._decode = path, decode
+        self._last: tuple[tuple[int, ...], T] | None = None
+
+    def read(self) -> T:
+        """Returns what the file says; raises OSError, and what `decode` raises."""
+        found, last = self._path.stat(), self._last
+        key = found.st_ino, found.st_mtime_ns, found.st_size
+        if last is None or last[0] != key:
+            self._last = last = key, self._decode(self._path.read_bytes())
+        return last[1]
+
+
 class OverviewFile:
-    """An overview's file; it is read again only when berthd has replaced it."""
+    """An overview's file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._key: object = None
-        self._read: dict[str, Any] = {}
+        self._file: StateFile[Any] = StateFile(path, json.loads)
 
     def read(self) -> dict[str, Any]:
         """Returns the overview; raises DaemonError with the reason where there is none."""
         try:
-            found = self._path.stat()
-            key = found.st_ino, found.st_mtime_ns, found.st_size
-            if key != self._key:
-                read = json.loads(self._path.read_bytes())
-                if not isinstance(read, dict) or read.get("schema_version") != SCHEMA_VERSION:
-                    raise DaemonError(f"{self._path} is of another release; install all of Berth from one")
-                # The key last: another thread may read too.
-                self._read, self._key = read, key
+            found = self._file.read()
         except PermissionError:
             raise DaemonError(
                 f"{self._path} is for Slurm's user and root; ask an admin to let berthd answer users ([users] hosts)"
@@ -64,7 +78,9 @@ class OverviewFile:
             raise DaemonError(f"{self._path} cannot be read ({problem.strerror}); is berthd running?") from None
         except ValueError:
             raise DaemonError(f"{self._path} is not what berthd writes; restart berthd") from None
-        return self._read
+        if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
+            raise DaemonError(f"{self._path} is of another release; install all of Berth from one")
+        return found
 
 
 def fleet_for(overview: Mapping[str, Any], visible: int | None = None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     guard = guard_text(folder / "guard") + f'node_textfile_mtime_seconds{{file="/x/berth.prom"}} {time.time()}\n'
     cluster = Measured(folder, 64)
     cluster.write()
-    state, hook = read_metrics(cluster.file), HookCalls(folder / "hook.log")
+    state, hook = read_metrics(cluster.file.read_bytes()), HookCalls(folder / "hook.log")
     site = MetricsSite(
         Access(SlurmRules(lambda: {"PrivateData": "none"}, 0), None), lambda: Sources(state, STATUS, hook), 0
     )

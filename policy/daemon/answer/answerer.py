@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from policy.cluster.partitions import least_gpus
 from policy.daemon.answer.held_places import HeldPlace, HeldPlaces
-from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
+from policy.daemon.answer.ready import Datagram, Ready, Shelf, asked_by
 from policy.daemon.answer.refused_places import RefusedPlaces, uid_in
 from policy.daemon.answer.shorten import within
 from policy.daemon.passes.handover import Snapshot
@@ -28,6 +28,7 @@ from policy.request.submission import Submission
 from policy.request.submission import read as read_submission
 from policy.site import log
 from policy.site.config import Config
+from policy.site.overview import STALE_AFTER
 
 MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""

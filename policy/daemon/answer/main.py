@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answerer = Answerer(config, package_version(), os.getpid())
         listens = options.socket or config.socket
         serve = child_command("policy.serve.main", path, options.gateway, listens)
-        serves = config.users_hosts or config.metrics.enabled or config.web_options is not None
-        children = [Child("the read-only process", serve)] if serves else []
+        children = [Child("the read-only process", serve)] if config.listeners else []
         Server(answerer, listens, planner_command(path, options.gateway, listens), children).run()
     except ConfigError as problem:
         log.error(problem)

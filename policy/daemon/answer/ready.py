@@ -13,6 +13,7 @@ from policy.plan.answer.decide import Decision
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import Claim
 from policy.request.submission import Submission
+from policy.site.overview import STALE_AFTER
 
 _BEGINNING = b"berth/1 submit\nnonce="
 _NONCE = slice(len(_BEGINNING), len(_BEGINNING) + 16)
@@ -28,9 +29,6 @@ _MOST_BYTES = 4_096
 
 _MOST = 4
 """Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
-
-STALE_AFTER = 30.0
-"""Seconds after which a picture is too old to place jobs by."""
 
 _LATELY = 2.0
 """Seconds after which nobody is expected to ask for a kind again."""

@@ -24,10 +24,8 @@ from policy.serve.metrics.readings import Readings
 from policy.serve.status import BerthdStatus
 from policy.site import log
 from policy.site.config import Config
+from policy.site.overview import STALE_AFTER
 from policy.site.privacy import SlurmRules
-
-FRESH = 30_000
-"""Milliseconds up to which a reading is fresh; jobs are placed by none that is older."""
 
 _TEXT = "text/plain; charset=utf-8"
 _ROOT = """berthd index of endpoints:
@@ -113,7 +111,7 @@ class MetricsSite:
         checks = {
             "answering": bool(sources.status),
             "primary": sources.state is not None and sources.state.in_control,
-            "reading": age.isdigit() and int(age) <= FRESH,
+            "reading": age.isdigit() and int(age) <= 1_000 * STALE_AFTER,
         }
         if not all(checks.values()):
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, _told(checks) if verbose else "")

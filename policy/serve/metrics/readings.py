@@ -9,6 +9,7 @@ from policy.serve.metrics.families import Sources
 from policy.serve.metrics.hook_calls import HookCalls
 from policy.serve.status import BerthdStatus
 from policy.site.metrics_state import ClusterState, read_metrics
+from policy.site.overview import StateFile
 
 
 class Readings:
@@ -16,10 +17,9 @@ class Readings:
 
     def __init__(self, status: BerthdStatus, state_file: Path, hook: HookCalls | None) -> None:
         self._status = status
-        self._state_file = state_file
+        self._state = StateFile(state_file, read_metrics)
         self._hook = hook
         self._lock = threading.Lock()
-        self._state: tuple[tuple[int, int] | None, ClusterState | None] = (None, None)
 
     def sources(self) -> Sources:
         """Returns all that the metrics are made from."""
@@ -34,10 +34,6 @@ class Readings:
 
     def _cluster(self) -> ClusterState | None:
         try:
-            found = self._state_file.stat()
+            return self._state.read()
         except OSError:
             return None
-        stamp = found.st_ino, found.st_mtime_ns
-        if self._state[0] != stamp:
-            self._state = stamp, read_metrics(self._state_file)
-        return self._state[1]

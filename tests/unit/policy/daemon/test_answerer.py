@@ -16,7 +16,6 @@ import pytest
 from policy.cli import ask
 from policy.daemon.answer.answerer import SLICE, Answerer
 from policy.daemon.answer.held_places import KEPT_FOR, MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
-from policy.daemon.answer.ready import STALE_AFTER
 from policy.daemon.answer.refused_places import LEFT_FOR
 from policy.daemon.known.profiles import load_fit
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
@@ -28,6 +27,7 @@ from policy.plan.ledger.claims import Claim
 from policy.request.submission import read
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config
+from policy.site.overview import STALE_AFTER
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
 from topology.files import dump
 

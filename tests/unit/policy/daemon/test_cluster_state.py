@@ -148,7 +148,7 @@ def one_pass(planner: Planner) -> None:
 
 
 def written(folder: Path) -> ClusterState:
-    state = read_metrics(folder / "overview")
+    state = read_metrics((folder / "overview").read_bytes())
     assert state is not None
     return state
 
@@ -189,7 +189,7 @@ def test_a_pass_writes_the_state_and_the_next_one_what_was_done(
 def test_without_metrics_the_file_has_none(tmp_path: Path, channel: socket.socket) -> None:
     one_pass(planner_of(Slurm([node("n1")], []), tmp_path, channel, MetricsOptions()))
 
-    assert read_metrics(tmp_path / "overview") is None
+    assert read_metrics((tmp_path / "overview").read_bytes()) is None
     assert "metrics" not in OverviewFile(tmp_path / "overview").read()
 
 
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_is_told_once(
 def test_a_file_of_another_release_is_no_state(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "overview").write_bytes(text)
 
-    assert read_metrics(tmp_path / "overview") is None
+    assert read_metrics((tmp_path / "overview").read_bytes()) is None
 
 
 def nodes_of(count: int) -> list[NodeFacts]:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.ready import STALE_AFTER, asked_by
+from policy.daemon.answer.ready import asked_by
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.formats.slurm_facts import PartitionFacts
 from policy.plan.answer import decide
 from policy.site.config import Config
+from policy.site.overview import STALE_AFTER
 from tests.examples import examples
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
