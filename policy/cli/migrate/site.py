@@ -17,7 +17,6 @@ __all__ = ["Files", "jobs_on", "read_files", "sharing_jobs"]
 
 Printed = Callable[..., str]
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
-_MOST_FILES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,6 @@ def _with_includes(path: Path, folder: Path, found: dict[Path, str]) -> None:
         return
     if content_of(path) is None:
         raise BerthError(f"{path} does not exist; set SLURM_CONF, or run this on a controller")
-    if len(found) > _MOST_FILES:
-        raise BerthError(f"{path}: more than {_MOST_FILES} files are included; look for a circle of Include lines")
     found[path] = _text(path)
     cluster = value_of(found.values(), "ClusterName").lower()
     for entry in entries(found[path]):

@@ -1,6 +1,7 @@
 """The configuration of each rung, made from drawn configurations; and that to undo it is the identity."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ from policy.cli.doctor_steps import step_of
 from policy.cli.migrate.berth_conf import set_key
 from policy.cli.migrate.conf_text import entries, value_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, exact_gres, exact_nodes, listed
-from policy.cli.migrate.rungs import Texts, changed, rung_of
+from policy.cli.migrate.rungs import Rung, Texts, changed, rung_of
 from policy.cli.migrate.site import read_files
 from policy.cli.migrate.state import Change, ChangeStore
 from policy.formats.errors import ConfigError, FormatError, UsageError
@@ -150,6 +151,18 @@ def test_a_key_of_berth_conf_is_changed_and_the_rest_stays() -> None:
     assert set_key("", "hook", "layout", '"plain"') == '[hook]\nlayout = "plain"\n'
     with pytest.raises(ConfigError, match="by hand"):
         set_key('hook.layout = "plain"\n', "hook", "layout", '"exact"')
+
+
+@pytest.mark.parametrize("rung", ["advise", "exact"])
+def test_a_comment_in_berth_conf_changes_nothing(rung: Rung) -> None:
+    comment, wanted = '# layout = "plain"\n', {"n1": exact("n1")}
+    without = Texts(("NodeName=n1 Gres=gpu:2\n",), berth_conf="[hook]\n")
+    new = changed(without, rung, wanted)
+
+    commented = changed(replace(without, berth_conf=f"[hook]\n{comment}"), rung, wanted)
+
+    assert commented.berth_conf.replace(comment, "") == new.berth_conf
+    assert replace(commented, berth_conf="") == replace(new, berth_conf="")
 
 
 def test_scripts_that_berth_calls_are_not_yet_sharing() -> None:
