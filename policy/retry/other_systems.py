@@ -4,15 +4,12 @@ Such systems are told by users in `--comment`: NVIDIA Mission Control's job reco
 `auto_resume_mode`, a site's own Epilog or service perhaps by `auto_requeue=3`. They read and rewrite the comment. Berth
 only looks for such a word in it, and then leaves the job's retries to them.
 
-    >>> named_in('{"APS": {"auto_resume_mode": "requeue"}}', others_of(DEFAULT))
+    >>> named_in('{"APS": {"auto_resume_mode": "requeue"}}', others_of("auto_requeue, auto_resume_mode"))
     'auto_resume_mode'
 """
 
 import re
 from collections.abc import Iterable
-
-DEFAULT = "auto_requeue, auto_resume_mode"
-"""Words that systems known to us read; a site names its own in berth.conf."""
 
 PUT_BACK = "others put it back into the queue after it failed, and Berth leaves that to them"
 """Reason for a job that another system has requeued before."""

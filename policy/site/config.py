@@ -14,13 +14,11 @@ from policy.formats.errors import ConfigError, FormatError, nearest
 from policy.request import tiers
 from policy.request.locality import parse_rules
 from policy.request.settings import RelocationRules, Settings, Sharing
-from policy.retry.other_systems import DEFAULT, others_of
+from policy.retry.other_systems import others_of
 from policy.site.keys import GONE, KEYS, Key
 
 _TABLES = (*KEYS, "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
-METRICS_PORT, USERS_PORT = (KEYS[name]["port"].default for name in ("metrics", "users"))
-_LOOPBACK = "127.0.0.1"
 _KINDS: dict[str, tuple[type[Any], str]] = {
     "int": (int, "a whole number"),
     "bool": (bool, "true or false"),
@@ -28,13 +26,17 @@ _KINDS: dict[str, tuple[type[Any], str]] = {
 _TEXT: tuple[type[Any], str] = (str, "a text in quotes")
 
 
+def _default(table: str, key: str) -> Any:
+    return KEYS[table][key].default
+
+
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
     """Holds the `[metrics]` section: the address, the port and the readers of the metrics."""
 
     enabled: bool = False
-    address: str = _LOOPBACK
-    port: int = METRICS_PORT
+    address: str = _default("metrics", "address")
+    port: int = _default("metrics", "port")
     token_file: Path | None = None
     """A file with the token that a scrape has to show; None: Slurm's PrivateData decides (docs/metrics.md)."""
     job_info: bool = False
@@ -45,15 +47,15 @@ class MetricsOptions:
 class Config:
     """The part of berth.conf that berthd and the commands need; the plugin reads its own table itself."""
 
-    socket: Path = Path("/run/berth/berthd.sock")
-    topology_dir: Path = Path("/etc/slurm/berth/topology")
+    socket: Path = Path(_default("hook", "socket"))
+    topology_dir: Path = Path(_default("berthd", "topology_dir"))
     fabric: str = ""
     """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
     scores: Path | None = None
     """The score table; None: all GPUs count as equally fast."""
     steps: Path | None = None
     """The record of jobs' step times, which refreshes the scores; None: none is kept."""
-    policy: str = "berth"
+    policy: str = _default("berthd", "policy")
     """A placement policy by name (policy.placement.registry)."""
     observe: bool = False
     """Plan and log, but pin nothing."""
@@ -61,10 +63,10 @@ class Config:
     """Sentences about keys of an earlier release, which do nothing any more."""
     plain: bool = False
     """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
-    tick: float = 1.0
+    tick: float = _default("berthd", "tick_ms") / 1_000
     settings: Settings = field(default_factory=Settings)
-    gateway: str = "auto"
-    pinned_file: Path = Path("/run/berth/pinned")
+    gateway: str = _default("berthd", "gateway")
+    pinned_file: Path = Path(_default("hook", "pinned_file"))
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""
     skipped_shards: bool = False
@@ -74,16 +76,16 @@ class Config:
     munge_socket: str = ""
     users_hosts: tuple[str, ...] = ()
     """Hosts on which users' commands find berthd; none: they do without."""
-    users_port: int = USERS_PORT
+    users_port: int = _default("users", "port")
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     web_options: str | None = None
     """The options of `berth web` with which berthd serves the page; None: it serves none."""
     hook_log: Path | None = None
     """The plugin's file of one line for each call; None: it writes none."""
     preflight_partition: str = ""
-    preflight_wait: float = 3_600.0
+    preflight_wait: float = float(flags.parse_time(_default("preflight", "wait")))
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
-    other_retries: tuple[str, ...] = others_of(DEFAULT)
+    other_retries: tuple[str, ...] = others_of(_default("berthd", "other_retries"))
     """Words of a job's comment that leave its retries to another system."""
 
     @property

@@ -37,7 +37,7 @@ from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
 from policy.retry.decision import RetryDecision, Trial, decide
-from policy.retry.other_systems import DEFAULT, others_of, reason_to_leave
+from policy.retry.other_systems import reason_to_leave
 from policy.site import log
 from policy.slurm import changes
 from policy.slurm.boots import boot_times
@@ -88,7 +88,7 @@ class Failures:
         ask: Callable[[int], Outcome] = outcome,
         accounts: Accounts | None = None,
         ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
-        others: Sequence[str] = others_of(DEFAULT),
+        others: Sequence[str] = (),
     ) -> None:
         self._gateway = gateway
         self._ask = ask

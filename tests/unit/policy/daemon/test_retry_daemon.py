@@ -24,6 +24,7 @@ from policy.plan.ledger.changes import Move
 from policy.retry import history
 from policy.retry.classify import Classification
 from policy.retry.decision import Trial
+from policy.site.config import Config
 from policy.slurm import changes
 from policy.slurm.boots import boot_times
 from policy.slurm.interface import Pin
@@ -103,7 +104,7 @@ def look(*jobs: JobFacts, at: float = NOW, nodes: list[NodeFacts] | None = None)
 
 def ended(slurm: Slurm, word: NodeWord | None = None, before: JobFacts | None = None, at: float = NOW) -> Failures:
     """The job ran, and runs no more; its node has spoken, or its time to speak is over."""
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     failures.watch(look(before or job(segment=slurm.values), at=at - 1))
     failures.watch(look(at=at))
     if word is not None:

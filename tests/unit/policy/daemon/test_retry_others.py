@@ -28,7 +28,7 @@ from .test_retry_daemon import NCCL, PLACED, Slurm, ended, job, look
 def test_what_others_requeue_while_berth_waits_for_the_node_is_not_requeued_again(state: str) -> None:
     """A site's own Epilog or recovery service: a second requeue would end the run that it began."""
     slurm = Slurm({**PLACED, "f.retry": "auto"})
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     failures.watch(look(job(segment=slurm.values), at=NOW - 1))
     failures.watch(look())
     assert failures.step(look(), NOW) == 5
@@ -67,7 +67,7 @@ def test_a_failed_job_that_an_epilog_requeues_is_noted_with_its_class() -> None:
 def unseen(**values: str) -> Slurm:
     """A run so short that no reading has shown it, which is back in the queue when its node speaks."""
     slurm = Slurm({**PLACED, "f.retry": "auto", **values}, "PENDING", 1, restarts=1)
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     failures.hear(replace(NCCL, start=int(NOW) - 2), NOW)
     failures.step(look(at=NOW), NOW)
     return slurm
@@ -89,7 +89,7 @@ def put_back(exit_code: int) -> tuple[Slurm, Failures, JobFacts]:
     """A job that is in the queue again, with this status of its last run; its node has not spoken yet."""
     slurm = Slurm({**PLACED, "f.retry": "auto"}, "PENDING", exit_code, restarts=1)
     before = job(segment=slurm.values)
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     failures.watch(look(before, at=NOW - 1))
     failures.watch(look(at=NOW))
     failures.step(look(at=NOW + 4), NOW + 4)
@@ -131,7 +131,7 @@ def node_goes(word: NodeWord, gone: NodeFacts) -> Slurm:
     slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2", "f.retry": "auto"}, "PENDING", restarts=1)
     before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
     assert before.start is not None
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     failures.watch(look(before, at=NOW - 1))
     failures.watch(look(at=NOW, nodes=[gone, node("n2")]))
     failures.hear(replace(word, start=before.start), NOW)
@@ -220,7 +220,7 @@ def test_slurms_record_shows_the_comment() -> None:
 def test_ranks_that_restart_inside_the_job_are_no_failure_of_it() -> None:
     """As with nvidia-resiliency-ext: the job goes on, so there is nothing to look into, whatever its log says."""
     slurm = Slurm({**PLACED, "f.retry": "auto"}, "RUNNING")
-    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
     for at in range(3):
         failures.watch(look(job(segment=slurm.values), at=NOW + at))
         assert failures.step(look(at=NOW + at), NOW + at) == 0
