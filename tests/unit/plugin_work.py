@@ -76,7 +76,7 @@ GRAMMAR: Mapping[str, tuple[str, ...]] = {
     "argv": ("a", "-Q", " ", "train.sh", "\n", "--parsable"),
     "array_inx": ("1", "-", ",", "%", "1-9"),
     "cpus_per_tres": TRES,
-    "dependency": ("afterok:", "1", ",", "?", ":"),
+    "dependency": ("afterok:", "afterany:", "1", ",", "?", ":"),
     "environment": (
         *("SLURM_GRES=", "SLURM_GPUS=", "a100:2,", "gres/gpu:a100:2,", "SLURM_GPUS_HET_GROUP_", "1", "=", "\n", "A"),
         *("_SLURM_SPANK_OPTION_berth_", "SLURM_SPANK_", "_PACK_GROUP_"),

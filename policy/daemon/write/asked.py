@@ -63,7 +63,7 @@ _WHY = "its owner changed what it asks for"
 _SHARES = (SHARE, TIER, UPGRADE, PARKED)
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _BY_TASK = frozenset({"tres_per_task", "cpus_per_tres", "ntasks_per_tres"})
-_OF_THE_PLACE = (*(NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OPEN), *(BECAUSE, BECAUSE_TEXT))
+_OF_THE_PLACE = (NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OPEN, BECAUSE, BECAUSE_TEXT)
 
 
 def words(job: JobFacts) -> str:

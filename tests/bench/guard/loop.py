@@ -2,7 +2,7 @@
 
 Time runs in ticks of 0.1 s. The guard's own Decider is called as berth-guard calls it: for every new beat, and once a
 second with a reading of the device. It sees nothing but beats and samples of the age that the case names. Where the
-host tells no steps, its launches are counted, and the guard's own Heart makes beats of them.
+host tells no steps, its launches are counted, and the guard's own OwnerHeartbeat makes beats of them.
 """
 
 from __future__ import annotations

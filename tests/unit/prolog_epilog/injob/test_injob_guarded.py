@@ -30,7 +30,7 @@ LEASE_S = 0.6
 
 
 class Guard:
-    """As much of it as holds one guest: a grip, turned ten times a second while it lives."""
+    """As much of a guard as holds one guest: it renews its hold ten times a second while it lives."""
 
     def __init__(self, folder: Path) -> None:
         (self.page,) = word.create(folder / "words" / "42", [UUID], os.getuid(), os.getgid())
