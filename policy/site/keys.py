@@ -109,7 +109,7 @@ GONE = (
     (
         "preflight",
         "longest tier fail",
-        "the partition's MaxTime bounds TIME, and a job that can have no pre-flight runs without one",
+        "the partition's MaxTime bounds TIME; only a user's --preflight=,must can refuse a job without a pre-flight",
     ),
     ("berthd", "order order_weight", "give PriorityWeightJobSize a weight in slurm.conf, with PriorityFavorSmall=YES"),
     ("berthd", "reserve_seconds", "a place is kept for 10 s"),
