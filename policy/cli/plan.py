@@ -11,7 +11,7 @@ from typing import Any
 
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, SlurmError, UsageError
-from policy.slurm.unstarted import not_started
+from policy.slurm.command_failures import not_started
 
 _SECONDS = 60
 _SPEAKS = "--retry=0"

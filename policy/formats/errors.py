@@ -53,6 +53,10 @@ class SlurmError(BerthError):
     number = 703
 
 
+class NoAnswer(SlurmError):
+    """Slurm's controller did not answer: it has refused nothing, and may have done what it was asked."""
+
+
 class UnreadableError(SlurmError):
     """Slurm answered in a form that Berth does not know."""
 

@@ -12,7 +12,7 @@ from typing import IO, cast
 
 from policy.formats.errors import SlurmError
 from policy.formats.moments import local_time
-from policy.slurm.unstarted import not_started
+from policy.slurm.command_failures import not_started
 
 __all__ = ["days", "opened"]
 

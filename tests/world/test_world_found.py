@@ -428,3 +428,26 @@ def test_a_retried_task_that_avoids_its_node_passes_no_reservation() -> None:
             ("reserve", "counted", 10, 40000),
         ]
     )
+
+
+def test_a_guest_is_not_ended_because_calls_got_no_answer() -> None:
+    play(
+        [
+            ("site", 727, 2, 0, 2, 3),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "guest", 0, 60, "OUT_OF_MEMORY", 0),
+            ("reserve", "nodes", 1, 40000),
+            ("node", "power-off-soon", 2),
+            ("sched", 0),
+            ("fault-of-change", "late", 0),
+            ("submit", "share-array", 6, 5, "NODE_FAIL", 0),
+            ("node", "drain", 4),
+            ("fault-of-change", "lost", 2),
+            ("pass", 2),
+            ("write", 1),
+            ("pass", 1),
+            ("write", 50),
+        ]
+    )

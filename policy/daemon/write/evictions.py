@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, latest
 from policy.formats.plan_fields import EVICTED, EVICTED_TEXT, HELD, HELD_TEXT, PARKED, SHORT_RUNS, UPGRADE
 from policy.formats.slurm_facts import JobFacts
@@ -26,7 +26,7 @@ AGAIN_AFTER = 5.0
 """Seconds until a guest that could not be put back is tried again."""
 
 ENDED_AFTER = 10.0
-"""Seconds for which such a guest is tried while its owner waits; then it is ended. KillWait (30 s) comes on top."""
+"""Seconds from the first refusal in which such a guest is tried; then it is ended. KillWait (30 s) comes on top."""
 
 SHORT = 600.0
 """Seconds: a guest that is sent away sooner after its start has lost its run for little."""
@@ -198,6 +198,8 @@ class Evictions:
         self._failed = {one: known for one, known in self._failed.items() if known.again + _FORGOTTEN_AFTER > at}
         failed = self._failed.setdefault(job.id, _Refused(at, at, noted))
         failed.again, failed.noted = at + AGAIN_AFTER, noted
+        if isinstance(problem, NoAnswer):
+            failed.since = at
         if at - failed.since >= ENDED_AFTER:
             return self._end(job, reason, problem, at)
         log.error(f"JobId={job.id} could not be sent away, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)

@@ -12,15 +12,15 @@ from typing import TypeVar
 
 from policy.formats import excluded_nodes
 from policy.formats.array_tasks import waiting_tasks
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.moments import local_time
 from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
+from policy.slurm.command_failures import failed, not_started
 from policy.slurm.interface import Pin
-from policy.slurm.unstarted import not_started
 from policy.slurm.waits import WAITS
 
 _SECONDS = 20
@@ -393,11 +393,11 @@ def run_command(*command: str) -> bytes:
     except OSError as problem:
         raise not_started(command[0], problem) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{command[0]} did not answer within {_SECONDS} s; is slurmctld up?") from None
-    except subprocess.CalledProcessError as failed:
-        said = failed.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SlurmError(f"{' '.join(command[:3])} failed: {said[-1] if said else failed.returncode}") from None
+        raise NoAnswer(f"{command[0]} did not answer within {_SECONDS} s; is slurmctld up?") from None
+    except subprocess.CalledProcessError as ended:
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise failed(f"{' '.join(command[:3])} failed: {said[-1] if said else ended.returncode}") from None
     if "--ctld" in command and b"error:" in done.stderr:
         # scancel's exit status is 0 then.
-        raise SlurmError(f"scancel failed: {done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1]}")
+        raise failed(f"scancel failed: {done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1]}")
     return done.stdout

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from policy.formats.errors import SlurmError, UnreadableError
+from policy.formats.errors import NoAnswer, SlurmError, UnreadableError
+from policy.slurm.command_failures import failed
 from policy.slurm.unreadable import why_unreadable
 from policy.slurm.waits import WAITS
 
@@ -196,7 +197,7 @@ class Program:
             self.close()
             raise UnreadableError(f"{self._path.name} answered in a form that Berth does not know: {problem}") from None
         if isinstance(last, _Error):
-            raise SlurmError(f"Slurm said: {last.text}")
+            raise failed(f"Slurm said: {last.text}")
         return records
 
     def _read_answer(self, process: subprocess.Popen[bytes]) -> bytes:
@@ -212,7 +213,7 @@ class Program:
             readable = {file for file, _ in poll.poll(1_000 * max(0.0, due - time.monotonic()))}
             if not readable:
                 self.close()
-                raise SlurmError(f"{self._path.name} did not answer within {self._seconds:g} s; is slurmctld up?")
+                raise NoAnswer(f"{self._path.name} did not answer within {self._seconds:g} s; is slurmctld up?")
             if err in readable:
                 self._said = (self._said + os.read(err, _CHUNK))[-_SAID_BYTES:]
             if out in readable:

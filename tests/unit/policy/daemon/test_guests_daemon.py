@@ -13,7 +13,7 @@ from policy.daemon.write import pinned
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats import segment
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.plan.answer.plan_values import moved
@@ -41,6 +41,7 @@ class Slurm:
     nodes: list[NodeFacts] = field(default_factory=lambda: [node("n1")])
     jobs: list[JobFacts] = field(default_factory=list)
     ended: bool = False
+    silent: bool = False
     refuses: str = ""
     refuses_notes: str = ""
     refuses_to_end: str = ""
@@ -66,6 +67,8 @@ class Slurm:
         self.requeue_of[job_id] = requeue
 
     def evict(self, job_id: int) -> bool:
+        if self.silent:
+            raise NoAnswer("slurmctld did not answer")
         if self.refuses:
             raise SlurmError(self.refuses)
         self.done.append(f"evict {job_id}")
@@ -263,6 +266,20 @@ def test_one_is_not_ended_whose_seat_nobody_wants_any_more_nor_one_that_left_mea
     slurm.state = "PENDING"  # the requeue was done, and its answer came too late
     leaving.begin(one, "its GPU is needed", NOW + 72)
     assert "cancel 5" not in slurm.done
+
+
+def test_one_is_ended_for_refusals_alone_and_not_for_calls_without_an_answer() -> None:
+    one, slurm = guest(5, "n1", 0), Slurm(silent=True)
+    leaving = evictions(slurm)
+    for second in range(60):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    slurm.silent, slurm.refuses = False, "no"
+    for second in range(60, 65):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    assert "cancel 5" not in slurm.done
+    for second in range(65, 65 + ENDED_WITHIN):
+        leaving.begin(one, "its GPU is needed", NOW + second)
+    assert slurm.done.count("cancel 5") == 1
 
 
 def test_one_that_slurm_does_not_even_end_is_tried_for_ever() -> None:
