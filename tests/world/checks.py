@@ -12,7 +12,7 @@ from policy.formats import plan_fields, segment, wire
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request import counted
 from tests.world import closers, reservations
-from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
+from tests.world.cluster import BLOCKING, REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
     from tests.world.world import DeterministicWorld
@@ -311,8 +311,11 @@ def no_owner_waits_long(world: DeterministicWorld, since: dict[tuple[int, int], 
             continue
         if owner.reason == "JobArrayTaskLimit":
             continue  # another task of its array is in its way, and a guest may use its GPUs meanwhile
-        for name in closers.place_of(owner):
-            for number, held in cluster.nodes[name].held.items() if name in cluster.nodes else ():
+        place = closers.place_of(owner)
+        if any(name not in cluster.nodes or cluster.nodes[name].flags & BLOCKING for name in place):
+            continue  # a node is in its way, and a guest may use its GPUs on the others meanwhile
+        for name in place:
+            for number, held in cluster.nodes[name].held.items():
                 if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":
                     found[owner.id, number] = since.get((owner.id, number), cluster.now)
     for (owner_id, guest), began in found.items():
