@@ -85,10 +85,13 @@ def counted(one: Reservation) -> int:
 
 
 def admits(one: Reservation, user: int, account: str) -> bool:
-    """Tells whether a reservation admits a job; False if the user has no name here."""
+    """Tells whether a reservation admits a job; False if the user has no name here.
+
+    A job that comes without an account may be of any: Slurm gives it its user's own after the plugin has seen it.
+    """
     name, groups = _known_by[0](user)
     users = _rule(one.users, {name}) and (not one.groups or bool(groups.intersection(one.groups)))
-    return bool(name) and users and _rule(one.accounts, {account})
+    return bool(name) and users and (not account or _rule(one.accounts, {account}))
 
 
 def _rule(listed: tuple[str, ...], mine: set[str]) -> bool:

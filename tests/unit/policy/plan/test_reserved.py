@@ -201,6 +201,15 @@ def test_a_magnetic_reservation_by_type_draws_what_fits_unless_another_reserves_
     assert asks(look, tres_per_node=f"gres/gpu:{gpus}").verb == "place"
 
 
+@pytest.mark.parametrize(("named", "verb"), [({}, "later"), ({"account": "a"}, "later"), ({"account": "b"}, "place")])
+def test_a_magnetic_reservation_of_an_account_may_draw_a_job_that_names_none(named: dict[str, str], verb: str) -> None:
+    """Slurm gives a job its user's default account after the plugin has seen it."""
+    one = reservation("n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}), users=(), accounts=("a",))
+    look = reading([node("n1"), node("n2")], reservations=(one,), version="26.05.1")
+
+    assert asks(look, os.getuid(), tres_per_node="gres/gpu:4", **named).verb == verb
+
+
 def test_users_accounts_and_groups_admit() -> None:
     one = reservation("n1")
     uid = os.getuid()
