@@ -9,6 +9,7 @@
     ├── HardwareFault             a GPU that needs a human: the node is drained, the text is the reason
     ├── ConfigError               the table [node] of berth.conf is wrong
     ├── ExtraError                a berth in a job's Extra that is not believed
+    │   ├── Untied                Slurm has counted the job's share, and has tied it to no GPU of its own
     │   └── Disagreement          what Slurm gave the job and what its Extra says do not agree: it must not start
     ├── FormatError               a file that is not what docs/formats.md says
     ├── SlurmError                scontrol failed or gave an answer that cannot be read
@@ -75,6 +76,14 @@ class ExtraError(NodeError):
     """A job's Extra that does not say what Berth writes there."""
 
     number = 918
+
+
+class Untied(ExtraError):
+    """A job whose GPUs in the Prolog's environment are not those of its Extra.
+
+    From a start of slurmctld until a node has registered, Slurm does not know which of its GPUs has which type. A job
+    that starts there in that time gets the type that it asks for, and another GPU or, for a share, none.
+    """
 
 
 class Disagreement(ExtraError):

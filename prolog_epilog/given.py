@@ -6,7 +6,7 @@ GPUs, as a whole, in parts or as seats, and how much of each.
 """
 
 from prolog_epilog import chain
-from prolog_epilog.errors import Disagreement, ExtraError, Imitated, NodeSlurmError
+from prolog_epilog.errors import Disagreement, ExtraError, Imitated, NodeSlurmError, Untied
 from prolog_epilog.here import Here
 from prolog_epilog.job import extra
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
@@ -104,9 +104,9 @@ def _by_environment(job: NodeJob, berth: NodeBerth | None, here: Here) -> NodeBe
         return None
     named = chain.indices(berth.gpus, chain.minors(here.dev))
     if not set(job.indices) <= set(named):
-        raise ExtraError(f"the job's Extra names other GPUs than Slurm gave it ({_list(job.indices)}); requeue the job")
+        raise Untied(f"the job's Extra names other GPUs than Slurm gave it ({_list(job.indices)}); requeue the job")
     if berth.is_shared and berth.tier != OPPORTUNISTIC and not job.indices:
-        raise ExtraError("the job's Extra names GPUs, but Slurm gave it none on this node; requeue the job")
+        raise Untied("the job's Extra names GPUs, but Slurm gave it none on this node; requeue the job")
     return berth
 
 

@@ -1,13 +1,16 @@
 """The Prolog: runs the site's own Prolog, and sets up the job's share of its GPUs."""
 
 from prolog_epilog import given, remembered
-from prolog_epilog.errors import Disagreement, ExtraError
+from prolog_epilog.errors import Disagreement, ExtraError, Untied
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
 from prolog_epilog.job.extra import NodeBerth
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres
 from prolog_epilog.messages import numbered
+
+_MOST_RESTARTS = 3
+"""From so many restarts on a job is requeued no more for GPUs that Slurm has not tied to its share."""
 
 
 def run(job: NodeJob, here: Here) -> int:
@@ -20,7 +23,8 @@ def run(job: NodeJob, here: Here) -> int:
         return _refuse(job, here, problem, hold=problem.hold)
     except ExtraError as problem:
         if extra.asks_share(job.extra):
-            return _refuse(job, here, problem, hold=False)
+            again = isinstance(problem, Untied) and job.restarts < _MOST_RESTARTS
+            return _refuse(job, here, problem, again=again)
         here.say(numbered(problem))
     code = _begin(job, berth, held, here)
     if listed and not code and (berth is not None or job.environment.get("SLURM_JOB_GPUS")):
@@ -50,8 +54,8 @@ def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
     return run_chain(here.config.chain_prolog, job, gpus, here)
 
 
-def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool) -> int:
+def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool = False, again: bool = False) -> int:
     from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 
     here.say(numbered(problem))
-    return tenancy.refuse(job, here, str(problem), hold=hold)
+    return tenancy.refuse(job, here, str(problem), hold=hold, again=again)

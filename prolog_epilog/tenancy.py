@@ -92,11 +92,11 @@ def _had(job: NodeJob, here: Here) -> ShareRecord | None:
     return None
 
 
-def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:
+def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False, again: bool = False) -> int:
     """Has SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use.
 
-    With `hold` it also goes back into the queue, held. Slurm can hold only batch jobs that may be requeued. The user of
-    any other job reads only what SPANK says.
+    With `hold` it also goes back into the queue, held, and with `again` it is requeued to start again. Slurm takes only
+    batch jobs that may be requeued. The user of any other job reads only what SPANK says.
     """
     _write(here, ShareRecord(job.id, job.uid, why=why, start=job.start))
     if hold:
@@ -106,6 +106,16 @@ def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:
             here.say(f"job {job.id} is stopped, and not held: {problem} [BERTH-937]")
         else:
             here.say(f"job {job.id} is held [BERTH-937]")
+    elif again:
+        try:
+            here.slurm.requeue(job.id, if_running=True)
+        except NodeSlurmError as problem:
+            here.say(f"job {job.id} is stopped, and not requeued: {problem} [BERTH-937]")
+        else:
+            here.say(f"job {job.id} is requeued [BERTH-937]")
+            # A file that says `degraded` would make berthd keep the job off this node, which has not failed.
+            with suppress(NodeError, OSError):
+                share_file.remove(here.paths, job.id)
     return run_chain(here.config.chain_prolog, job, (), here)
 
 

@@ -29,6 +29,11 @@ class NodeJob(NamedTuple):
         return _or_zero(self.environment.get("SLURM_JOB_START_TIME", ""))
 
     @property
+    def restarts(self) -> int:
+        """Returns how often the job was requeued; 0 if Slurm does not say."""
+        return _or_zero(self.environment.get("SLURM_JOB_RESTART_COUNT", ""))
+
+    @property
     def ended_badly(self) -> bool:
         """Tells whether the job failed; one that was ended by SIGTERM did not."""
         return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}

@@ -169,6 +169,45 @@ def test_a_job_that_slurm_does_not_hold_is_stopped_by_spank(world: World) -> Non
     assert "Only batch jobs are accepted" in done.stderr
 
 
+def took_back(world: World, *, takes: bool = True) -> None:
+    """Slurm has given the job its share by type, and takes or refuses to requeue the job."""
+    (world.folder / "job").write_text(JOB_TEXT.format(job=7, node=NODE, gres="shard:g0:90(90/100)"))
+    world.scontrol(
+        f"""case "$1 $2" in
+        "show job") exec /bin/cat {world.folder}/job ;;
+        "requeue Incomplete") {"" if takes else "echo 'Requested operation is presently disabled' >&2; exit 1"} ;;
+        *) exit 1 ;;
+        esac"""
+    )
+
+
+@pytest.mark.parametrize(("gpus", "says"), [("", "none on this node"), ("3", "other GPUs than Slurm gave it (3)")])
+def test_a_share_that_slurm_tied_to_no_gpu_of_its_own_is_requeued(world: World, gpus: str, says: str) -> None:
+    """Between a start of slurmctld and the node's registration Slurm does not know which GPU has which type."""
+    took_back(world)
+
+    done = world.run("prolog", PACKED, gpus, SLURM_JOB_RESTART_COUNT="2")
+
+    assert done.returncode == 0
+    assert world.asked.splitlines()[-1] == "requeue Incomplete 7"
+    assert says in done.stderr
+    # SPANK starts no share without a file, and the Epilog speaks of no node that failed.
+    assert why(world) == ""
+    assert not (world.paths.jobs / "7").exists()
+    assert world.books() == {}
+
+
+@pytest.mark.parametrize(("takes", "restarts"), [(False, "0"), (True, "3")])
+def test_one_that_cannot_be_requeued_or_was_thrice_is_stopped(world: World, restarts: str, *, takes: bool) -> None:
+    took_back(world, takes=takes)
+
+    done = world.run("prolog", PACKED, "", SLURM_JOB_RESTART_COUNT=restarts)
+
+    assert done.returncode == 0
+    assert "none on this node" in why(world)
+    assert ("requeue Incomplete 7" in world.asked) is not takes
+
+
 @pytest.mark.parametrize(
     ("user", "partition", "gres", "starts"),
     [

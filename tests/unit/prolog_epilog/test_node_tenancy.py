@@ -172,7 +172,7 @@ def test_the_site_may_let_users_share(world: World) -> None:
     ],
 )
 def test_a_share_that_slurm_did_not_give_is_refused(world: World, extra: str, gpus: str, says: str) -> None:
-    done = world.run("prolog", extra, gpus)
+    done = world.run("prolog", extra, gpus, SLURM_JOB_RESTART_COUNT="3")
 
     assert done.returncode == 0
     assert says in share(world).why
