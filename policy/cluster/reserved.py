@@ -136,7 +136,9 @@ def rooms_of(
             elsewhere = node.gpus - gpus - inside if "IGNORE_JOBS" in one.flags else 0
             beside[place] = gpus - max(0, count - elsewhere), cpus - kept
         if place in own and cores and "FLEX" not in one.flags:
-            gpus, cpus = min(gpus, count) if mask is None else (idle[place] & mask).bit_count(), min(cpus, kept)
+            cpus = min(cpus, kept)
+            if one.gpus:
+                gpus = min(gpus, count) if mask is None else (idle[place] & mask).bit_count()
         within[place] = gpus, cpus
     rooms = [Room(one.name, {place: beside[place] for place in own if place in beside})]
     if "MAGNETIC" in one.flags:

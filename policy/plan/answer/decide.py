@@ -132,7 +132,8 @@ def _decide(submission: Submission, context: Context, understanding: Understandi
         starts = decision.reply.plan.get(fields.STATE) == fields.PLACED
         if context.book.cluster.rooms and not (context.stale or case.request.later):
             left = _by_reservation(case, starts=starts)
-            decision = left or decision
+            # A reservation draws jobs by their user, and each takes of its room.
+            decision = replace(left or decision, holds_for="one")
             starts |= left is not None
         # Each task of an array starts on several nodes in the planner's passes.
         if case.demand.spread is None or context.stale or case.request.later or starts or case.request.array:

@@ -171,6 +171,22 @@ def test_a_magnetic_reservation_draws_its_users_jobs_alone(user: int, verb: str)
     assert asks(look, user, tres_per_node="gres/gpu:4").verb == verb
 
 
+def test_the_reply_to_one_users_job_is_none_to_anothers_while_a_reservation_draws_some() -> None:
+    one = reservation("n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}))
+    look = reading([node("n1"), node("n2")], reservations=(one,), version="26.05.1")
+
+    for user in (os.getuid(), 4_321):
+        assert asks(look, user, tres_per_node="gres/gpu:4").holds_for == "one"
+
+
+@pytest.mark.parametrize(("count", "verb"), [(1, "later"), (0, "place")])
+def test_a_magnetic_reservation_of_cores_draws_jobs_with_any_free_gpus(count: int, verb: str) -> None:
+    one = reservation("n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}), cores=(cores("n2", count),))
+    look = reading([node("n1"), node("n2", used=0xF)], reservations=(one,), version="26.05.1")
+
+    assert asks(look, os.getuid(), tres_per_node="gres/gpu:4", num_tasks="1").verb == verb
+
+
 @pytest.mark.parametrize(("version", "verb"), [("24.11.5", "later"), ("26.05.1", "place")])
 def test_only_old_releases_draw_a_job_that_would_outlast_the_reservation(version: str, verb: str) -> None:
     one = reservation("n2", flags=frozenset({"MAGNETIC"}))
