@@ -185,6 +185,7 @@ def test_jobs_outlive_an_upgrade_and_the_way_back(slurm: Slurm, order: tuple[str
         for job in waits:
             [probe] = seen(slurm.finish(job))
             assert len(probe.gpus) == 2
-        [probe] = seen(slurm.finish(packed))
+        # A share that Slurm gave no GPU of its own waits two minutes for its next start.
+        [probe] = seen(slurm.finish(packed, 300))
         assert len(probe.gpus) == 1
         slurm.wait_state(array, {"COMPLETED"}, 120)
