@@ -148,9 +148,9 @@ def rooms_of(
     return [room for room in rooms if room.free]
 
 
-def counted_nodes(rooms: tuple[Room, ...]) -> set[int]:
-    """Returns the nodes of which a reservation only counts GPUs."""
-    return {node for room in rooms if room.magnet is None for node in room.free}
+def counted_nodes(counted: Mapping[int, float], closes: float) -> set[int]:
+    """Returns the nodes of which a reservation that begins before a time only counts GPUs."""
+    return {node for node, start in counted.items() if start < closes}
 
 
 def copies(rooms: tuple[Room, ...]) -> tuple[Room, ...]:

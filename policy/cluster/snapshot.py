@@ -82,6 +82,8 @@ class Cluster:
 
     Slurm may give these GPUs to any job that names no types.
     """
+    counted: "Mapping[int, float]" = field(default_factory=dict)
+    """The start of the first reservation that only counts GPUs, by node: a pin to such a node passes it."""
     rooms: "tuple[Room, ...]" = ()
     """Rooms beside or in reservations, where Slurm alone gives GPUs."""
     neighbours: "Company | None" = None

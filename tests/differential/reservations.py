@@ -38,8 +38,13 @@ class Drawn:
 
     @property
     def mixed(self) -> bool:
-        """True if one reservation counts GPUs and another names types; docs/reservations.md says what differs then."""
-        return any(":g" in str(one) for one in self.typed) and any("gres/gpu=" in str(one) for one in self.typed)
+        """True if one reservation names types, and another counts GPUs or is magnetic.
+
+        docs/reservations.md says what differs then.
+        """
+        named = [":g" in str(one) for one in self.typed]
+        draws = ["gres/gpu=" in str(one) or "magnetic" in str(one) for one in self.typed]
+        return any(of and drawn for of, drawn in zip(named, reversed(draws), strict=True)) and len(named) == 2
 
     def text(self) -> str:
         """Everything in one line, to be tried by hand."""

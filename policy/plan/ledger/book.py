@@ -238,7 +238,7 @@ class Book(BookRows):
         self._check_time()
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
-        all_nodes[list(counted_nodes(self.cluster.rooms))] = False
+        all_nodes[list(counted_nodes(self.cluster.counted, self.at + demand.limit))] = False
         view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
 
         def place(part: Demand) -> Berth:

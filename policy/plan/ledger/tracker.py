@@ -67,6 +67,7 @@ class Picture:
         self._free_now = np.zeros((3, count), np.int64)
         """GPUs, CPUs and memory that are free now, and perhaps reserved for later."""
         self._reservations: tuple[Reservation, ...] = ()
+        self._counted: dict[int, float] = {}
         self._rooms: tuple[reserved.Room, ...] = ()
         self._rows: list[list[State] | None] = [None] * count
         """Timelines as lists, for books; None where it has to be made anew."""
@@ -211,6 +212,7 @@ class Picture:
             shelves=self._shelves,
             reservations=self._reservations,
             typed=frozenset((place, one.name) for place, holds in self._holds.items() for one in holds if one.mask),
+            counted=self._counted,
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
@@ -304,12 +306,15 @@ class Picture:
         """Closes what is reserved; returns the nodes that changed by this."""
         is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
         found: dict[int, list[reserved.Hold]] = {}
+        counted: dict[int, float] = {}
         self._reservations = tuple(one for one in reading.reservations if one.end > reading.at)
         now = [one for one in self._reservations if one.start <= reading.at]
         for one in self._reservations:
             cores = dict(one.cores)
             for place in reserved.places(one, self.fleet):
                 mask = reserved.typed(one, self.fleet, place)
+                if mask is None:
+                    counted[place] = min(counted.get(place, FAR), float(one.start))
                 if mask is not None and (held := cores.get(self.fleet.names[place])):
                     # An active one has no start of its own, so that time alone changes nothing.
                     start = 0.0 if one in now else float(one.start)
@@ -321,7 +326,7 @@ class Picture:
         holds = reserved.by_node(found)
         other = {place for place in self._holds.keys() | holds if self._holds.get(place) != holds.get(place)}
         different: Bools = (is_open != self._open) | (reserved_from != self._reserved_from)
-        self._open, self._reserved_from, self._holds = is_open, reserved_from, holds
+        self._open, self._reserved_from, self._holds, self._counted = is_open, reserved_from, holds, counted
         for place in other:
             if (node := self._nodes[place]) is not None:
                 self._write(place, node, memory_counts=reading.memory_counts)

@@ -160,7 +160,7 @@ class Walk(SimpleClaims):
         job, book, cluster = entry.job, self._book, self._book.cluster
         passes = self._passes(entry)
         in_parts = bool(job.het or (job.tasks and entry.nodes))
-        if not cluster.rooms or (in_parts and not passes) or not self._may_change():
+        if not (cluster.rooms or passes) or (in_parts and not passes) or not self._may_change():
             return False
         memory = self._memories.setdefault(job.id, PlannedBefore())
         if memory.spread_since is not None and book.at - memory.spread_since > OPEN_FOR:
@@ -423,7 +423,7 @@ class Walk(SimpleClaims):
 
     def _passes(self, entry: Waiting) -> bool:
         """Tells whether a job's pin passes a reservation, also a pin to nodes that are not for the job any more."""
-        counted = counted_nodes(self._book.cluster.rooms)
+        counted = counted_nodes(self._book.cluster.counted, self._book.at + entry.demand.limit)
         if entry.nodes or entry.job.gpus is None or not counted:
             return not counted.isdisjoint(entry.nodes)
         return not counted.isdisjoint(map(self._book.fleet.index.get, entry.job.required))

@@ -163,6 +163,33 @@ def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(
     assert change.for_now
 
 
+def in_an_hour(**changes: object) -> Reservation:
+    """Returns a reservation to come that counts four GPUs of n1."""
+    return reservation(
+        "n1", start=int(NOW) + 3_600, end=int(NOW) + 7_200, cores=(cores("n1", 4),), gpus=(("", 4),), **changes
+    )
+
+
+@pytest.mark.parametrize(("minutes", "verb"), [("50", "place"), ("70", "later")])
+def test_no_job_is_pinned_where_it_would_pass_a_reservation_to_come_that_counts_gpus(minutes: str, verb: str) -> None:
+    look = reading([node("n1"), node("n2")], reservations=(in_an_hour(),))
+
+    assert asks(look, tres_per_node="gres/gpu:4", req_nodes="n1", time_limit=minutes).verb == verb
+
+
+@pytest.mark.parametrize(("minutes", "given_back"), [(50, False), (70, True)])
+def test_a_pinned_job_is_given_back_as_soon_as_it_would_pass_one_to_come(minutes: int, *, given_back: bool) -> None:
+    look = reading(
+        [node("n1", used=0xFF)],
+        [running(4, "n1", 0xFF, 60), waiting(5, "n1", 0b11, limit=minutes * 60)],
+        reservations=(in_an_hour(),),
+    )
+
+    changes = Plan(BerthPolicy(), Settings()).replan(open_book(fleet(look), look), look.jobs)
+
+    assert [isinstance(change, Release) for change in changes] == ([True] if given_back else [])
+
+
 @pytest.mark.parametrize(("user", "verb"), [(os.getuid(), "later"), (4_321, "place")])
 def test_a_magnetic_reservation_draws_its_users_jobs_alone(user: int, verb: str) -> None:
     one = reservation("n2", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}))
