@@ -339,7 +339,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->urgent = false;
 	reply->guest = false;
 	reply->begin = 0;
-	reply->share = 0;
+	reply->share = reply->asked_share = 0;
 	reply->gpu_mem = 0;
 	reply->min_cpus = 0;
 	reply->pn_min_cpus = 0;

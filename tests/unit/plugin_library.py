@@ -139,6 +139,7 @@ class Reply(ctypes.Structure):
         ("guest", ctypes.c_bool),
         ("begin", ctypes.c_uint64),
         ("share", ctypes.c_uint32),
+        ("asked_share", ctypes.c_uint32),
         ("gpu_mem", ctypes.c_uint64),
         ("way", ctypes.c_char_p),
         ("min_cpus", ctypes.c_uint32),

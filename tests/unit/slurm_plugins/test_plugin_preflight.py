@@ -24,7 +24,7 @@ def program() -> Path:
 
 
 def built(name: str, *others: str) -> Path:
-    own = [DATA / "sbatch" / f"{name}.c", DATA / "sbatch" / "options.c"]
+    own = [DATA / "sbatch" / f"{name}.c", DATA / "sbatch" / "sbatch_options.c"]
     sources = [*own, *(building.PLUGINS / one for one in ("cli_filter/preflight_shrink.c", *others))]
     return building.built(name, sources, (DATA / "stepd", DATA / "sbatch", building.PLUGINS))
 

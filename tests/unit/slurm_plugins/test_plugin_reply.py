@@ -58,6 +58,8 @@ def parse(
     """The parsed reply and "", or the reason why it was dropped."""
     raw = reply_text.encode() if isinstance(reply_text, str) else reply_text
     reply, error = Reply(), ctypes.create_string_buffer(160)
+    # As the controller's stack may be: what an answer does not say is none all the same.
+    ctypes.memset(ctypes.addressof(reply), 0xFF, ctypes.sizeof(reply))
     ctypes.memmove(ctypes.addressof(reply) + Reply.text.offset, raw[:REPLY_MAX_BYTES], min(len(raw), REPLY_MAX_BYTES))
     expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, excludes, exists)
     ok = library().reply_parse(ctypes.byref(reply), ctypes.c_size_t(len(raw)), ctypes.byref(expected), error)
@@ -72,6 +74,7 @@ def test_a_right_place_is_taken_whole() -> None:
     assert list(reply.gpus[: reply.gpu_count]) == [0, 3]
     assert reply.segment == b"state=placed asked=tres_per_job:gres/gpu:4 why=a%20b"
     assert reply.message == b"berth: placed"
+    assert (reply.share, reply.asked_share, reply.gpu_mem, reply.way) == (0, 0, 0, None)
 
 
 @pytest.mark.parametrize("others", ["n3", "n[3-9]", "n[3,5-1024]", "n[03-09,10]", "n3,n[4-5],n77", "n[1000-1001]"])

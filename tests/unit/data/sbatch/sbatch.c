@@ -18,7 +18,7 @@
 #include "cli_filter/preflight.h"
 #include "common/slurm_api.h"
 #include "config/options.h"
-#include "options.h"
+#include "sbatch_options.h"
 
 static void say(const char *head, const char *format, va_list arguments)
 {

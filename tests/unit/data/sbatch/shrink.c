@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "cli_filter/preflight_shrink.h"
-#include "options.h"
+#include "sbatch_options.h"
 
 int main(int argc, char **argv)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sbatch's options, as Slurm's library has them for a plugin. */
-#include "options.h"
+#include "sbatch_options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
