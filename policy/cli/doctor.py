@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
-from policy.cli.doctor_conf import unknown_names, wrong_options, wrong_tables
+from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
@@ -100,7 +100,7 @@ def examine(
         yield Finding("Slurm", ok=False, text=str(problem))
         return
     unknown = [*unknown_names(settings, (one.name for one in reading.partitions), printed)]
-    wrong_conf = "; ".join(filter(None, [wrong_tables(config_path()), wrong_options(settings), *unknown]))
+    wrong_conf = "; ".join(filter(None, [wrong_tables(config_path()), *unknown]))
     yield Finding("berth.conf", not wrong_conf, wrong_conf or "its tables and the names in it are known")
     yield from _old_keys(settings)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]

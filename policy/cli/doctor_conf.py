@@ -13,29 +13,21 @@ if TYPE_CHECKING:
 
 
 def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
-    """Returns the first mistake in the tables of the nodes; empty if there is none.
+    """Returns the first mistake in the tables of the nodes, or in the options of the page; empty if there is none.
 
     `gone` is called with a sentence for each key of theirs that an earlier release had.
     """
-    from prolog_epilog import config  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site import page_options  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.config import load  # noqa: PLC0415
+    from prolog_epilog import config  # noqa: PLC0415
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
 
     try:
         config.load(str(path))
         options.load(str(path), gone)
-    except NodeError as problem:
-        return str(problem)
-    return ""
-
-
-def wrong_options(config: "Config") -> str:
-    """Returns what is wrong with the options of the page; empty if they are right, or berthd serves no page."""
-    from policy.site import page_options  # noqa: PLC0415
-
-    try:
-        page_options.read(config.web_options or "")
-    except BerthError as problem:
+        page_options.read(load(path).web_options or "")
+    except (BerthError, NodeError) as problem:
         return str(problem)
     return ""
 
@@ -66,7 +58,6 @@ def main() -> int:
     found = [wrong_tables(path, gone.append)]
     try:
         gone += load(path).gone
-        found.append(wrong_options(load(path)))
         partitions = [one.name for one in CommandGateway().read(ended=False).partitions]
         found += unknown_names(load(path), partitions, run_command)
     except BerthError:

@@ -4,7 +4,7 @@ Such systems are told by users in `--comment`: NVIDIA Mission Control's job reco
 `auto_resume_mode`, a site's own Epilog or service perhaps by `auto_requeue=3`. They read and rewrite the comment. Berth
 only looks for such a word in it, and then leaves the job's retries to them.
 
-    >>> named_in('{"APS": {"auto_resume_mode": "requeue"}}', others_of("auto_requeue, auto_resume_mode"))
+    >>> named_in('{"APS": {"auto_resume_mode": "requeue"}}', ("auto_requeue", "auto_resume_mode"))
     'auto_resume_mode'
 """
 
@@ -13,11 +13,6 @@ from collections.abc import Iterable
 
 PUT_BACK = "others put it back into the queue after it failed, and Berth leaves that to them"
 """Reason for a job that another system has requeued before."""
-
-
-def others_of(text: str) -> tuple[str, ...]:
-    """Returns the words of a list, which blanks or commas separate."""
-    return tuple(re.findall(r"[^, ]+", text))
 
 
 def named_in(comment: str, words: Iterable[str]) -> str:

@@ -14,7 +14,6 @@ from policy.formats.errors import ConfigError, FormatError, nearest
 from policy.request import tiers
 from policy.request.locality import parse_rules
 from policy.request.settings import RelocationRules, Settings, Sharing
-from policy.retry.other_systems import others_of
 from policy.site.keys import GONE, KEYS, Key
 
 _TABLES = (*KEYS, "node", "guard")
@@ -28,6 +27,10 @@ _TEXT: tuple[type[Any], str] = (str, "a text in quotes")
 
 def _default(table: str, key: str) -> Any:
     return KEYS[table][key].default
+
+
+def _names(listed: str) -> list[str]:
+    return re.findall(r"[^, ]+", listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Config:
     preflight_partition: str = ""
     preflight_wait: float = float(flags.parse_time(_default("preflight", "wait")))
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
-    other_retries: tuple[str, ...] = others_of(_default("berthd", "other_retries"))
+    other_retries: tuple[str, ...] = tuple(_names(_default("berthd", "other_retries")))
     """Words of a job's comment that leave its retries to another system."""
 
     @property
@@ -168,12 +171,8 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         hook_log=_file(hook["hook_log"]),
         preflight_wait=float(tables["preflight"]["wait"]),
         preflight_partition=tables["preflight"]["partition"],
-        other_retries=others_of(berthd["other_retries"]),
+        other_retries=tuple(_names(berthd["other_retries"])),
     )
-
-
-def _names(listed: str) -> list[str]:
-    return re.findall(r"[^, ]+", listed)
 
 
 def _file(path: str) -> Path | None:

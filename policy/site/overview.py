@@ -63,8 +63,7 @@ class OverviewFile:
     """An overview's file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: StateFile[Any] = StateFile(path, json.loads)
+        self._path, self._file = path, StateFile(path, json.loads)
 
     def read(self) -> dict[str, Any]:
         """Returns the overview; raises DaemonError with the reason where there is none."""

@@ -32,25 +32,18 @@ def read(text: str) -> argparse.Namespace:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options that berth.conf may name too."""
-    parser.add_argument(
-        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
-    )
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
-    parser.add_argument(
-        "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
-    )
-    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
-    parser.add_argument(
-        "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
-    )
-    parser.add_argument(
-        "--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)"
-    )
-    parser.add_argument("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
-    parser.add_argument("--munge", action="store_true", help="take munge credentials of viewers")
-    parser.add_argument(
-        "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
-    )
+    option = parser.add_argument
+    option("--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)")
+    option("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
+    option("--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server")
+    option("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
+    trusted = "repeatable: whose header names the user"
+    option("--trust-proxy", action="append", default=[], metavar="ADDRESS", help=trusted)
+    option("--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)")
+    option("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
+    option("--munge", action="store_true", help="take munge credentials of viewers")
+    embedding = "page that may embed this one, such as https://ondemand.site"
+    option("--embed-in", default="", metavar="ORIGIN", help=embedding)
 
 
 def check(options: argparse.Namespace) -> bool:
@@ -65,7 +58,6 @@ def check(options: argparse.Namespace) -> bool:
         raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
     must_be_known = not (bind.is_loopback or options.from_simulation)
     if must_be_known and not (options.trust_proxy or options.tokens or options.munge):
-        raise UsageError(
-            "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
-        )
+        ways = "give --trust-proxy, --tokens or --munge"
+        raise UsageError(f"on other addresses than loopback, viewers have to be known: {ways}")
     return must_be_known

@@ -16,9 +16,7 @@ class Readings:
     """Reads the state of berthd anew for each scrape."""
 
     def __init__(self, status: BerthdStatus, state_file: Path, hook: HookCalls | None) -> None:
-        self._status = status
-        self._state = StateFile(state_file, read_metrics)
-        self._hook = hook
+        self._status, self._hook, self._state = status, hook, StateFile(state_file, read_metrics)
         self._lock = threading.Lock()
 
     def sources(self) -> Sources:

@@ -14,7 +14,7 @@ from policy.formats.errors import UsageError
 from policy.site import page_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from policy.serve.web.access import WebAccess
     from policy.serve.web.model import WebRoom, WebSource
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from policy.site.overview import OverviewFile
     from policy.site.privacy import SlurmRules
     from policy.slurm.interface import Gateway
-    from topology.model import Machine
 
 __all__ = ["register", "serve_page"]
 
@@ -73,7 +72,7 @@ def _serve_live(
 ) -> None:
     from policy.serve.web.live import LiveSource  # noqa: PLC0415
 
-    source = LiveSource(overview.read, gateway.job, rules, lambda: _links(_machines(config)))
+    source = LiveSource(overview.read, gateway.job, rules, lambda: _known(config, ()).links)
     _serve(options, source, _access(options, config.munge_socket), source.read)
 
 
@@ -133,13 +132,16 @@ def _known(config: Config, names: Sequence[str]) -> WebRoom:
     from topology import scores  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.fabric import Fabric  # noqa: PLC0415
+    from topology.files import load_directory  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
-    machines, slurm, speed = _machines(config), None, {}
+    machines, slurm, speed = {}, None, {}
     try:
-        source = fabric_file(config.fabric)
+        machines = load_directory(config.topology_dir, lambda problem: error(str(problem)))
+        # Their links need neither the fabric nor the scores.
+        source = fabric_file(config.fabric) if names else None
         slurm = slurm_fabric.read(source) if source else None
-        table = scores.load(config.scores) if config.scores else ()
+        table = scores.load(config.scores) if names and config.scores else ()
         speed = {(one.node, one.position): one.score for one in table if one.app_class == "compute"}
     except TopologyError as problem:
         error(f"{problem}; the page shows the nodes without it")
@@ -164,20 +166,5 @@ def _known(config: Config, names: Sequence[str]) -> WebRoom:
             found if len(found) == machine.size else (),
         )
 
-    return WebRoom([node(name) for name in names], _links(machines))
-
-
-def _machines(config: Config) -> dict[str, Machine]:
-    from policy.site.log import error  # noqa: PLC0415
-    from topology.errors import TopologyError  # noqa: PLC0415
-    from topology.files import load_directory  # noqa: PLC0415
-
-    try:
-        return load_directory(config.topology_dir, lambda problem: error(str(problem)))
-    except TopologyError as problem:
-        error(f"{problem}; the page shows the nodes without it")
-        return {}
-
-
-def _links(machines: Mapping[str, Machine]) -> dict[str, list[tuple[int, int, float]]]:
-    return {one.model: [(link.a, link.b, link.gbps) for link in one.links] for one in machines.values()}
+    links = {one.model: [(link.a, link.b, link.gbps) for link in one.links] for one in machines.values()}
+    return WebRoom([node(name) for name in names], links)

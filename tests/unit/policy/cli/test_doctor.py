@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cli import doctor
-from policy.cli.doctor_conf import unknown_names, wrong_options, wrong_tables
+from policy.cli.doctor_conf import unknown_names, wrong_tables
 from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
@@ -491,6 +491,9 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
     [
         ("--from-simulation day.json", "unrecognized arguments: --from-simulation day.json"),
         ("--port 'x", "No closing quotation"),
+        ("--port x", "argument --port: invalid int value: 'x'"),
+        ("--embed-in", "argument --embed-in: expected one argument"),
+        ("--t x", "ambiguous option"),
         ("--bind 192.0.2.1", "viewers have to be known"),
         ("--bind 192.0.2.1 --munge", ""),
         ("", ""),
@@ -499,10 +502,10 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
 def test_options_of_the_page_are_read_before_it_is_served(tmp_path: Path, options: str, said: str) -> None:
     path = tmp_path / "berth.conf"
     path.write_text(f'[web]\nenabled = true\noptions = "{options}"\n')
-    assert said in wrong_options(load(path))
-    assert bool(said) == bool(wrong_options(load(path)))
+    assert said in wrong_tables(path)
+    assert bool(said) == bool(wrong_tables(path))
     path.write_text(f'[web]\noptions = "{options}"\n')
-    assert wrong_options(load(path)) == "", "there is no page"
+    assert wrong_tables(path) == "", "there is no page"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
-from policy.retry.other_systems import named_in, others_of
+from policy.retry.other_systems import named_in
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
@@ -185,11 +185,11 @@ def test_other_comments_leave_a_job_to_berth(comment: str) -> None:
 
 
 def test_a_site_names_the_words_of_its_own_systems() -> None:
-    assert named_in("recover:3 auto_requeue=3", others_of("recover, resume-me")) == "recover"
-    assert named_in('{"resume-me": 1}', others_of("recover resume-me")) == "resume-me"
-    assert named_in("auto_requeue=3", others_of("")) == ""
-    assert named_in("a.c", others_of("a.c")) == "a.c"
-    assert named_in("abc", others_of("a.c")) == ""
+    assert named_in("recover:3 auto_requeue=3", ("recover", "resume-me")) == "recover"
+    assert named_in('{"resume-me": 1}', ("recover", "resume-me")) == "resume-me"
+    assert named_in("auto_requeue=3", ()) == ""
+    assert named_in("a.c", ("a.c",)) == "a.c"
+    assert named_in("abc", ("a.c",)) == ""
 
 
 def test_berth_conf_names_those_words(tmp_path: Path) -> None:
