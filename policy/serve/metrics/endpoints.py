@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -16,15 +17,16 @@ from typing import Any, cast
 
 from prometheus_client import exposition
 
+from policy.formats.errors import DaemonError
 from policy.serve.http_server import BoundedServer
 from policy.serve.metrics.access import Access
 from policy.serve.metrics.families import PAGES, MetricsPage, PageName, Sources
 from policy.serve.metrics.hook_calls import HookCalls
-from policy.serve.metrics.readings import Readings
 from policy.serve.status import BerthdStatus
 from policy.site import log
 from policy.site.config import Config
-from policy.site.overview import STALE_AFTER
+from policy.site.metrics_state import ClusterState, read_metrics
+from policy.site.overview import STALE_AFTER, StateFile
 from policy.site.privacy import SlurmRules
 
 _TEXT = "text/plain; charset=utf-8"
@@ -157,8 +159,18 @@ class MetricsServer(BoundedServer):
 def make_server(config: Config, rules: SlurmRules, status: BerthdStatus, state_file: Path) -> MetricsServer:
     """Returns the server that berth.conf describes; it listens already."""
     hook = HookCalls(config.hook_log) if config.hook_log is not None else None
-    options, readings = config.metrics, Readings(status, state_file, hook)
-    site = MetricsSite(Access(rules, options.token_file), readings.sources, options.port)
+    options, file = config.metrics, StateFile(state_file, read_metrics)
+
+    def sources() -> Sources:
+        state: ClusterState | None = None
+        told: Mapping[str, str] = {}
+        with suppress(OSError):
+            state = file.read()
+        with suppress(DaemonError):
+            told = status.told()
+        return Sources(state, told, hook)
+
+    site = MetricsSite(Access(rules, options.token_file), sources, options.port)
     return MetricsServer(site, options.address, options.port, hook.look if hook is not None else None)
 
 
