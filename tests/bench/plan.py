@@ -23,7 +23,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan
-from policy.plan.relocation.movable_jobs import Movers
+from policy.plan.relocation.movable_jobs import Movers, gang_of
 from policy.plan.relocation.worth import open_for
 from policy.request.settings import RelocationRules, Settings
 from topology import machines
@@ -215,7 +215,7 @@ def looks(world: World, fleet: Fleet) -> list[float]:
     taken = []
     for entry in [entry for entry in plan.queue if entry.demand.gpus > 1 and entry.last.start][:20]:
         began = time.perf_counter()
-        gang, book = movers.gang(entry, plan, picture, policy)
+        gang, book = gang_of(entry, plan, picture, policy)
         if gang is not None:
             open_for(gang, book, movers.of(reading, fleet), policy, rules)
         taken.append(1_000 * (time.perf_counter() - began))

@@ -97,7 +97,7 @@ def _of_planner(planner: Planner | None) -> tuple[object, ...]:
             planner._answerer.stale,
         ),
         *(sorted(evictions._going), sorted(evictions._failed), sorted(planner._heard.guards._closed)),
-        *(sorted(planner._moving._going), sorted(planner._heard.degraded._met), planner._looks.problem),
+        *(sorted(planner._moving.relocations.under_way), sorted(planner._heard.degraded._met), planner._looks.problem),
     )
 
 

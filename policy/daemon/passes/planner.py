@@ -26,17 +26,17 @@ from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.lists import Lists
 from policy.daemon.write.pins import Pins
 from policy.daemon.write.preflights import Preflights
+from policy.daemon.write.relocation_writer import RelocationWriter
 from policy.formats.slurm_facts import Reading
 from policy.placement.registry import create
 from policy.plan.ledger.changes import Change, Move, parts_given_up
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan
-from policy.plan.relocation.on_the_way import Relocations
+from policy.plan.relocation.under_way import Relocations
 from policy.site import log
 from policy.site.config import Config
 from policy.site.metrics_state import ClusterState
 from policy.slurm.interface import Gateway
-from policy.slurm.outcomes import outcome
 
 T = TypeVar("T")
 
@@ -72,16 +72,8 @@ class Planner:
         self._excludes_others = settings.excludes_others
         self._lists = Lists(self._pins)
         self._closers = Closers(self._pins, allowed=settings.exclude_others > 0)
-        self._moving = Relocations(
-            gateway,
-            settings.moving,
-            create(config.policy),
-            company.classes,
-            self._pins,
-            outcome,
-            partial(log.info, number=661),
-            partial(log.error, number=661),
-        )
+        relocations = Relocations(settings.moving, create(config.policy), company.classes)
+        self._moving = RelocationWriter(gateway, self._pins, relocations, self._updates.moved)
         self._preflights = Preflights(gateway, config.preflight_wait)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
@@ -131,7 +123,6 @@ class Planner:
             state = apart(self._counted, reading, picture)
             apart(self._overviews.write_if_due, self._plan, reading, state)
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
-        self._moving.touched.clear()
         if self._looks.acts:
             self._prepare_updates(changes or (), picture, reading)
         apart(self._plan.expect_notices)
@@ -144,8 +135,7 @@ class Planner:
             apart(self._lists.look, self._pins.fleet, reading.jobs)
         self._updates.count(apart(self._evictions.step, reading.jobs, reading.at))
         if self._looks.chooses_gpus:
-            self._updates.count(apart(self._moving.step, self._plan, picture, reading))
-            self._updates.moved |= self._moving.touched
+            apart(self._moving.step, self._plan, picture, reading)
         self._updates.put_off(changes)
         apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
         if self._looks.chooses_gpus:
@@ -219,9 +209,7 @@ class Planner:
                 self._updates.count(1)
                 return True
             self._reasons_left = 0
-        searched = looks.chooses_gpus and apart(self._moving.search, self._plan, picture, reading)
-        moved |= self._moving.touched
-        return bool(searched)
+        return bool(looks.chooses_gpus and apart(self._moving.search, self._plan, picture, reading))
 
     def hand_over_if_due(self) -> None:
         """Lets the answerer know what notices have changed, and that this process goes on."""
@@ -331,7 +319,7 @@ class Planner:
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
         counts = {"unreadable": len(self._looks.unreadable)} if self._looks.unreadable else {}
-        for part in (self._heard.failures, self._heard.disagreements, self._moving, self._plan.isolation):
+        for part in (self._heard.failures, self._heard.disagreements, self._moving.relocations, self._plan.isolation):
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 

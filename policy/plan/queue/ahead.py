@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.plan.jobs.ended_runs import EndedRuns, number_of_gpus
 from policy.plan.jobs.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
 from policy.plan.ledger.tracker import HOLDING
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
@@ -35,9 +35,6 @@ MOST_RUNNING = 256
 
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
-
-LEARNED_FROM = 1.0
-"""Seconds below which a run tells nothing of the next one."""
 
 _LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
 
@@ -71,9 +68,7 @@ class QueueAhead:
     """Decides which jobs let others go first; learns run times from pass to pass."""
 
     def __init__(self) -> None:
-        self._times = RunTimes()
-        self._medians: dict[KnownAtSubmission, float] = {}
-        self._running: dict[int, JobFacts] = {}
+        self._ended = EndedRuns()
         self._few = False
         """Tells whether few enough jobs run."""
         self._fleet: Fleet | None = None
@@ -106,12 +101,9 @@ class QueueAhead:
         running = {job.id: job for job in islice(found, MOST_RUNNING + 1)}
         self._few = len(running) <= MOST_RUNNING
         if not self._few:
-            running = {}
-        for job_id, job in self._running.items() if self._few else ():
-            if job_id not in running and job.start is not None and at - job.start >= LEARNED_FROM:
-                self._times.learn(known_at_submission(job, number_of_gpus(job)), at - job.start)
-                self._medians.clear()
-        self._running = running
+            self._ended.running = ()
+        else:
+            self._ended.see(list(running.values()), running.keys(), at)
         self._book, self._queue, self._memories, self._spared = book, queue, memories, spared
         self._looks, self._held, self._jobs = Looks(MOST_LOOKS), set(), None
         if self._fleet is not book.fleet:
@@ -125,7 +117,7 @@ class QueueAhead:
 
         `begun` are the jobs that start in this pass already.
         """
-        if self._book is None or not self._few or not self._running or not _plain(entry, demand):
+        if self._book is None or not self._few or not self._ended.running or not _plain(entry, demand):
             return None
         at, memory = self._book.at, self._memories.get(entry.job.id)
         until = inf if memory is None else memory.lets_until
@@ -144,7 +136,7 @@ class QueueAhead:
         ends = [
             *self._ends,
             *(
-                End(at + self._median(one.job, one.demand.gpus), one.last.place, one.demand.k)
+                End(at + self._ended.predict(one.job, one.demand.gpus).median, one.last.place, one.demand.k)
                 for one in started.values()
                 if one.job.wants_gpus
             ),
@@ -167,11 +159,11 @@ class QueueAhead:
         waiting = (one for one in self._queue if one.job.wants_gpus and not one.guest.only and one.may_start_at(at))
         self._jobs = {one.job.id: self._queued(one, at) for one in islice(waiting, MOST_JOBS)}
         self._ends = []
-        for job in self._running.values():
+        for job in self._ended.running:
             if job.share or job.guest or job.start is None or len(job.holds) != len(job.nodes):
                 continue
             limit = inf if job.limit is None else job.limit
-            left = still_to_run(self._median(job, number_of_gpus(job)), at - job.start, limit)
+            left = still_to_run(self._ended.predict(job, number_of_gpus(job)).median, at - job.start, limit)
             for name, mask in zip(job.nodes, job.holds, strict=True):
                 node = fleet.index.get(name)
                 # GPUs that are free already belong to a job that has just ended.
@@ -189,14 +181,8 @@ class QueueAhead:
             self._scores[key] = slowest_by_node(fleet, demand)
         memory = self._memories.get(entry.job.id)
         since = at if memory is None or memory.lets_since is None else memory.lets_since
-        seconds, reach = self._median(entry.job, demand.gpus), reach_of(fleet, demand, self._groups)
+        seconds, reach = self._ended.predict(entry.job, demand.gpus).median, reach_of(fleet, demand, self._groups)
         return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, at - since)
-
-    def _median(self, job: "JobFacts", gpus: int) -> float:
-        known = known_at_submission(job, gpus)
-        if known not in self._medians:
-            self._medians[known] = self._times.predict(known).median
-        return self._medians[known]
 
 
 def _plain(entry: "Waiting", demand: Demand) -> bool:
@@ -215,14 +201,3 @@ def _plain(entry: "Waiting", demand: Demand) -> bool:
         or job.tasks
         or demand.may_go_elsewhere
     )
-
-
-def number_of_gpus(job: "JobFacts") -> int:
-    """Returns the number of GPUs that a running job holds."""
-    return sum(mask.bit_count() for mask in job.holds) or (job.gpus or 0).bit_count() * len(job.nodes)
-
-
-def known_at_submission(job: "JobFacts", gpus: int) -> KnownAtSubmission:
-    """Returns what run times are predicted from."""
-    limit = inf if job.limit is None or job.limit >= A_YEAR else float(job.limit)
-    return KnownAtSubmission(str(job.user), job.name, job.account, gpus, limit)

@@ -10,21 +10,21 @@ as fast as its own. The gain, in GPU-seconds, must exceed the cost of the move b
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.placement.speed import node_scores
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
-from policy.plan.relocation.remaining import slowest
 from policy.request.settings import RelocationRules
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.cluster.view import View
-    from policy.formats.arrays import Bools
     from policy.request.demand import Demand
     from topology.tables import Ints
 
@@ -33,6 +33,9 @@ MARGIN = 2.0
 
 MOST_TRIES = 16
 """Sets of jobs that are tried for one waiting job: each try asks the policy for a place."""
+
+MOST_MORE = 3
+"""Steps by which a set may be larger than the number of GPUs tells."""
 
 MOST_SLOW = 8
 """Jobs on slow GPUs, the slowest first, for which a faster place is searched."""
@@ -85,20 +88,18 @@ class Proposal:
     cost: float
     """GPU-seconds that the moves cost."""
     reason: str
-    gang: int = 0
-    """The waiting job that can start by it; 0 if the moved job itself gains."""
     berth: Berth | None = None
-    """The place that becomes free for the waiting job."""
+    """The place that becomes free for the waiting job; None if the moved job itself gains."""
 
 
 def price(mover: Mover, rules: RelocationRules) -> float:
-    """Returns the cost of moving a job, in GPU-seconds.
-
-    >>> from unittest.mock import Mock
-    >>> price(Mover(1, Mock(gpus=2), (0,), 3, cost=120.0, lost=0.0, left=9_000.0), RelocationRules(restart=60))
-    360.0
-    """
+    """Returns the cost of moving a job, in GPU-seconds."""
     return mover.demand.gpus * (mover.cost + mover.lost + rules.restart)
+
+
+def slowest(fleet: "Fleet", demand: "Demand", nodes: Sequence[int], mask: int) -> float:
+    """Returns the score of the slowest of some GPUs for a job; 1 if nothing was measured."""
+    return float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max())
 
 
 def open_for(
@@ -108,43 +109,38 @@ def open_for(
 
     The book holds all claims but that of the waiting job; it is not changed.
     """
-    at = book.cluster.at
-    saved = gang.expected - at - rules.grace - rules.restart
+    saved = gang.expected - book.cluster.at - rules.grace - rules.restart
     gain = saved * gang.demand.gpus
     affordable = [mover for mover in movers if mover.id != gang.id and price(mover, rules) * MARGIN < gain]
-    if gain <= 0 or not affordable or _starts_anyway(gang, book, policy):
+    if gain <= 0 or not affordable or _now(gang.demand, book, policy) is not None:
         return None
     view = book.cluster.now(gang.demand.limit)
-    for tried, (chosen, inside) in enumerate(_sets(gang.demand, view, affordable, rules)):
-        if tried == MOST_TRIES:
-            break
+    for chosen, inside in islice(_sets(gang.demand, view, affordable, rules), MOST_TRIES):
         berth = _place_without(chosen, gang.demand, inside, view, policy)
         if berth is None:
             continue
-        needed = [mover for mover in chosen if _in_the_way(mover, berth)]
+        needed = [one for one in chosen if one.mask & berth.mask and not set(one.nodes).isdisjoint(berth.nodes)]
         cost = sum(price(mover, rules) for mover in needed)
-        if not needed or len(needed) > rules.at_once or cost * MARGIN >= gain:
+        if not 0 < len(needed) <= rules.at_once or cost * MARGIN >= gain:
             continue
-        if not _room_without(needed, gang.demand, berth, view):
-            continue
-        moves = _elsewhere(needed, gang, berth, book, policy)
+        moves = _elsewhere(needed, gang, berth, view, book, policy)
         if moves:
-            return Proposal(moves, gain, cost, _why_open(gang, moves, saved, gain, cost), gang.id, berth)
+            what = f"moving {'a job' if len(moves) == 1 else f'{len(moves)} jobs'} lets JobId={gang.id} have its"
+            reason = f"{what} {gang.demand.gpus} GPUs {saved:.0f} s sooner: {gain:.0f} GPU s for {cost:.0f}"
+            return Proposal(moves, gain, cost, reason, berth)
     return None
 
 
 def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: RelocationRules) -> Proposal | None:
     """Returns the move from slow GPUs to better free ones that gains most; None if no move gains enough."""
     best: Proposal | None = None
-    for mover, score in _on_slow_gpus(book.fleet, movers):
-        here = _here(mover, book)
-        try:
-            berth = book.now(_as_near(mover, here), policy)
-        except NotNow:
+    scores = [(slowest(book.fleet, one.demand, one.nodes, one.mask), one) for one in movers]
+    slow = sorted((one for one in scores if one[0] >= WORTH_LOOKING), key=lambda one: -one[0])[:MOST_SLOW]
+    for score, mover in slow:
+        cost_here, berth = _another_place(mover, book, policy)
+        if berth is None or berth.cost >= cost_here:
             continue
-        if berth.cost >= here.cost:
-            continue
-        faster = 1 - berth.cost / here.cost
+        faster = 1 - berth.cost / cost_here
         gain, cost = mover.left * faster * mover.demand.gpus, price(mover, rules)
         if gain > cost * MARGIN and (best is None or gain - cost > best.gain - best.cost):
             reason = (
@@ -156,93 +152,58 @@ def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Relocat
     return best
 
 
-def _starts_anyway(gang: WaitingGang, book: Book, policy: Policy) -> bool:
+def _now(demand: "Demand", book: Book, policy: Policy) -> Berth | None:
     try:
-        book.now(gang.demand, policy)
+        return book.now(demand, policy)
     except NotNow:
-        return False
-    return True
-
-
-# Search for sets of jobs that could make room.
-
-
-class _Opened(NamedTuple):
-    """A node, and its cheapest jobs without which it has enough GPUs."""
-
-    node: int
-    movers: tuple[Mover, ...]
-    price: float
+        return None
 
 
 def _sets(
     demand: "Demand", view: "View", movers: Sequence[Mover], rules: RelocationRules
 ) -> Iterator[tuple[list[Mover], "Ints"]]:
-    """Yields sets of jobs that may make room, with the nodes to search for a place; cheapest sets first."""
+    """Yields sets of jobs that may make room, with the nodes to search for a place; cheapest sets first.
+
+    A set opens as many nodes of a group as the job lacks. Sets with more jobs are tried too: the job may need linked
+    GPUs, or GPUs that several nodes have in common, and the number of GPUs does not tell.
+    """
     fits = demand.candidates & view.open
-    opened = [one for node, some in _by_node(movers).items() if fits[node] for one in _ways(demand, view, node, some)]
-    opened = [one for one in opened if len(one.movers) <= rules.at_once]
-    if demand.n == 1:
-        # If the job asks for linked GPUs, more jobs may have to leave than the number of GPUs tells.
-        for one in sorted(opened, key=lambda one: (one.price, len(one.movers))):
-            yield list(one.movers), np.array([one.node])
-        return
-    ready = fits & (np.bitwise_count(view.free) >= demand.k) & _has_room(demand, view)
-    first: dict[int, _Opened] = {}
-    for one in opened:
-        first.setdefault(one.node, one)
-    found: list[tuple[float, list[Mover], Ints]] = []
-    for group in _groups(demand, view.fleet):
-        missing = max(1, demand.n - int(ready[group].sum()))
-        inside = sorted((first[node] for node in group.tolist() if node in first), key=lambda one: one.price)
-        for more in (0, 2):
-            if len(inside) < missing + more:
-                break
-            chosen = list({mover.id: mover for one in inside[: missing + more] for mover in one.movers}.values())
-            found.append((sum(mover.demand.gpus * mover.cost for mover in chosen), chosen, group))
-    for _, chosen, group in sorted(found, key=lambda one: one[0]):
-        yield chosen, group
-
-
-def _by_node(movers: Iterable[Mover]) -> dict[int, list[Mover]]:
-    found: dict[int, list[Mover]] = {}
-    for mover in movers:
+    ready = Policy.fitting(demand, view) & (np.bitwise_count(view.free) >= demand.k)
+    by_node: dict[int, list[Mover]] = {}
+    for mover in sorted(movers, key=lambda one: (price(one, rules), one.id)):
         for node in mover.nodes:
-            found.setdefault(node, []).append(mover)
-    return found
+            if fits[node]:
+                by_node.setdefault(node, []).append(mover)
+    found = []
+    for group in _groups(demand, view.fleet, by_node):
+        ways = [_ways(demand.k, int(view.free[node]), by_node[node]) for node in group.tolist() if node in by_node]
+        if demand.n == 1:
+            steps, missing = ways[0], 1
+        else:
+            steps = sorted((way[0] for way in ways if way), key=lambda step: sum(price(one, rules) for one in step))
+            missing = max(1, demand.n - int(ready[group].sum()))
+        for count in range(missing, min(missing + MOST_MORE, len(steps)) + 1):
+            chosen = list({mover.id: mover for step in steps[:count] for mover in step}.values())
+            found.append((sum(price(mover, rules) for mover in chosen), chosen, group))
+    yield from ((chosen, group) for _, chosen, group in sorted(found, key=lambda one: (one[0], len(one[1]))))
 
 
-def _ways(demand: "Demand", view: "View", node: int, movers: Sequence[Mover]) -> Iterator[_Opened]:
-    """Yields growing sets of a node's jobs, cheapest jobs first, once their GPUs and the free ones are enough."""
-    free, total = int(view.free[node]), 0.0
-    chosen: list[Mover] = []
-    for mover in sorted(movers, key=lambda one: (one.demand.gpus * (one.cost + one.lost), one.id)):
-        chosen.append(mover)
+def _ways(k: int, free: int, movers: Sequence[Mover]) -> list[list[Mover]]:
+    """Returns the first of a node's jobs without which it has k free GPUs, then the other jobs one by one."""
+    for count, mover in enumerate(movers, 1):
         free |= mover.mask
-        total += mover.demand.gpus * (mover.cost + mover.lost)
-        if free.bit_count() >= demand.k:
-            yield _Opened(node, tuple(chosen), total)
+        if free.bit_count() >= k:
+            return [list(movers[:count]), *([one] for one in movers[count:])]
+    return []
 
 
-def _groups(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
+def _groups(demand: "Demand", fleet: "Fleet", opened: Iterable[int]) -> "list[Ints]":
     """Returns the sets of nodes, one of which has to hold the whole demand."""
-    return [group for part in demand.parts() for group in _groups_of_part(part, fleet)]
-
-
-def _groups_of_part(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
-    nodes = np.flatnonzero(demand.candidates)
+    if demand.n == 1:
+        return [np.array([node]) for node in opened]
     groups = fleet.fabric.within(demand.level)
-    return [nodes] if groups is None else groups.split(nodes)
-
-
-def _has_room(demand: "Demand", view: "View") -> "Bools":
-    cpus = view.fleet.cpus if demand.cpus is None else demand.cpus
-    mem = view.fleet.mem if demand.mem is None else demand.mem
-    room: Bools = (view.cpus >= cpus) & (view.mem >= mem)
-    return room
-
-
-# Search for the place that their leaving opens.
+    parts = [np.flatnonzero(part.candidates) for part in demand.parts()]
+    return parts if groups is None else [group for nodes in parts for group in groups.split(nodes)]
 
 
 def _without(movers: Iterable[Mover], view: "View") -> "View":
@@ -271,63 +232,31 @@ def _place_without(
     return berth if all(mask == berth.mask for mask in berth.masks) else None
 
 
-def _in_the_way(mover: Mover, berth: Berth) -> bool:
-    return bool(mover.mask & berth.mask) and not set(mover.nodes).isdisjoint(berth.nodes)
-
-
-def _room_without(movers: Sequence[Mover], demand: "Demand", berth: Berth, view: "View") -> bool:
-    """Tells whether the place is free once only these jobs have left: the place was found without other jobs too."""
-    left, here = _without(movers, view), list(berth.nodes)
-    if demand.cpus is None and not bool((left.free[here] == left.fleet.full[here]).all()):
-        return False
-    return bool(((left.free[here] & berth.mask) == berth.mask).all()) and bool(_has_room(demand, left)[here].all())
-
-
-# Search for the new places of the jobs that leave.
-
-
 def _elsewhere(
-    movers: Sequence[Mover], gang: WaitingGang, berth: Berth, book: Book, policy: Policy
-) -> tuple[Moved, ...] | None:
-    """Returns places for all of the jobs, free now and as good as their own; None if one job has none."""
+    movers: Sequence[Mover], gang: WaitingGang, berth: Berth, view: "View", book: Book, policy: Policy
+) -> tuple[Moved, ...]:
+    """Returns places for all of the jobs, free now and as good as their own; nothing if one job has none.
+
+    Nor are there any if the waiting job's place is not free once only these jobs have left.
+    """
+    left, there = _without(movers, view), list(berth.nodes)
+    if not bool((Policy.fitting(gang.demand, left)[there] & (left.free[there] & berth.mask == berth.mask)).all()):
+        return ()
     after = Book(book.cluster)
     after.claim(claim_on(book.fleet, gang.demand, berth.nodes, berth.mask, book.cluster.at))
     moves = []
     for mover in sorted(movers, key=lambda one: -one.demand.gpus):
-        here = _here(mover, book)
-        try:
-            there = after.now(_as_near(mover, here), policy)
-        except NotNow:
-            return None
-        if there.cost > here.cost * 1.01:
-            return None
-        after.claim(claim_on(book.fleet, mover.demand, there.nodes, there.mask, book.cluster.at))
-        moves.append(Moved(mover, there))
+        cost_here, place = _another_place(mover, after, policy)
+        if place is None or place.cost > cost_here * 1.01:
+            return ()
+        after.claim(claim_on(book.fleet, mover.demand, place.nodes, place.mask, book.cluster.at))
+        moves.append(Moved(mover, place))
     return tuple(moves)
 
 
-def _here(mover: Mover, book: Book) -> Berth:
-    view = book.cluster.now(0)
-    return Policy.spread(mover.demand, view, mover.nodes, [mover.mask] * len(mover.nodes), "where it runs")
-
-
-def _as_near(mover: Mover, here: Berth) -> "Demand":
-    """Returns the job's demand for another place: one of the level that it has now."""
-    if mover.demand.gpus == 1:
-        return mover.demand
-    return mover.demand.at_level(here.level)
-
-
-def _on_slow_gpus(fleet: "Fleet", movers: Iterable[Mover]) -> list[tuple[Mover, float]]:
-    found = []
-    for mover in movers:
-        score = slowest(fleet, mover.demand.app_class, mover.nodes, mover.mask)
-        if score >= WORTH_LOOKING:
-            found.append((mover, score))
-    return sorted(found, key=lambda one: -one[1])[:MOST_SLOW]
-
-
-def _why_open(gang: WaitingGang, moves: Sequence[Moved], saved: float, gain: float, cost: float) -> str:
-    who = "a job" if len(moves) == 1 else f"{len(moves)} jobs"
-    what = f"{gang.demand.gpus} GPUs" if gang.demand.gpus > 1 else "1 GPU"
-    return f"moving {who} lets JobId={gang.id} have its {what} {saved:.0f} s sooner: {gain:.0f} GPU s for {cost:.0f}"
+def _another_place(mover: Mover, book: Book, policy: Policy) -> tuple[float, Berth | None]:
+    """Returns the cost of a job's place, and the best free place of the level that it has now."""
+    masks = [mover.mask] * len(mover.nodes)
+    here = Policy.spread(mover.demand, book.cluster.now(0), mover.nodes, masks, "where it runs")
+    demand = mover.demand if mover.demand.gpus == 1 else mover.demand.at_level(here.level)
+    return here.cost, _now(demand, book, policy)

@@ -20,10 +20,10 @@ from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.claims import Claim
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan
-from policy.plan.relocation.on_the_way import Relocations
+from policy.plan.relocation.under_way import Relocations
 from policy.request.submission import read
 from policy.sharing.classes import Classes
-from policy.simulate.berthd.gateway import SimulatedGateway
+from policy.simulate.berthd.moves import SimulatedMoves
 from policy.simulate.berthd.records import SlurmRecords, request_of
 from policy.simulate.result import EPOCH
 from policy.simulate.slurm.clock import Clock
@@ -93,9 +93,7 @@ class SimulatedPlanner:
         self._picture = Picture(fleet)
         self._free_at = 0.0
         """The time at which its present work is done."""
-        self._rules = rules = settings.site.moving
-        hands = SimulatedGateway(slurm)
-        self._moving = Relocations(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None, lambda _: None)
+        self._moving = SimulatedMoves(slurm, Relocations(settings.site.moving, policy, Classes()))
         self._notices: list[tuple[int, Callable[[float], None]]] = []
         self._handed_over = 0.0
         self._pass_took = 0.0
@@ -110,22 +108,20 @@ class SimulatedPlanner:
         done = now + self._delays.read + self._pass_took
         self._hand_over(now, done)
         self._free_at = self._write(changes, reading.at, done)
-        if self._rules.enabled:
-            self._moving.step(self._plan, self._picture, reading)
-            if not changes:
-                while self._moving.search(self._plan, self._picture, reading):
-                    pass
+        self._moving.step(self._plan, self._picture, reading)
+        if not changes:
+            self._moving.search(self._plan, self._picture, reading)
         return self._free_at
 
     @property
     def moving(self) -> bool:
         """Tells whether a job is being moved."""
-        return "moving" in self._moving.counts
+        return bool(self._moving.relocations.under_way)
 
     @property
     def moved(self) -> int:
         """The number of running jobs that were moved."""
-        return self._moving.counts.get("moves", 0)
+        return self._moving.relocations.counts.get("moves", 0)
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
         """Takes the Epilog's notice that a job has ended on a node; `answer` gets the time at which it may go on."""

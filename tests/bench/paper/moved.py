@@ -15,8 +15,8 @@ from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.formats.arrays import FAR
 from policy.history.runtime import RunTimes
 from policy.placement.base import Berth, Policy
+from policy.plan.jobs.ended_runs import left_of
 from policy.plan.ledger.book import Book
-from policy.plan.relocation.remaining import within
 from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR
 from policy.request.settings import RelocationRules
@@ -136,7 +136,7 @@ class Relocator:
         if task.known:
             return max(0.0, task.median - ran)
         most = max(0.0, task.limit - (now - task.started)) if task.limit < A_YEAR else inf
-        return within(most, self._times.predict(task.known_at_submission), ran, task.cost)
+        return left_of(self._times.predict(task.known_at_submission), ran, task.cost, most)
 
     def _book(self, now: float) -> Book:
         """Returns the free resources and the plans; the ends of running jobs are in the profile."""

@@ -7,7 +7,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,63 @@ def test_the_core_of_policy_does_no_input_or_output(name: str, path: Path) -> No
     assert not {one for one in names if one.partition(".")[0] in IO_MODULES} - memory
     calls = {item.func.id for item in ast.walk(tree) if isinstance(item, ast.Call) and isinstance(item.func, ast.Name)}
     assert not calls & {"open", "print", "input"}
+
+
+def names_in(found: ast.ClassDef) -> set[str]:
+    """Methods and attributes of a class."""
+    names = {item.name for item in found.body if isinstance(item, ast.FunctionDef)}
+    for item in ast.walk(found):
+        if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store):
+            names.add(item.attr)
+        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            names.add(item.target.id)
+    return names
+
+
+def asks_the_world_outside(core: Iterable[ast.Module], gateway: set[str]) -> set[str]:
+    """Names each Protocol that stands for a class outside of the core, and each call of what only a gateway has."""
+    items = [item for tree in core for item in ast.walk(tree)]
+    classes = [item for item in items if isinstance(item, ast.ClassDef)]
+    bases = {one.name: {base.id for base in one.bases if isinstance(base, ast.Name)} for one in classes}
+    names = {one.name: names_in(one) for one in classes}
+    protocols = {name for name, above in bases.items() if "Protocol" in above}
+    known = [names[name].union(*(names.get(base, set()) for base in bases[name])) for name in names.keys() - protocols]
+    found = {name for name in protocols if not any(names[name] <= has for has in known)}
+    verbs = gateway - set().union(*known)
+    calls = [item.func for item in items if isinstance(item, ast.Call)]
+    return found | {call.attr for call in calls if isinstance(call, ast.Attribute) and call.attr in verbs}
+
+
+GATEWAY = names_in(next(
+    item for item in ast.parse((ROOT / "policy/slurm/interface.py").read_text()).body
+    if isinstance(item, ast.ClassDef) and item.name == "Gateway"
+))  # fmt: skip
+
+PLANNING = ("policy.plan", "policy.placement", "policy.cluster", "policy.sharing")
+
+OUTSIDE = {"Matcher"}
+"""Another process, which is asked for a matching of guests; seats are given without its answer too."""
+
+
+def test_the_plan_asks_nothing_of_the_world_outside_through_a_protocol_either() -> None:
+    trees = [ast.parse(path.read_text()) for name, path in CORE if within(name, PLANNING)]
+    assert asks_the_world_outside(trees, GATEWAY) == OUTSIDE
+
+
+def test_a_class_that_writes_through_a_protocol_is_found() -> None:
+    """As moves of running jobs once did: the decision of a step, and the call of Slurm, in one method."""
+    code = """
+class Door(Protocol):
+    def annotate(self, job, plan): ...
+
+class Mover:
+    def __init__(self, door: Door):
+        self.door = door
+
+    def step(self, job):
+        self.door.annotate(job, "moves")
+"""
+    assert asks_the_world_outside([ast.parse(code)], GATEWAY) == {"Door", "annotate"}
 
 
 def loaded_by(code: str) -> set[str]:

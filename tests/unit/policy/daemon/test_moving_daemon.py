@@ -145,7 +145,7 @@ def berthd(slurm: Slurm, folder: Path, rules: RelocationRules = RULES, scores: P
     settings = Settings(moving=rules)
     config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=settings, scores=scores)
     planner = Planner(slurm, config, Channel())  # type: ignore[arg-type]
-    planner._moving._ask = slurm.ask
+    planner._moving._ask = slurm.ask  # type: ignore[assignment]
     return planner
 
 
@@ -182,7 +182,7 @@ def test_from_the_record_to_the_new_place(folder: Path) -> None:
     assert slurm.segments[1]["moves"] == str(int(NOW) + 1)
     slurm.states[1] = "RUNNING"
     assert passes(planner, slurm, 60) == []
-    assert planner._moving.counts == {"moves": 1}
+    assert planner._moving.relocations.counts == {"moves": 1}
 
 
 def test_who_saves_by_leaving_is_run_again_at_once(folder: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_gang_that_starts_elsewhere_meanwhile_leaves_it_in_peace(folder: Path)
     assert passes(planner, slurm, 21) == ["annotate 1"]
     assert "move_until" not in slurm.segments[1]
     assert slurm.states[1] == "RUNNING"
-    assert planner._moving.counts["moves_called_off"] == 1
+    assert planner._moving.relocations.counts["moves_called_off"] == 1
 
 
 def test_what_was_written_since_the_last_reading_stays(folder: Path) -> None:
