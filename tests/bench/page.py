@@ -372,9 +372,9 @@ detector. `detector` is how near ours comes: the oracle's mean JCT over the dete
 """,
     "topology": """
 Loading is that of a new process with the files in the kernel's cache; its peer reads and checks 12,500 files. Node sets
-are those of all five levels, for the slowest of five demands, with random GPUs busy. `best_of_16_ms` is the median for
-the slowest k; the first question about a k ranks its sets (`ranking_of_16_ms`), once for each shape of machine. The
-loops over nodes are checked to find the same node sets.
+are the first ten of all five levels, for the slowest of five demands, with random GPUs busy: berthd's placement finds
+them one by one. `best_of_16_ms` is the median for the slowest k; the first question about a k ranks its sets
+(`ranking_of_16_ms`), once for each shape of machine.
 """,
     "placement-speed": """
 All jobs wait, and as many as fit are placed. The artifact's times are its own `place()` on the same queue where

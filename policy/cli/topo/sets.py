@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from policy.cli.output import print_json
@@ -19,8 +20,8 @@ from policy.formats.errors import UsageError
 from topology.model import Machine
 
 if TYPE_CHECKING:
+    from policy.placement.nodesets import NodeSet
     from topology.fabric import FabricLevel
-    from topology.nodesets import Candidates, NodeSet
 
 __all__ = ["register", "run"]
 
@@ -37,8 +38,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "sets",
         help="show which node sets could hold a job now",
-        description="For each level of the fabric, the node sets whose free GPUs could hold a job, the one with the "
-        "fewest GPUs left over first.",
+        description="For each level of the fabric, the node sets whose free GPUs could hold a job, in the order in "
+        "which berthd would take them.",
         epilog="Exit status: 0 there is one, 1 there is none, 2 called in a wrong way.",
     )
     parser.add_argument("what", nargs="*", metavar="NODE|FILE", help=f"{WHAT} (default: all nodes)")
@@ -58,20 +59,27 @@ def run(args: argparse.Namespace) -> int:
     found = machines(args.what, args)
     # The fabric imports numpy; its error tells what to install.
     fabric = fabric_of(found, fabric_file(args))
+    from policy.placement.nodesets import NodeSets  # noqa: PLC0415
     from topology.errors import QuestionError  # noqa: PLC0415
-    from topology.nodesets import NodeSets  # noqa: PLC0415
 
     free = [(1 << machine.size) - 1 for machine in found] if args.idle else _free_now(found)
     levels: Sequence[FabricLevel] = [args.level] if args.level else _LEVELS
+    sets = NodeSets(found, fabric, free)
+    most = None if args.all or args.json else _SHOWN
     try:
-        sets = NodeSets.of(found, fabric).candidates(args.gpus, free, args.per_node, levels)
+        shown = {level: list(islice(sets.at(level, args.gpus, args.per_node), most)) for level in levels}
     except QuestionError as error:
         raise UsageError(str(error)) from error
     if args.json:
-        print_json({"sets": {level: [_as_data(one) for one in at_level] for level, at_level in sets.items()}})
+        print_json({"sets": {level: [_as_data(one) for one in at_level] for level, at_level in shown.items()}})
     else:
-        print("\n".join(_table(sets, None if args.all else _SHOWN)))
-    return _FOUND if any(map(len, sets.values())) else _NONE
+        left = {
+            level: sets.count(level, args.gpus, args.per_node) - len(at)
+            for level, at in shown.items()
+            if len(at) == most
+        }
+        print("\n".join(_table(shown, left)))
+    return _FOUND if any(shown.values()) else _NONE
 
 
 def _free_now(found: Sequence[Machine]) -> list[int]:
@@ -87,24 +95,31 @@ def _free_now(found: Sequence[Machine]) -> list[int]:
 
 
 def _as_data(one: NodeSet) -> dict[str, object]:
-    return {"name": one.name, "nodes": one.hostlist, "free_gpus": one.free, "nodes_needed": one.needed}
+    return {
+        "name": one.name,
+        "nodes": one.hostlist,
+        "free_gpus": one.free,
+        "nodes_needed": one.needed,
+        "gpus": list(one.gpus) or None,
+    }
 
 
-def _table(sets: Mapping[FabricLevel, Candidates], most: int | None) -> list[str]:
-    rows: list[tuple[str, ...]] = [("LEVEL", "NODE SET", "NODES", "FREE GPUS", "NODES NEEDED")]
+def _table(shown: Mapping[FabricLevel, Sequence[NodeSet]], left: Mapping[FabricLevel, int]) -> list[str]:
+    rows: list[tuple[str, ...]] = [("LEVEL", "NODE SET", "NODES", "GPUS", "FREE GPUS", "NODES NEEDED")]
     notes = {}
-    for level, at_level in sets.items():
-        shown = at_level[: most or len(at_level)]
-        rows += [(level, one.name or "-", _short(one.hostlist), str(one.free), str(one.needed)) for one in shown]
-        if len(shown) < len(at_level):
-            notes[len(rows)] = f"{level}: {len(at_level) - len(shown)} more (--all shows them)"
-        if not shown:
-            rows.append((level, "none", "", "", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for level, sets in shown.items():
+        for one in sets:
+            gpus = ",".join(map(str, one.gpus)) or "any"
+            rows.append((level, one.name or "-", _short(one.hostlist), gpus, str(one.free), str(one.needed)))
+        if left.get(level):
+            notes[len(rows)] = f"{level}: {left[level]} more (--all shows them)"
+        if not sets:
+            rows.append((level, "none", "", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = []
     for number, row in enumerate(rows, 1):
-        left = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
-        lines.append(f"{left}  {row[3]:>9}  {row[4]:>12}".rstrip())
+        words = "  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True))
+        lines.append(f"{words}  {row[4]:>9}  {row[5]:>12}".rstrip())
         if number in notes:
             lines.append(notes[number])
     return lines

@@ -74,12 +74,17 @@ def test_of_gpus_without_nvlink_two_of_one_socket_are_taken() -> None:
     assert decision.fields["message"].endswith("no NVLink between them, 31.5 GB/s between the farthest two [BERTH-101]")
 
 
-def test_a_process_that_gets_the_fleet_of_another_answers_without_the_graph_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"tres_per_job": "gres/gpu:2"}, {"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}]
+)
+def test_a_process_that_gets_the_fleet_of_another_answers_without_the_graph_library(
+    asked: dict[str, str], tmp_path: Path
+) -> None:
     """berthd's first answer has a deadline, and loading that library alone takes longer."""
-    opened = book(reading([node(name) for name in KINDS]), KINDS)
+    names = {f"{name}{number}": kind for name, kind in KINDS.items() for number in (1, 2)}
+    opened = book(reading([node(name) for name in names]), names)
     opened.fleet.tables.warm()
-    asked = submit(tres_per_job="gres/gpu:2")
-    (tmp_path / "book").write_bytes(pickle.dumps((asked, opened)))
+    (tmp_path / "book").write_bytes(pickle.dumps((submit(**asked), opened)))
     code = (
         "import pickle, sys; from pathlib import Path; from tests.unit.deciding import decide; "
         "from policy.placement.berth import BerthPolicy; from policy.request.settings import Settings; "
