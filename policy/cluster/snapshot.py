@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 COLUMNS = 16
 """Moments kept per node; more are merged into the next one, which only makes estimates later."""
 
+BY_NODE = (
+    *("up", "quiet", "pieces", "times", "gpus", "cpus", "mem"),
+    *("gpus_now", "cpus_now", "mem_now", "hole_until", "reserved_from"),
+)
+"""The arrays of a picture, with a row for each node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

@@ -178,7 +178,7 @@ class JobFacts:
     own_extra: str | None = None
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
     closes: str | None = None
-    """The mark of the list that alone keeps it on its place: it closes its partition (policy/plan/opinions/closers.py).
+    """The mark of the list that alone keeps it on its place: it closes its partition (policy/plan/queue/closers.py).
 
     Empty if the list is not Berth's any more; None for all other jobs.
     """

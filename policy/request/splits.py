@@ -67,3 +67,12 @@ def kept(demand: Demand) -> JobPlan:
     if not demand.splits:
         return NOTHING
     return JobPlan.of(SPLITS(tuple(Split(one.n, one.mem) for one in demand.every_split)))
+
+
+def on_nodes(nodes: int) -> str:
+    """Returns the words for a number of nodes.
+
+    >>> on_nodes(1), on_nodes(4)
+    ('one node', '4 nodes')
+    """
+    return "one node" if nodes == 1 else f"{nodes} nodes"

@@ -27,7 +27,7 @@ class Pin:
     again: bool = False
     """True if the job has this place: it is written only if the record still says so."""
     closes: bool = False
-    """True if its excluded nodes alone keep the job there: it closes its partition (plan/opinions/closers.py)."""
+    """True if its excluded nodes alone keep the job there: it closes its partition (plan/queue/closers.py)."""
 
     @property
     def guest(self) -> bool:

@@ -7,6 +7,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.all import all_opinions
 from policy.plan.opinions.guests.choosing import Chooser, Problem
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
@@ -71,7 +72,7 @@ class World:
         self.matcher = Elsewhere(answers=answers)
         self.companions = Companions(known or store(), load_fit(), lambda _: "ann")
         chooser = Chooser(self.companions, self.matcher, tries=tries, trials_a_day=trials_a_day)
-        self.plan = Plan(BerthPolicy(), Settings(), chooser)
+        self.plan = Plan(BerthPolicy(), Settings(), all_opinions(Settings(), chooser))
         self.closed: dict[int, int] = {}
 
     def one_pass(self) -> list[Change]:

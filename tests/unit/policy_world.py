@@ -1,13 +1,15 @@
 """Small clusters for the tests of the policy side."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.tracker import open_book
+from policy.plan.opinions.opinion import Opinion
+from policy.plan.queue.plan import Plan
 from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
 
@@ -130,6 +132,11 @@ def fleet(look: Reading, kinds: Mapping[str, str] | None = None, fabric: Fabric 
 def book(look: Reading, kinds: Mapping[str, str] | None = None) -> Book:
     """The book of a reading."""
     return open_book(fleet(look, kinds), look)
+
+
+def memory_of(plan: Plan, kind: type[Opinion]) -> dict[int, Any]:
+    """What an opinion keeps of jobs."""
+    return next(one for one in plan.opinions if isinstance(one, kind)).memory
 
 
 def submit(**fields: str) -> dict[str, str]:

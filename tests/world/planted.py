@@ -18,7 +18,8 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import OTHERS
 from policy.plan.answer import decide
 from policy.plan.ledger import isolation, tracker
-from policy.plan.opinions import closers
+from policy.plan.opinions import opinion
+from policy.plan.queue import closers
 from policy.plan.queue import walk as queue_walk
 from policy.slurm import changes, fields
 from policy.slurm.by_command import command, text
@@ -75,7 +76,7 @@ def _a_node_that_powers_down_takes_jobs(put: Replaced) -> None:
 
 def _a_dead_node_looks_alive_and_nobody_wonders(put: Replaced) -> None:
     _a_dead_node_looks_alive(put)
-    put.set(queue_walk, "may_be_its_place", lambda _: False)
+    put.set(opinion, "may_be_its_place", lambda _: False)
 
 
 def _no_limits_by_model(put: Replaced) -> None:

@@ -31,6 +31,7 @@ from policy.formats.slurm_facts import Reading
 from policy.placement.registry import create
 from policy.plan.ledger.changes import Change, Move, parts_given_up
 from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.all import all_opinions
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import Relocations
 from policy.site import log
@@ -63,7 +64,11 @@ class Planner:
         )
         company = ProfileKeeper(settings.sharing)
         self._plan = Plan(
-            create(config.policy), settings, company.chooser, company.classes, partial(log.error, number=662)
+            create(config.policy),
+            settings,
+            all_opinions(settings, company.chooser),
+            company.classes,
+            partial(log.error, number=662),
         )
         self._looks = SlurmLooks(gateway, config, sender)
         self._updates = Updates(self._plan, self._pins)

@@ -10,7 +10,7 @@ from policy.formats.errors import SlurmError
 from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import Waiting
-from policy.plan.opinions import closers as plan
+from policy.plan.queue import closers as plan
 from policy.site import log
 
 QUIET = 3.0

@@ -125,7 +125,7 @@ class Pins:
     def pin_again(self, job: JobFacts, alone: str = "") -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
 
-        A list that is to keep it there `alone` makes it close its partition (policy/plan/opinions/closers.py).
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py).
         """
         plan = job.known
         place = replace(self._place(plan, job.required, plan[GPUS], job.partition), again=True)

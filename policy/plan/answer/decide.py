@@ -23,8 +23,9 @@ from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.plan_values import demanded, insisted_on, place_values
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import Claim, claim_on
-from policy.plan.opinions.later_places import LaterPlace, first_place
-from policy.plan.opinions.splitting import first_of_splits, free_now
+from policy.plan.ledger.later_places import LaterPlace, first_place
+from policy.plan.ledger.pinnable import free_now
+from policy.plan.opinions.splitting import first_of_splits
 from policy.plan.opinions.spreading import claims_on, parts_now
 from policy.request import counted, locality, splits
 from policy.request.demand import ELSEWHERE, Demand

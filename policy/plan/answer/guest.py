@@ -28,8 +28,8 @@ def on_a_seat(
     if submission.waits or submission.begin > now:
         raise NotNow("it may not begin yet", 309)
     # If jobs have profiles, the planner chooses the seats beside hosts, since it has these profiles.
-    find = seats.find_idle if book.fleet.sharing.profiles else seats.find
-    seat = find(demand, book.cluster)
+    left = seats.Left(book.cluster)
+    seat = left.find_idle(demand) if book.fleet.sharing.profiles else left.find(demand)
     berth = seat.berth
     whole = False
     place = JobPlan.of(

@@ -25,6 +25,9 @@ PART_BEFORE = 3.0
 OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
 """Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
 
+_BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
+_BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
+
 
 _SENT_AWAY = (AGAIN, DEGRADED)
 """Fields of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
@@ -76,8 +79,6 @@ class SpreadState:
     """All its GPUs; 0 for a job that must have one place."""
     shape: tuple[int, int] = (0, 0)
     """Equal for such jobs that have room at the same times, apart from their time limits."""
-    given: dict[int, tuple[Claim, ...]] = field(default_factory=dict)
-    """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ class LastPlan:
     """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
     refuses_until: float = 0.0
     """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
-    given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    given: dict[int, tuple[Claim, ...]] = field(default_factory=dict)
     """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
     claimed: Repeat | None = field(default=None, compare=False, repr=False)
     """Its claim in the last whole walk, if it is plain and waits for its place."""
@@ -149,6 +150,7 @@ class Waiting:
             bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
             and job.begin is None
             and self.guest.parked is None
+            and not self.guest.only
             and self.demand.share is None
             and not self.demand.splits
             and not self.demand.may_go_elsewhere
@@ -217,3 +219,11 @@ def impossible(job: JobFacts) -> bool:
     With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
     """
     return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
+
+
+def may_be_its_place(entry: Waiting) -> bool:
+    """Tells whether the place may be why a job does not start on it though it looks free, by Slurm's reason.
+
+    If the place is in the wrong one of several partitions, Slurm names no reason, or that of another partition.
+    """
+    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)

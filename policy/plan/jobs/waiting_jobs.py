@@ -1,7 +1,7 @@
 """The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -135,9 +135,10 @@ class Reader:
         """Tells whether a job was planned for this layout: with GPUs, or with nodes alone."""
         return pins_nodes_alone(job.plan) == self._fleet.nodes_alone
 
-    def reread(self, job_id: int) -> None:
-        """Trusts Slurm's record of a job again, not what was planned for it."""
-        self._known.pop(job_id, None)
+    def reread(self, jobs: Iterable[int]) -> None:
+        """Trusts Slurm's records of jobs again, not what was planned for them."""
+        for job_id in jobs:
+            self._known.pop(job_id, None)
 
     def forget(self, present: set[int]) -> None:
         """Drops jobs that wait no more, with the data cached for them."""

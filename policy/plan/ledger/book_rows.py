@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from policy.cluster.reserved import copies
-from policy.cluster.snapshot import Cluster
+from policy.cluster.snapshot import BY_NODE, Cluster
 from policy.cluster.timeline import State, columns, states_of, taken
 from policy.formats.arrays import FAR
 from policy.plan.ledger.claims import Repeat
@@ -36,18 +36,7 @@ class BookRows:
         self.fleet = cluster.fleet
         self._picture = replace(
             cluster,
-            times=cluster.times.copy(),
-            gpus=cluster.gpus.copy(),
-            cpus=cluster.cpus.copy(),
-            mem=cluster.mem.copy(),
-            gpus_now=cluster.gpus_now.copy(),
-            cpus_now=cluster.cpus_now.copy(),
-            mem_now=cluster.mem_now.copy(),
-            hole_until=cluster.hole_until.copy(),
-            up=cluster.up.copy(),
-            quiet=cluster.quiet.copy(),
-            reserved_from=cluster.reserved_from.copy(),
-            pieces=cluster.pieces.copy(),
+            **{name: getattr(cluster, name).copy() for name in BY_NODE},
             rooms=copies(cluster.rooms),
             tenants=dict(cluster.tenants),
             sharers=dict(cluster.sharers),

@@ -73,11 +73,6 @@ class Own:
 Change = Move | Release | Park | Evict | Own
 
 
-def giving_up_first(changes: list[Change]) -> None:
-    """Puts packed jobs that are given back to Slurm before all others: another job may get their part of a GPU."""
-    changes.sort(key=lambda one: not (isinstance(one, Release) and one.job.share > 0))
-
-
 def parts_given_up(changes: Iterable[Change]) -> dict[str, int]:
     """Returns the GPUs, by node, of which packed jobs give up their parts: until that is written, Slurm may start them.
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.ledger.changes import Change, Release
 
 LEFT_FOR = 600.0
 """Seconds for which a job whose planning failed is left to Slurm; then the cause of the fault may be over."""
@@ -85,12 +84,9 @@ class Isolation:
             self._told[text] = at + LEFT_FOR
             self._tell(text)
 
-    def clear(self, changes: list[Change]) -> frozenset[int]:
-        """Drops the changes of jobs that failed since the pass began, and gives their pins back; returns these jobs."""
-        failed = frozenset(self._failed)
-        changes[:] = [change for change in changes if change.job.id not in self._failed]
-        changes += [Release(job, "planning it failed") for job in self._failed.values() if job.gpus is not None]
-        self._failed.clear()
+    def failed(self) -> dict[int, JobFacts]:
+        """Returns the jobs that failed since the pass began, and forgets them."""
+        failed, self._failed = self._failed, {}
         return failed
 
 

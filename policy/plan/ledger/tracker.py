@@ -13,7 +13,7 @@ from policy.cluster.shared.fragmentation import cpus_per_gpu, learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
 from policy.cluster.shared.tenants import PlannedTenant, Tenants
-from policy.cluster.snapshot import COLUMNS, Cluster
+from policy.cluster.snapshot import BY_NODE, COLUMNS, Cluster
 from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import JobPlan
@@ -187,12 +187,15 @@ class Picture:
 
     def book(self) -> Book:
         """Returns a new book to claim from."""
-        cluster = Cluster(
+        return Book(self._cluster(), partial(self._as_rows, self._version))
+
+    def _cluster(self) -> Cluster:
+        return Cluster(
             fleet=self.fleet,
             at=self.at,
             up=self._open,
             quiet=self._quiet,
-            times=self._times.copy(),
+            times=self._times,
             gpus=self._gpus,
             cpus=self._cpus,
             mem=self._mem,
@@ -216,7 +219,6 @@ class Picture:
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
-        return Book(cluster, partial(self._as_rows, self._version))
 
     def _as_rows(self, version: int, cluster: Cluster) -> list[list[State]]:
         """Returns all timelines as lists: those of the last book where nothing but the time has changed since.
@@ -240,22 +242,9 @@ class Picture:
     def put_back(self, book: Book, places: Iterable[int]) -> None:
         """Undoes all claims on some nodes of a book, and brings those nodes up to date."""
         here = list(places)
-        picture = book.cluster
-        for theirs, ours in (
-            (picture.up, self._open),
-            (picture.quiet, self._quiet),
-            (picture.pieces, self._pieces),
-            (picture.gpus, self._gpus),
-            (picture.cpus, self._cpus),
-            (picture.mem, self._mem),
-            (picture.gpus_now, self._free_now[0]),
-            (picture.cpus_now, self._free_now[1]),
-            (picture.mem_now, self._free_now[2]),
-            (picture.hole_until, self._hole_until),
-            (picture.reserved_from, self._reserved_from),
-        ):
-            theirs[here] = ours[here]
-        picture.times[here] = self._times[here]
+        picture, ours = book.cluster, self._cluster()
+        for name in BY_NODE:
+            getattr(picture, name)[here] = getattr(ours, name)[here]
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
             if place in self._tenants:

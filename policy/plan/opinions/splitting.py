@@ -10,31 +10,14 @@ from dataclasses import replace
 
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement.base import Berth, Policy
-from policy.placement.speed import ALIKE
+from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
-from policy.plan.opinions.later_places import LaterPlace, expected_end, worth_moving
+from policy.plan.ledger.later_places import LaterPlace, expected_end, worth_moving
+from policy.plan.ledger.pinnable import free_now
+from policy.plan.opinions.opinion import HeldBack, Reason
+from policy.plan.opinions.slow_gpus import EndsSooner
 from policy.request.demand import Demand
-
-Place = Callable[[Demand], Berth]
-
-
-def free_now(demand: Demand, place: Place) -> Berth:
-    """Returns the cheapest of the places on all splits; among almost equal ones, that on the fewest nodes."""
-    if not demand.splits:
-        return place(demand)
-    best: Berth | None = None
-    nothing: NotNow | None = None
-    for one in demand.every_split:
-        try:
-            berth = place(one)
-        except NotNow as none_there:
-            nothing = nothing or none_there
-            continue
-        if best is None or berth.cost < best.cost * (1 - ALIKE):
-            best = berth
-    if best is None:
-        raise nothing or NotNow("no node could hold it", 300)
-    return best
+from policy.request.splits import on_nodes
 
 
 def first_of_splits(
@@ -73,15 +56,6 @@ def ends_sooner(demand: Demand, berth: Berth, start: float, cost: float, at: flo
     return gain > worth_moving(demand.limit)
 
 
-def on_nodes(nodes: int) -> str:
-    """Returns the words for a number of nodes.
-
-    >>> on_nodes(1), on_nodes(4)
-    ('one node', '4 nodes')
-    """
-    return "one node" if nodes == 1 else f"{nodes} nodes"
-
-
 def reason(fewest: Demand, berth: Berth, place: LaterPlace | None) -> str:
     """Returns why a job is split over more nodes than it needs."""
     where = on_nodes(len(berth.nodes))
@@ -91,3 +65,28 @@ def reason(fewest: Demand, berth: Berth, place: LaterPlace | None) -> str:
     if not place.start:
         return f"on {where}, since the GPUs of {on_nodes(fewest.n)} are slower"
     return f"on {where}, since it ends sooner than on {on_nodes(fewest.n)} later, though {cheaper} slower"
+
+
+class FewerNodes(EndsSooner):
+    """Refuses places on more nodes than a job is pinned to, where it is expected to end sooner on the fewer."""
+
+    def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
+        """Refuses a place on more nodes if the wait for the present one is shorter than the distance costs."""
+        if berth is None:
+            return None
+        entry.last.waits_for_fewer = False
+        if not (demand.splits and start and entry.nodes) or len(berth.nodes) <= len(entry.nodes):
+            return None
+        cost = self.cost_of_pin(entry, demand)
+        if ends_sooner(demand, berth, start, cost, self.ledger.at):
+            return None
+        found = self.waits_at_most(entry, (berth.cost - cost) * demand.limit)
+        entry.last.waits_for_fewer = found is not None
+        return found
+
+    @staticmethod
+    def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
+        """Returns that a job waits for fewer nodes."""
+        left = EndsSooner.left(entry, planned.at)
+        more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
+        return Reason("locality", more, 512) if left and entry.last.waits_for_fewer else None

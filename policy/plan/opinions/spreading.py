@@ -11,20 +11,16 @@ import numpy as np
 
 from policy.formats.arrays import Bools
 from policy.formats.plan_fields import OPEN
+from policy.placement.base import Berth
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.changes import Change, Release
-from policy.plan.ledger.claims import Claim, claim_on
-from policy.plan.opinions.later_places import PlannedBefore
+from policy.plan.ledger.changes import Release
+from policy.plan.ledger.claims import Claim
+from policy.plan.opinions.opinion import Opinion
+from policy.plan.opinions.reservations import OpenTry
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
 from topology.tables import Ints
-
-OPEN_FOR = 120.0
-"""Seconds for which a job may fail to start on GPUs that look free over several nodes; then it is pinned again."""
-
-AGAIN_AFTER = 600.0
-"""Seconds after which such a job may try again."""
 
 SOON_AGAIN = 30.0
 """Seconds after a try before which there is no other, where the GPUs went to another job."""
@@ -130,77 +126,58 @@ def claims_on(needs: SpreadNeeds, parts: Iterable[NodePart], start: float, limit
     return found
 
 
-class Spreading:
-    """The part of one walk along the queue that lets jobs start on several nodes."""
+class Spreading(Opinion):
+    """Lets jobs start on several nodes where no place is free for them."""
 
-    def __init__(self, book: Book, changes: list[Change], memories: dict[int, PlannedBefore]) -> None:
-        self._book, self._changes, self._memories = book, changes, memories
-        self.free = 0
-        """GPUs that no job holds; the walk keeps it up to date."""
-        self.refused: dict[tuple[int, int], int] = {}
-        """Shortest time limit that was tried, for each shape that has no room now."""
+    memory: dict[int, OpenTry]
 
-    def worth(self, entry: Waiting) -> bool:
-        """Tells whether it is worth looking for room for a job."""
-        gpus, limit = entry.spread.gpus, entry.demand.limit
-        return bool(gpus) and gpus <= self.free and self.refused.get(entry.spread.shape, limit + 1) > limit
-
-    def start(self, entry: Waiting, demand: Demand) -> bool:
-        """Lets a job start now on several nodes if there is room, and claims it; returns whether so."""
-        at, is_open = self._book.at, not entry.nodes and OPEN in entry.job.known
-        if demand.spread is None or at < entry.level.until or not (is_open or entry.nodes):
+    def leave(self, entry: Waiting, demand: Demand, berth: Berth | None, task: int | None = None) -> bool:
+        """Lets a job, or a task of an array, start now on several nodes if there is room there, and claims it."""
+        ledger, at = self.ledger, self.ledger.at
+        worth = ledger.may_spread(entry.spread.gpus, entry.spread.shape, entry.demand.limit)
+        if berth is not None or demand.spread is None or at < entry.level.until or not worth:
             return False
-        memory = self._memories.setdefault(entry.job.id, PlannedBefore())
-        if is_open and memory.spread_since is None and at >= memory.spread_again:
-            memory.spread_since = at
-        if is_open and memory.spread_since is not None and at - memory.spread_since > OPEN_FOR:
-            memory.spread_since, memory.spread_again = None, at + AGAIN_AFTER
-            if entry.job.array:
-                # What keeps one task keeps the others too.
-                self._memories.setdefault(entry.job.array, PlannedBefore()).spread_again = at + AGAIN_AFTER
-        if memory.spread_again > at and not (is_open and memory.spread_since is not None):
+        tried = self.memory.setdefault(entry.job.id, OpenTry())
+        if task is not None:
+            may = bool(entry.nodes) and at >= tried.again
+        else:
+            # Tasks of an array with a place are let start one by one; the last of them has no record of its own.
+            may = not (entry.job.tasks and entry.nodes) and ledger.only is None and self._may_try(entry, tried)
+        if not may or not (parts := self._parts(entry, demand)):
             return False
-        if not (parts := self._parts(entry, demand)):
-            return False
-        if not is_open:
-            memory.spread_since, memory.spread_again = at, at + SOON_AGAIN
-            reason = f"it can start now on {len(parts)} nodes"
-            self._changes.append(Release(entry.job, reason, for_now=True))
-        self._note(claims_on(demand.spread, parts, at, demand.limit))
-        entry.last.start, entry.last.place = 0.0, tuple(part.node for part in parts)
+        claims = claims_on(demand.spread, parts, at, demand.limit)
+        if task is not None:
+            entry.last.given[task] = tuple(claims)
+            reason = f"a task of its array can start now on {len(parts)} nodes"
+            ledger.write(Release(entry.job, reason, for_now=True, task=task))
+        else:
+            entry.last.start, entry.last.place = 0.0, tuple(part.node for part in parts)
+            if entry.nodes:
+                tried.since, tried.again = at, at + SOON_AGAIN
+                ledger.write(Release(entry.job, f"it can start now on {len(parts)} nodes", for_now=True))
+        for claim in claims:
+            ledger.claim(claim)
         return True
 
-    def start_task(self, entry: Waiting, demand: Demand, task: int) -> bool:
-        """Lets a task of an array start now on several nodes if there is room, and claims it; returns whether so."""
-        at, memory = self._book.at, self._memories.get(entry.job.id)
-        if demand.spread is None or not entry.nodes or at < entry.level.until or (memory and at < memory.spread_again):
-            return False
-        if not self.worth(entry) or not (parts := self._parts(entry, demand)):
-            return False
-        reason = f"a task of its array can start now on {len(parts)} nodes"
-        self._changes.append(Release(entry.job, reason, for_now=True, task=task))
-        entry.spread.given[task] = tuple(claims_on(demand.spread, parts, at, demand.limit))
-        self._note(entry.spread.given[task])
-        return True
-
-    def given(self, entry: Waiting, demand: Demand) -> set[int]:
-        """Claims what tasks were given before, while Slurm's record does not show it; returns these tasks."""
-        for nodes, mask in entry.last.given.values():
-            self._book.note(claim_on(self._book.fleet, demand, nodes, mask, self._book.at))
-        for claims in entry.spread.given.values():
-            self._note(claims)
-        return {*entry.last.given, *entry.spread.given}
+    def _may_try(self, entry: Waiting, tried: OpenTry) -> bool:
+        """Tells whether a job may start without a pin; notes since when one that has none may."""
+        at = self.ledger.at
+        if entry.nodes or OPEN not in entry.job.known:
+            return bool(entry.nodes) and at >= tried.again
+        if tried.since is None and at >= tried.again:
+            tried.since = at
+        elif tried.since is not None and not tried.lasts(at) and entry.job.array:
+            # What keeps one task keeps the others too.
+            self.memory.setdefault(entry.job.array, OpenTry()).again = tried.again
+        return tried.since is not None
 
     def _parts(self, entry: Waiting, demand: Demand) -> list[NodePart]:
         """Returns where there is room for a job; if there is none, the others of its shape need not look."""
-        parts = parts_now(self._book, demand.spread, entry.spread.gpus, demand.limit)
+        ledger = self.ledger
+        parts = parts_now(ledger.book, demand.spread, entry.spread.gpus, demand.limit)
         if not parts:
-            self.refused[entry.spread.shape] = demand.limit
+            ledger.refuse(entry.spread.shape, demand.limit)
         return parts
-
-    def _note(self, claims: Iterable[Claim]) -> None:
-        for claim in claims:
-            self._book.note(claim)
 
 
 def _lowest(bits: int, count: int) -> int:

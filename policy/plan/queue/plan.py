@@ -12,29 +12,30 @@ Any other move would only cost updates. So the place of the job that is next is 
 A whole pass looks at all waiting jobs. When one job has ended, only the nodes that it left are planned again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.formats.arrays import FAR, Bools
+from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.changes import Change, Release, giving_up_first
+from policy.plan.ledger.changes import Change, Release
 from policy.plan.ledger.claims import Claim, renumbered
 from policy.plan.ledger.isolation import Isolation
-from policy.plan.ledger.tracker import HOLDING, Picture
-from policy.plan.opinions.guests.choosing import Chooser
-from policy.plan.opinions.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
-from policy.plan.opinions.later_places import PlannedBefore
-from policy.plan.queue.ahead import QueueAhead
+from policy.plan.ledger.ledger import PlanLedger
+from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.all import all_opinions
+from policy.plan.opinions.opinion import Opinion, PassState
 from policy.plan.queue.index import QueueIndex
+from policy.plan.queue.outlook import PastSearch
 from policy.plan.queue.walk import Walk
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes
@@ -47,21 +48,21 @@ class Plan:
         self,
         policy: Policy,
         settings: Settings,
-        chooser: Chooser | None = None,
+        opinions: Sequence[Opinion] | None = None,
         classes: Classes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`tell` gets one line when planning a job fails because of a defect."""
+        """`opinions` are all that the settings name, if not given; `tell` gets one line of each fault of the plan."""
         self._policy = policy
         self._settings = settings
-        self._chooser, self._classes = chooser, classes
+        self._classes = classes
         self.isolation = Isolation(tell)
-        self._ahead = QueueAhead() if settings.look_ahead and settings.pin_ahead else None
+        self.opinions = all_opinions(settings) if opinions is None else opinions
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Times since which the jobs' places have looked free to this plan."""
-        self._memories: dict[int, PlannedBefore] = {}
+        self._searched: dict[int, PastSearch] = {}
         self.book: Book | None = None
         """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []
@@ -79,7 +80,7 @@ class Plan:
     def looks(self) -> int:
         """Returns how many jobs searched for a later place in the last whole pass: most of its time goes there."""
         at = None if self.book is None else self.book.cluster.at
-        return sum(memory.looked == at for memory in self._memories.values())
+        return sum(memory.looked == at for memory in self._searched.values())
 
     def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
         """Claims the places of all waiting jobs in the book; returns the changes to make.
@@ -89,9 +90,8 @@ class Plan:
         everybody, at, isolation = list(jobs), book.cluster.at, self.isolation
         reader = self._reader_of(book.fleet)
         isolation.begin(at)
-        changes: list[Change] = []
+        ledger = PlanLedger(book, self._policy, self._settings.most_moves)
         queue: list[Waiting] = []
-        running = _running_tasks(everybody)
         leaves_any = isolation.leaves_any
         for job in everybody:
             if job.state not in WAITS:
@@ -104,76 +104,60 @@ class Plan:
             if isinstance(entry, Waiting):
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
-                changes.append(Release(job, f"its segment cannot be read: {entry}"))
+                ledger.write(Release(job, f"its segment cannot be read: {entry}"))
             elif isolation.job(job, at, pinned_by_layout_before, job, book.fleet):
-                changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
+                ledger.write(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)
         present = {entry.job.id for entry in queue}
-        reader.forget(present)
-        self._free_since = {job_id: since for job_id, since in self._free_since.items() if job_id in present}
-        self._memories = {job_id: memory for job_id, memory in self._memories.items() if job_id in present}
+        self._forget(present)
         self.book, self.queue, self._planned = book, queue, jobs
-        walk = self._walk(book, everybody, queue, changes, starting | self.first)
-        isolation.group(at, walk.know, queue)
-        guests = [entry for entry in queue if entry.guest.only]
-        line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
-        starting |= self.first
-        if starting:
-            line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
+        het = [entry for entry in queue if entry.job.het]
+        guests = [entry for entry in queue if entry.guest.only or entry.guest.may_ride_from < FAR]
+        walk = self._walk(ledger, queue, everybody, het, guests, starting | self.first)
+        isolation.group(at, walk.know)
         with book.rows_kept():
             for claim in self.kept:
                 isolation.group(at, book.claim, claim)
-            for one in walk.to_plan(line):
-                if isinstance(one, Rider):
-                    changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
-                elif not (one.guest.only or isolation.job(one.job, at, walk.claims_simply, one)):
+            for one in walk.to_plan(walk.state.line):
+                if not isolation.job(one.job, at, walk.claims_simply, one):
                     isolation.job(one.job, at, walk.settle, one)
-                    if one.job.tasks:
-                        isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
-        isolation.group(at, self._ride, everybody, guests, queue, changes)
-        self._reread(isolation.clear(changes))
-        giving_up_first(changes)
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
-        return changes
+        return self._commit(walk)
+
+    def _forget(self, present: set[int]) -> None:
+        """Forgets what is kept of jobs that wait no more."""
+        if self._reader is not None:
+            self._reader.forget(present)
+        kept: list[dict[int, Any]] = [self._free_since, self._searched, *(one.memory for one in self.opinions)]
+        for memory in kept:
+            for job_id in memory.keys() - present:
+                del memory[job_id]
 
     def _walk(
         self,
-        book: Book,
+        ledger: PlanLedger,
+        queue: Sequence[Waiting],
         jobs: Iterable[JobFacts],
-        queue: list[Waiting],
-        changes: list[Change],
-        spared: AbstractSet[int],
-        only: Bools | None = None,
+        het: Sequence[Waiting],
+        guests: Sequence[Waiting],
+        first: AbstractSet[int],
+        touched: AbstractSet[int] | None = None,
     ) -> Walk:
-        """Begins a walk; jobs in `spared` never let others go first."""
-        ahead = self._ahead
-        if ahead is not None and not self.isolation.group(
-            book.cluster.at, ahead.begin, book, jobs, queue, self._memories, spared
-        ):
-            ahead = None
-        rules = self._policy, self._settings, self._free_since, changes, self._memories
-        return Walk(book, *rules, only=only, queue_ahead=ahead)
+        """Begins a walk with the opinions that have something to say in it."""
+        read, kept = self._reader_of(ledger.book.fleet).read, (self.isolation, self._free_since)
+        state = PassState(ledger, self._settings, queue, jobs, read, *kept, het, guests, first, touched)
+        asked = [one for one in self.opinions if self.isolation.group(ledger.at, one.begin, state)]
+        return Walk(state, asked, self._searched)
 
-    def _ride(
-        self,
-        jobs: Iterable[JobFacts],
-        guests: Iterable[Waiting],
-        queue: Iterable[Waiting],
-        changes: list[Change],
-        places: Iterable[int] | None = None,
-    ) -> None:
-        """Plans the guests on what the owners leave, on the nodes of `places` or on all."""
-        assert self.book is not None, "owners were planned"  # noqa: S101 - narrows the type
-        isolation, at = self.isolation, self.book.cluster.at
-        riding = Riding(self.book, self._settings, self._free_since, changes, self._chooser, places)
-        isolation.group(at, riding.evict, jobs, places)
-        isolation.group(at, riding.look, guests, queue)
-        # Guests that have a seat come first, so that no other guest takes it.
-        for entry in sorted(guests, key=lambda entry: not entry.nodes):
-            isolation.job(entry.job, at, riding.settle, entry)
-        for entry in queue:
-            if entry.guest.may_ride_from < FAR and not entry.guest.only:
-                isolation.job(entry.job, at, riding.offer, entry)
+    def _commit(self, walk: Walk) -> list[Change]:
+        """Ends a walk; returns its changes, without those of jobs whose planning failed."""
+        ledger = walk.state.ledger
+        for one in walk.opinions:
+            self.isolation.group(ledger.at, one.end)
+        failed = self.isolation.failed()
+        ledger.discard(failed)
+        self.reread(*failed)
+        return ledger.commit()
 
     def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
         """Returns the jobs whose places were free at the last look, without those on the nodes in `touched`."""
@@ -181,18 +165,14 @@ class Plan:
             entry.job.id for entry in self.queue if entry.last.start == 0.0 and touched.isdisjoint(entry.last.place)
         )
 
-    def reread(self, job_id: int) -> None:
-        """Trusts Slurm's record of a job again, after a change could not be written."""
-        self._reread([job_id])
+    def reread(self, *jobs: int) -> None:
+        """Trusts Slurm's records of jobs again, after a change could not be written."""
+        if self._reader is not None:
+            self._reader.reread(jobs)
 
     def reread_all(self) -> None:
         """Trusts Slurm's records again, after a pass failed whose changes nobody writes."""
-        self._reread([entry.job.id for entry in self.queue])
-
-    def _reread(self, jobs: Iterable[int]) -> None:
-        if self._reader is not None:
-            for job_id in jobs:
-                self._reader.reread(job_id)
+        self.reread(*(entry.job.id for entry in self.queue))
 
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
         """Plans the jobs of the last pass again on a few changed nodes; returns None if a whole pass is needed.
@@ -212,21 +192,12 @@ class Plan:
                 isolation.group(at, book.claim, replace(claim, nodes=here_too))
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
-        changes: list[Change] = []
-        walk = self._walk(book, jobs, queue, changes, self.first, here)
-        index = self._index_of(queue)
-        isolation.group(at, walk.know_part, queue, index.het)
-        guests = [entry for entry in index.guests if entry.guest.only]
+        ledger, index = PlanLedger(book, self._policy, self._settings.most_moves, here), self._index_of(queue)
+        walk = self._walk(ledger, queue, jobs, index.het, index.guests, self.first, touched)
         for entry in index.concerned(walk, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
-        # Seats on other nodes are still claimed in the book.
-        seated = [entry for entry in guests if entry.last.place and touched.isdisjoint(entry.last.place)]
-        others = [entry for entry in guests if entry not in seated]
-        isolation.group(at, self._ride, jobs, others, index.guests, changes, touched)
-        self._reread(isolation.clear(changes))
-        giving_up_first(changes)
         self.queue, self._planned = queue, jobs
-        return changes
+        return self._commit(walk)
 
     def expect_notices(self) -> None:
         """Makes the index of the queue before the next notice needs it: with 30,000 jobs that takes a while."""
@@ -305,11 +276,3 @@ def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) 
             walk.settle(entry)
     else:
         walk.hold(entry, touched, free_now=picture.is_free(entry.last.place, entry.mask))
-
-
-def _running_tasks(jobs: Iterable[JobFacts]) -> dict[int, int]:
-    count: dict[int, int] = {}
-    for job in jobs:
-        if job.array and (job.state in HOLDING or (job.state == "PENDING" and job.task is not None)):
-            count[job.array] = count.get(job.array, 0) + 1
-    return count

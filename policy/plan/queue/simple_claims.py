@@ -1,18 +1,11 @@
 """Claims of the jobs that can only wait for their places: most jobs of a long queue, so they are made in few steps."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
-from policy.formats.arrays import FAR, Bools
+from policy.formats.arrays import FAR
 from policy.plan.jobs.waiting import Shape, Waiting
-from policy.plan.ledger.book import Book
-from policy.plan.ledger.changes import Change
 from policy.plan.ledger.claims import Repeat, claim_on
-from policy.plan.opinions.guests.guest_pass import Rider
-from policy.plan.opinions.later_places import PlannedBefore
-from policy.plan.opinions.spreading import Spreading
-from policy.request.settings import Settings
+from policy.plan.opinions.opinion import Opinion, PassState
 
 AFRESH = 17
 """Seconds, by which the start of each job on several nodes that do not gather nodes yet is taken as it is."""
@@ -30,36 +23,19 @@ SOONEST, ALIKE = 60.0, 0.02
 class SimpleClaims:
     """The part of a walk for jobs that can only wait for their places."""
 
-    def __init__(
-        self,
-        book: Book,
-        settings: Settings,
-        free_since: dict[int, float],
-        changes: list[Change],
-        memories: dict[int, PlannedBefore],
-        only: "Bools | None",
-        *,
-        lets_others_first: bool,
-    ) -> None:
-        """`free_since` and `memories` outlive the walk; `only` marks the nodes that the walk may use."""
-        self._book = book
-        self._settings = settings
-        self._free_since = free_since
-        self._changes = changes
-        self._only = only
-        self._refused: dict[Shape, int] = {}
-        """Shortest time limit that was tried, for each shape that fits nowhere now."""
-        self._most: int | None = None
+    def __init__(self, state: PassState, opinions: Sequence[Opinion]) -> None:
+        """`opinions` are those that have something to say in this pass."""
+        self.state = state
+        self._ledger, self._book = state.ledger, state.ledger.book
+        self.opinions = opinions
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
-        self._spreading = Spreading(book, changes, memories)
-        left = lets_others_first or book.fleet.nodes_alone or bool(book.cluster.rooms)
-        self._simply = settings.pin_ahead and not left
+        self._simply = not any(one.questions_plain for one in opinions)
         """True if a job whose place is not free yet may keep it without further questions."""
-        self._repeats = self._simply and only is None
+        self._repeats = self._simply and self._ledger.only is None
         """True if claims of the last whole walk may be made again as they are."""
 
-    def to_plan(self, line: Iterable[Waiting | Rider]) -> Iterator[Waiting | Rider]:
+    def to_plan(self, line: Iterable[Waiting]) -> Iterator[Waiting]:
         """Yields the jobs of a line that have to be planned, after those before them have claimed their places simply.
 
         Does without any call for a job that claims what it had.
@@ -67,21 +43,16 @@ class SimpleClaims:
         if not self._repeats:
             yield from line
             return
-        rows, again, refused, most = self._book.kept_rows, self._book.claim_again, self._refused, -1.0
-        spreads = self._spreading.worth
-        if self._may_change():
-            most = self.most_free
+        ledger = self._ledger
+        rows, again, refused, most = self._book.kept_rows, self._book.claim_again, ledger.refused, -1.0
+        if ledger.may_change:
+            most = ledger.most_free
         for one in line:
             try:
-                if (
-                    isinstance(one, Waiting)
-                    and one.plain
-                    and not (
-                        one.guest.only
-                        or (one.collects and self._gathers(one))
-                        or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
-                        or (one.spread.gpus and most >= 0 and spreads(one))
-                    )
+                if one.plain and not (
+                    (one.collects and self._gathers(one))
+                    or (one.least_free <= most and refused.get(one.shape, FAR) > one.demand.limit)
+                    or (one.spread.gpus and most >= 0 and self._spreads(one))
                 ):
                     if (claimed := one.last.claimed) is not None and not one.last.keeps_start:
                         for node, before in zip(claimed.nodes, claimed.before, strict=True):
@@ -96,7 +67,7 @@ class SimpleClaims:
             except Exception:  # noqa: BLE001, S110 - planned alone, this job alone fails, and that is told
                 pass
             yield one
-            most = self.most_free if self._may_change() else -1.0
+            most = ledger.most_free if ledger.may_change else -1.0
 
     def claims_alone(self, entry: Waiting) -> bool:
         """Claims the place of a job on one node that can only wait for it; False where `settle` has more to ask.
@@ -116,7 +87,7 @@ class SimpleClaims:
         return claimed is not None
 
     def _waits(self, entry: Waiting, claimed: Repeat | None, start: float) -> None:
-        self._free_since.pop(entry.job.id, None)
+        self.state.free_since.pop(entry.job.id, None)
         entry.last.refuses_until, entry.last.waits_for_fewer, entry.last.lets = 0.0, False, None
         entry.last.claimed = claimed
         entry.last.start, entry.last.place, entry.last.mask = start, entry.nodes, entry.mask
@@ -141,11 +112,15 @@ class SimpleClaims:
 
     def _searches(self, entry: Waiting) -> bool:
         """Tells whether a search could find free GPUs for a job."""
-        if not self._may_change():
+        ledger = self._ledger
+        if not ledger.may_change:
             return False
-        if entry.least_free <= self.most_free and not self.has_refused(entry.shape, entry.demand.limit):
+        if entry.least_free <= ledger.most_free and not ledger.has_refused(entry.shape, entry.demand.limit):
             return True
-        return self._only is None and self._spreading.worth(entry)
+        return ledger.only is None and self._spreads(entry)
+
+    def _spreads(self, entry: Waiting) -> bool:
+        return self._ledger.may_spread(entry.spread.gpus, entry.spread.shape, entry.demand.limit)
 
     def _about_as_before(self, entry: Waiting, start: float) -> float:
         """Returns the former start of a job on several nodes where that is near the new one, or later for a while.
@@ -158,9 +133,14 @@ class SimpleClaims:
         ahead = had.start - at
         return had.start if ahead > SOONEST and start <= had.start + ALIKE * ahead else start
 
+    @property
+    def most_free(self) -> int:
+        """Returns the largest number of free GPUs on one node."""
+        return self._ledger.most_free
+
     def has_refused(self, shape: Shape, limit: int) -> bool:
         """Tells whether no place was found for this shape, with this time limit or a shorter one."""
-        return self._refused.get(shape, FAR) <= limit
+        return self._ledger.has_refused(shape, limit)
 
     def _gathers(self, entry: Waiting) -> bool:
         """Tells whether a job looks for places sooner than its own: the first in line that need several nodes do.
@@ -169,15 +149,3 @@ class SimpleClaims:
         always overtake it.
         """
         return entry.collects and self._gathering < GATHER_AT_ONCE
-
-    def _may_change(self) -> bool:
-        return len(self._changes) < self._settings.most_moves
-
-    @property
-    def most_free(self) -> int:
-        """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
-        if self._most is None:
-            now = self._book.cluster.gpus_now
-            free = np.bitwise_count(now if self._only is None else now[self._only])
-            self._most, self._spreading.free = int(free.max(initial=0)), int(free.sum())
-        return self._most

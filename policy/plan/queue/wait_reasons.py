@@ -3,33 +3,21 @@
 Slurm's own reason says which rule holds a job back. This reason says what would have to change for it to start.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from policy.cluster.reserved import places
 from policy.formats import preflight_mark
-from policy.formats.errors import BadCompany, NotNow
+from policy.formats.errors import NotNow
 from policy.placement.base import Policy
-from policy.plan.jobs.roll_out import Held
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
-from policy.plan.opinions.guests import seats
-from policy.plan.opinions.splitting import free_now
+from policy.plan.ledger.pinnable import free_now
+from policy.plan.opinions.all import WITH_REASONS
+from policy.plan.opinions.opinion import Reason
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
 
 KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "reservation", "node", "held")
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One of KINDS, and a sentence for the job's user."""
-
-    kind: str
-    text: str
-    number: int
-    """The number of the message's id."""
 
 
 _SLURMS = (
@@ -46,27 +34,19 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
 
     `planned` also holds the claims of waiting jobs, `running` holds only running jobs.
     """
-    job, at = entry.job, planned.cluster.at
-    if entry.guest.only and entry.may_start_at(at):
-        return None if entry.last.start == 0.0 else _no_seat(entry, planned)
-    for start, reason in _SLURMS:
-        # The begin time of a parked guest is berthd's doing.
-        if job.reason.startswith(start) and not (entry.guest.parked is not None and start == "BeginTime"):
-            first = preflight_mark.first(job.plan) if start == "Dependency" else None
-            waits = f"it waits for its pre-flight, job {first}"
-            return reason if first is None else Reason("dependency", waits, 507)
-    if not (job.may_start or entry.may_start_at(at)):
-        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}", 508)
+    at = planned.cluster.at
+    for_a_seat = entry.guest.only and entry.may_start_at(at)
+    if not for_a_seat and (slurms := _slurms(entry, at)):
+        return slurms
     if entry.last.start == 0.0:
         return None
-    if entry.last.lets is not None:
-        return _lets_others_first(entry.last.lets, at)
+    found = next(filter(None, (one.reason(entry, planned, running, policy) for one in WITH_REASONS)), None)
+    if found or for_a_seat:
+        return found
     demand, _ = entry.demand_at(at)
-    if nodes := _of_its_nodes(entry, demand, running):
-        return nodes
-    if company := _bad_company(running, demand, policy):
-        left = max(0, round(entry.company.until - at))
-        return Reason("capacity", f"{company}; it waits {left} s more for better company", 511)
+    if not bool((demand.candidates & running.cluster.up).any()):
+        closed = "all nodes that could hold it are down, drained or reserved"
+        return Reason("node", closed + _reserved_by(demand, running), 509)
     if entry.level.insists is not None and at < entry.level.until and _fits(running, entry, policy, insisting=False):
         left = max(0, round(entry.level.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {entry.insisted_level} level", 512)
@@ -82,12 +62,18 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}{_reserved_by(demand, running)}", 516)
 
 
-def _lets_others_first(lets: Held, at: float) -> Reason:
-    left = max(0, round(lets.until - at))
-    sooner = f"all waiting jobs together are expected to end {lets.gain:.0f} s sooner so"
-    return Reason(
-        "fair_share", f"GPUs that fit are free; it lets others go first for {left} s more at most: {sooner}", 517
-    )
+def _slurms(entry: Waiting, at: float) -> Reason | None:
+    """Returns the reason of Slurm's own rules."""
+    job = entry.job
+    for start, reason in _SLURMS:
+        # The begin time of a parked guest is berthd's doing.
+        if job.reason.startswith(start) and not (entry.guest.parked is not None and start == "BeginTime"):
+            first = preflight_mark.first(job.plan) if start == "Dependency" else None
+            waits = f"it waits for its pre-flight, job {first}"
+            return reason if first is None else Reason("dependency", waits, 507)
+    if not (job.may_start or entry.may_start_at(at)):
+        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}", 508)
+    return None
 
 
 def _no_nodes(demand: Demand) -> str:
@@ -99,19 +85,6 @@ def _no_nodes(demand: Demand) -> str:
     return f"no {demand.n} nodes have the same {demand.k}"
 
 
-def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | None:
-    """Returns what is wrong with the nodes that could hold a job; None if nothing is."""
-    if not bool((demand.candidates & running.cluster.up).any()):
-        closed = "all nodes that could hold it are down, drained or reserved"
-        return Reason("node", closed + _reserved_by(demand, running), 509)
-    left = max(0, round(entry.last.refuses_until - running.cluster.at))
-    if left and entry.last.waits_for_fewer:
-        more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
-        return Reason("locality", more, 512)
-    slow = f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones"
-    return Reason("node", slow, 510) if left else None
-
-
 def _reserved_by(demand: Demand, running: Book) -> str:
     """Returns words about the reservations that a job would meet on its nodes if it started now."""
     cluster = running.cluster
@@ -120,32 +93,11 @@ def _reserved_by(demand: Demand, running: Book) -> str:
     return f"; reservation {' and '.join(names)} takes GPUs or nodes that it needs" if names else ""
 
 
-def _no_seat(entry: Waiting, planned: Book) -> Reason | None:
-    try:
-        seats.find(entry.demand, planned.cluster)
-    except NotNow as nothing:
-        return Reason("capacity", f"it waits for a seat: {nothing}", 501)
-    return Reason("capacity", f"it waits for a seat: {entry.guest.unfit}", 501) if entry.guest.unfit else None
-
-
 def _no_part(demand: Demand, share: Share) -> str:
     gpus = "no GPU" if demand.k == 1 else f"no {demand.k} GPUs"
     memory = "" if share.gpu_mem is None else f" and {share.gpu_mem} MiB"
     beside = "" if share.party == EVERYBODY else ", on its own or beside jobs of its user"
     return f"{gpus} where it could run {'has' if demand.k == 1 else 'have'} {share.percent} %{memory} free{beside}"
-
-
-def _bad_company(running: Book, demand: Demand, policy: Policy) -> str:
-    """Returns why a picky job does not join the packed jobs that it could join now; empty if that is not the cause."""
-    if demand.share is None or not demand.share.picky:
-        return ""
-    try:
-        running.now(demand, policy)
-    except BadCompany as company:
-        return str(company)
-    except NotNow:
-        return ""
-    return ""
 
 
 def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from policy.history.runtime import RunTimes
 from policy.plan.jobs.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
-from policy.plan.queue.ahead import groups_of, reach_of, slowest_by_node
+from policy.plan.opinions.others_first import groups_of, reach_of, slowest_by_node
 from policy.simulate.slurm.passes import QueuePasses
 from policy.simulate.slurm.world import SlurmWorld
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from policy.plan.opinions.all import all_opinions
+from policy.plan.opinions.opinion import Opinion
+from policy.request.settings import Settings
 from tests.bench import house
 
 ROOT = Path(__file__).parents[3]
@@ -153,6 +156,19 @@ def test_no_two_public_classes_have_one_name() -> None:
             for found in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
                 places.setdefault(found, []).append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_queue_asks_all_opinions_and_names_none() -> None:
+    texts = [path.read_text() for path in (ROOT / "policy/plan/queue").glob("*.py")]
+    named = {name for text in texts for name in re.findall(r"policy\.plan\.opinions(?:\.| import )(\w+)", text)}
+    assert named == {"all", "opinion"}
+
+
+def test_each_method_of_the_contract_serves_several_opinions() -> None:
+    kinds = {type(one) for one in all_opinions(Settings(look_ahead=True))}
+    methods = [name for name, method in vars(Opinion).items() if callable(method) or isinstance(method, staticmethod)]
+    users = {name: [kind.__name__ for kind in kinds if name in vars(kind)] for name in methods if name[0] != "_"}
+    assert {name: found for name, found in users.items() if len(found) < 2} == {}
 
 
 C_FLOORS = (

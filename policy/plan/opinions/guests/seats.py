@@ -89,16 +89,6 @@ class Eviction:
     reason: str
 
 
-def find(demand: "Demand", cluster: "Cluster") -> Seat:
-    """Returns the best seat that is free now, by rules without profiles; or raises `NotNow`."""
-    return Left(cluster).find(demand)
-
-
-def find_idle(demand: "Demand", cluster: "Cluster") -> Seat:
-    """Returns the best seat on an idle GPU; used where seats beside hosts are chosen elsewhere."""
-    return Left(cluster).find_idle(demand)
-
-
 def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
     """Returns how a guest and its host share a GPU: `time` (in turn), `mps`, or empty if they cannot.
 

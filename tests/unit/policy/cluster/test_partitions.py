@@ -13,7 +13,7 @@ from policy.formats.segment import fields as segment_fields
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move, Release
-from policy.plan.queue.move_reasons import STUCK_AFTER
+from policy.plan.opinions.opinion import STUCK_AFTER
 from policy.plan.queue.plan import Plan
 from policy.request.parse import read
 from policy.request.settings import Settings

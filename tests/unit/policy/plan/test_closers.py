@@ -11,7 +11,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, PartitionFacts
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import Reader
-from policy.plan.opinions.closers import closers, in_the_way
+from policy.plan.queue.closers import closers, in_the_way
 from tests.unit.policy_world import NOW, fleet, node, reading, waiting
 
 NAMES = ("n1", "n2", "n3", "n4")

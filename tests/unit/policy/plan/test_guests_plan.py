@@ -22,7 +22,7 @@ def seat_of(nodes: list[NodeFacts], jobs: list[JobFacts], **changes: object) -> 
     """Where a newcomer would sit."""
     there = book(nodes, jobs, changes.pop("sharing", None))  # type: ignore[arg-type]
     demand = Reader(there.fleet).read(parked(99, **changes), NOW).demand
-    return seats.find(demand, there.cluster)
+    return seats.Left(there.cluster).find(demand)
 
 
 def where(changes: list[Change]) -> dict[int, tuple[str, tuple[int, ...]]]:

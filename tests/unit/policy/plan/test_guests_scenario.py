@@ -14,6 +14,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.answer.plan_values import moved, parked
 from policy.plan.ledger.changes import Evict, Move, Own, Park, Release
 from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.all import all_opinions
 from policy.plan.opinions.guests.choosing import Chooser
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
@@ -163,7 +164,7 @@ def test_whatever_happens_seats_and_gpus_agree_and_owners_do_not_wait(
 ) -> None:
     slurm = Slurm()
     picture = Picture(fleet(slurm.look()))
-    plan = Plan(BerthPolicy(), Settings(), by_profiles() if knows else None)
+    plan = Plan(BerthPolicy(), Settings(), all_opinions(Settings(), by_profiles() if knows else None))
 
     def one_pass() -> None:
         slurm.at += 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
-from policy.plan.opinions.later_places import Outlook
+from policy.plan.ledger.later_places import on_busy_nodes
 from policy.request.demand import Demand
 from tests.unit.policy_world import NOW, book, node, reading, running
 
@@ -28,6 +28,6 @@ def test_a_later_place_is_sought_where_nothing_is_free_and_else_where_too_little
     opened = book(reading(nodes, [running(1, "n1", FULL, 900), running(2, "n2", HALF, 60)]))
     demand = Demand(1, gpus, cpus=1, mem=1, level="any", limit=3_600, candidates=opened.fleet.ready)
 
-    place = Outlook(opened, BerthPolicy(), {}).later(demand.within(np.array(among)))
+    place = on_busy_nodes(opened, demand.within(np.array(among)), BerthPolicy())
 
     assert (place and (place.berth.nodes, place.start)) == found

@@ -10,7 +10,7 @@ from policy.placement.registry import OURS, create
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.claims import Claim
-from policy.plan.queue.move_reasons import STUCK_AFTER
+from policy.plan.opinions.opinion import STUCK_AFTER
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide

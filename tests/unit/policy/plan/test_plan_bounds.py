@@ -9,10 +9,10 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.later_places import expected_end, latest_end, weight, worth_moving
+from policy.plan.ledger.ledger import PlanLedger
 from policy.plan.ledger.tracker import Picture
-from policy.plan.opinions.later_places import expected_end, latest_end, weight, worth_moving
 from policy.plan.queue.plan import Plan
-from policy.plan.queue.walk import Walk
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 from tests.unit.guest_world import guest
@@ -232,7 +232,8 @@ def start_after(job: int, nodes: int, before: float, now: float, at: float = NOW
     segment = {"n": str(nodes), "nodes": ",".join(names)}
     entry = Reader(opened.fleet).read(waiting(job, "n1", FULL, required=names, segment=segment), at)
     entry.last.claimed = Repeat(entry.nodes, at + before, (), ())
-    return Walk(opened, BerthPolicy(), Settings(), {}, [], {})._about_as_before(entry, at + now) - at
+    walk = Plan(BerthPolicy(), Settings())._walk(PlanLedger(opened, BerthPolicy(), 1), (), (), (), (), frozenset())
+    return walk._about_as_before(entry, at + now) - at
 
 
 @pytest.mark.parametrize(("now", "start"), [(400, 500), (509, 500), (511, 511)])

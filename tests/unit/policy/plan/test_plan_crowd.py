@@ -116,7 +116,7 @@ def test_several_small_delays_are_no_large_one() -> None:
     """Its first end in sight is remembered, wherever it is pinned by then."""
     plan = Plan(BerthPolicy(), Settings())
     assert gang_that_may_move(60, near_in=9_000, plan=plan, far_in=300) == []
-    for memory in plan._memories.values():
+    for memory in plan._searched.values():
         memory.looked = 0.0
 
     assert gang_that_may_move(60, near_in=1_150, plan=plan, far_in=800) == []

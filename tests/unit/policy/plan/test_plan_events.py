@@ -14,7 +14,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Read
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
-from policy.plan.opinions.later_places import Outlook, PlannedBefore
+from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.plan import Plan
 from policy.request.locality import Insistence, SizeRule, binding, parse_rules, settle
 from policy.request.settings import Settings
@@ -352,12 +352,12 @@ def test_the_first_in_line_look_for_sooner_places_more_often(before_it: int, lim
     world = World(full_nodes(2), [*(running(place, f"n{place}", 0xFF, 10_000) for place in (1, 2)), big])
     world.full()
     [entry] = world.plan.queue
-    memories: dict[int, PlannedBefore] = {}
+    searched: dict[int, PastSearch] = {}
 
     def looks(after: float) -> bool:
         book = world.picture.book()
         book.advance(NOW + after)
-        return Outlook(book, BerthPolicy(), memories).has_turn(entry, before_it)
+        return Outlook(book, BerthPolicy(), searched).has_turn(entry, before_it)
 
     assert looks(0.0)
     assert not looks(every - 0.1)

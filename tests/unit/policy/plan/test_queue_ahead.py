@@ -9,11 +9,11 @@ from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
-from policy.plan.queue import ahead as queue_ahead
+from policy.plan.opinions import others_first
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings
-from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
+from tests.unit.policy_world import NOW, fleet, memory_of, node, reading, running, waiting
 
 FULL = 0xFF
 HOUR = 3_600
@@ -104,9 +104,7 @@ def test_a_short_job_starts() -> None:
 def test_it_ends_when_the_job_has_waited_for_as_long_as_it_is_expected_to_run() -> None:
     world = World()
     world.replan()
-    memory = world.plan._memories.get(SMALL)
-    assert memory is not None
-    assert memory.lets_until == NOW + EXPECTED
+    assert memory_of(world.plan, others_first.OthersFirst)[SMALL].until == NOW + EXPECTED
     for at, starts in ((NOW + EXPECTED - 1_000, []), (NOW + EXPECTED, [0.0])):
         # By its expectation the job on n2 is always as near to its end as it was at first.
         world.jobs[0] = replace(world.jobs[0], start=int(at) - RAN, end=int(at) + 40 * HOUR - RAN)
@@ -132,7 +130,7 @@ def test_a_job_for_which_room_was_made_starts() -> None:
 
 @pytest.mark.parametrize("bound", ["MOST_RUNNING", "MOST_LOOKS", "MOST_NODES"])
 def test_beyond_its_bounds_nobody_waits(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    monkeypatch.setattr(queue_ahead, bound, 0)
+    monkeypatch.setattr(others_first, bound, 0)
     [move] = moves_of(World().replan())
     assert move.start == 0.0
 
@@ -208,7 +206,7 @@ def test_berth_why_says_for_how_long_at_most() -> None:
 
 def test_the_looks_of_a_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that would take more looks starts as if there were no roll-out."""
-    monkeypatch.setattr(queue_ahead, "MOST_LOOKS", 3)
+    monkeypatch.setattr(others_first, "MOST_LOOKS", 3)
     [move] = moves_of(World().replan())
     assert move.start == 0.0
 

@@ -17,8 +17,9 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.answer.observe import compare
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
-from policy.plan.queue.wait_reasons import KINDS, Reason, why
+from policy.plan.queue.wait_reasons import KINDS, why
 from policy.request.settings import Settings
 from policy.site.config import Config
 from tests.unit.deciding import decide, only_watch

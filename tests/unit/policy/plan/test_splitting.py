@@ -16,10 +16,11 @@ from policy.placement.registry import create
 from policy.plan.answer.plan_values import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
+from policy.plan.ledger.pinnable import free_now
 from policy.plan.ledger.tracker import Picture, open_book
-from policy.plan.opinions.splitting import free_now
+from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
-from policy.plan.queue.wait_reasons import Reason, why
+from policy.plan.queue.wait_reasons import why
 from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.parse import read

@@ -15,7 +15,8 @@ from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.registry import create
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.tracker import open_book
-from policy.plan.opinions.spreading import AGAIN_AFTER, OPEN_FOR, SOON_AGAIN, parts_now
+from policy.plan.opinions.reservations import AGAIN_AFTER, OPEN_FOR
+from policy.plan.opinions.spreading import SOON_AGAIN, parts_now
 from policy.plan.queue.plan import Plan
 from policy.request import spread
 from policy.request.locality import parse_rules

@@ -13,7 +13,8 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.tracker import open_book
-from policy.plan.opinions.spreading import AGAIN_AFTER, OPEN_FOR, claims_on, parts_now
+from policy.plan.opinions.reservations import AGAIN_AFTER, OPEN_FOR
+from policy.plan.opinions.spreading import claims_on, parts_now
 from policy.plan.queue.plan import Plan
 from policy.request import spread
 from policy.request.settings import Settings

@@ -1,0 +1,46 @@
+"""Gives jobs back that Slurm may start sooner elsewhere: on nodes of the plain layout, or by preemption.
+
+Pins to nodes alone say no GPU. Slurm knows better than the plan which GPUs of a node come free, so such a job has a pin
+only while it can start there, unless it needs all of several nodes.
+"""
+
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.changes import Release
+from policy.plan.opinions.opinion import Opinion, PassState, not_started_in
+from policy.request.demand import ELSEWHERE, Demand
+
+STUCK_ON_A_NODE = 15
+"""Seconds for which a job with a pin to one node may fail to start: without its pin, the next backfill starts it."""
+
+
+class Elsewhere(Opinion):
+    """Keeps pins only where Slurm could not start the job elsewhere before."""
+
+    def begin(self, state: PassState) -> bool:
+        """Reads whether pins name nodes alone."""
+        self._alone = state.ledger.book.fleet.nodes_alone
+        self.questions_plain = self._alone or not state.settings.pin_ahead
+        return super().begin(state)
+
+    def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Release | None:
+        """Releases a pin to a place that is not free, and one to a node on which its job does not start."""
+        why = self._why_not(entry, start, rests=rests)
+        return Release(entry.job, why) if why else None
+
+    def _why_not(self, entry: Waiting, start: float | None, *, rests: bool) -> str:
+        alone, state = self._alone, self.state
+        on_any_node = alone and bool(entry.nodes) and not state.may_wait(entry)
+        if start == 0.0:
+            stuck = on_any_node and state.free_for(entry) > STUCK_ON_A_NODE
+            return not_started_in(STUCK_ON_A_NODE) if stuck else ""
+        if rests:
+            return "it may not start yet, and Slurm chooses its node when it may" if on_any_node else ""
+        if alone and not entry.nodes and entry.job.gpus is not None and state.ledger.only is None:
+            return "its nodes are not for it any more, and no others are in sight"
+        if entry.nodes and entry.level.insists is None and entry.demand.may_go_elsewhere:
+            return f"its place is not free, and {ELSEWHERE}"
+        if entry.nodes and not state.may_wait(entry):
+            # With a pin to GPUs Slurm could preempt only the jobs that run at this place.
+            how = "start it" if alone else "preempt for it"
+            return f"its place is not free, and Slurm may {how} elsewhere"
+        return ""

@@ -1,0 +1,80 @@
+"""Leaves jobs without a pin that Slurm may start beside a reservation or in one; takes pins that pass one back."""
+
+from dataclasses import dataclass
+
+from policy.cluster.reserved import counted_nodes, first
+from policy.placement.base import Berth
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.changes import Release
+from policy.plan.opinions.opinion import Opinion, PassState
+from policy.request.demand import Demand
+
+OPEN_FOR = 120.0
+"""Seconds for which a job may fail to start on GPUs that look free for its user's request; then it is pinned again."""
+
+AGAIN_AFTER = 600.0
+"""Seconds after which such a job may try again."""
+
+_COUNTED = "a reservation counts GPUs of its node"
+
+
+@dataclass(slots=True)
+class OpenTry:
+    """The tries of a job to start with its user's request, without a pin."""
+
+    since: float | None = None
+    """Time since which Slurm may start it so."""
+    again: float = 0.0
+    """Time before which it is not given back to Slurm for that again."""
+
+    def lasts(self, at: float) -> bool:
+        """Tells whether a try goes on; ends one that has lasted too long."""
+        if self.since is not None and at - self.since > OPEN_FOR:
+            self.since, self.again = None, at + AGAIN_AFTER
+        return self.since is not None
+
+
+class Reservations(Opinion):
+    """Reads the rooms that active reservations leave to jobs without a pin."""
+
+    memory: dict[int, OpenTry]
+
+    def begin(self, state: PassState) -> bool:
+        """Reads whether there are reservations that count GPUs or draw jobs."""
+        cluster = state.ledger.book.cluster
+        self.questions_plain = bool(cluster.rooms)
+        return super().begin(state) and bool(cluster.rooms or cluster.counted)
+
+    def leave(self, entry: Waiting, demand: Demand, berth: Berth | None, task: int | None = None) -> bool:
+        """Leaves a job to Slurm that fits beside or in a reservation, or whose pin would pass one."""
+        job, ledger = entry.job, self.ledger
+        passes, in_parts = self._passes(entry), bool(job.het or (job.tasks and entry.nodes))
+        cluster = self.book.cluster
+        if task is not None or not (passes or (cluster.rooms and not in_parts)):
+            return False
+        tried = self.memory.setdefault(job.id, OpenTry())
+        tried.lasts(ledger.at)
+        waits = in_parts or tried.again > ledger.at
+        name = "" if waits else first(cluster.rooms, cluster.typed, demand, cluster.at, job.user, job.account)
+        if name and entry.nodes:
+            ledger.write(Release(job, f"Slurm may start it by reservation {name}", for_now=True))
+        elif passes:
+            # Its pin would pass the reservation.
+            ledger.write(Release(job, _COUNTED, for_now=True))
+            return True
+        if name:
+            tried.since = tried.since or ledger.at
+            entry.last.start = 0.0
+        return bool(name)
+
+    def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Release | None:
+        """Releases the pin of a job that may not start yet: Slurm would start it with it as soon as it may."""
+        return Release(entry.job, _COUNTED, for_now=True) if rests and self._passes(entry) else None
+
+    def _passes(self, entry: Waiting) -> bool:
+        """Tells whether a job's pin passes a reservation, also a pin to nodes that are not for the job any more."""
+        book = self.book
+        counted = counted_nodes(book.cluster.counted, book.at + entry.demand.limit)
+        if entry.nodes or entry.job.gpus is None or not counted:
+            return not counted.isdisjoint(entry.nodes)
+        return not counted.isdisjoint(map(book.fleet.index.get, entry.job.required))

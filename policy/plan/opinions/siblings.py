@@ -1,0 +1,24 @@
+"""Keeps components of a heterogeneous job on nodes of their own: Slurm gives no node to two of them."""
+
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.opinions.opinion import Opinion, PassState
+from policy.request.demand import Demand
+
+
+class Siblings(Opinion):
+    """Takes the nodes of the other components out of a component's demand."""
+
+    def begin(self, state: PassState) -> bool:
+        """Notes the components of each job."""
+        self._components: dict[int, list[Waiting]] = {}
+        for entry in state.het:
+            self._components.setdefault(entry.job.het, []).append(entry)
+        return super().begin(state) and bool(self._components)
+
+    def narrow(self, entry: Waiting, demand: Demand) -> Demand:
+        """Leaves the nodes on which no other component is pinned or planned."""
+        taken: list[int] = []
+        for other in self._components.get(entry.job.het, ()) if entry.job.het else ():
+            if other is not entry:
+                taken += (other.job.id in self.state.settled and other.last.place) or other.nodes
+        return demand.without(taken) if taken else demand

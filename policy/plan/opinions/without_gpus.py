@@ -1,0 +1,31 @@
+"""Leaves room for the jobs without GPUs that are first in line: Slurm chooses their nodes, but they take CPUs."""
+
+from policy.plan.jobs.waiting import Waiting
+from policy.plan.ledger.claims import claim_on
+from policy.plan.opinions.opinion import Opinion, PassState
+
+MOST_EXPECTED = 40
+"""Jobs without GPUs, the first in line, for which room is left; those behind them start much later."""
+
+
+class WithoutGpus(Opinion):
+    """Claims room for jobs without GPUs on the nodes where Slurm will probably start them."""
+
+    def begin(self, state: PassState) -> bool:
+        """Counts the jobs anew."""
+        self._expected = 0
+        return super().begin(state)
+
+    def takes(self, entry: Waiting) -> bool:
+        """Claims room for one of the first of these jobs, if it may start."""
+        if entry.job.wants_gpus:
+            return False
+        if not entry.may_start_at(self.ledger.at):
+            return True
+        self._expected += 1
+        found = self.book.soonest_without_gpus(entry.demand) if self._expected <= MOST_EXPECTED else None
+        if found is not None:
+            entry.last.place, entry.last.start = found
+            at = entry.last.start or self.ledger.at
+            self.ledger.claim(claim_on(self.book.fleet, entry.demand, entry.last.place, 0, at))
+        return True
