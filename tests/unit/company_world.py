@@ -12,7 +12,7 @@ from policy.plan.opinions.guests.choosing import Chooser, Problem
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from policy.sharing.companions import Companions
-from policy.sharing.matching import Matching, match
+from policy.sharing.matching import match
 from policy.sharing.profiles import Measured, ProfileKey, Store
 from tests.unit.guest_world import NOW, fleet, host, node, parked, reading, running
 
@@ -44,23 +44,6 @@ def guest(job_id: int, name: str, **changes: object) -> JobFacts:
     return replace(parked(job_id, priority=1_000 - job_id, **changes), account="lab", name=name)
 
 
-class Elsewhere:
-    """A matcher that has its answer by the next pass, or never."""
-
-    def __init__(self, *, answers: bool = True) -> None:
-        self.asked: list[Problem] = []
-        self._answers = answers
-        self._found: Matching | None = None
-
-    def ask(self, problem: Problem) -> None:
-        self.asked.append(problem)
-        self._found = match(problem.seats, problem.guests, problem.tables) if self._answers else None
-
-    def done(self) -> Matching | None:
-        found, self._found = self._found, None
-        return found
-
-
 class World:
     """Passes over nodes and jobs, one a second; nothing that is planned ever happens."""
 
@@ -69,10 +52,11 @@ class World:
         answers: bool = True, trials_a_day: int = 50,
     ) -> None:  # fmt: skip
         self.nodes, self.jobs, self.at = nodes, jobs, NOW
-        self.matcher = Elsewhere(answers=answers)
+        self.asked: list[Problem] = []
+        self._answers = answers
         self.companions = Companions(known or store(), load_fit(), lambda _: "ann")
-        chooser = Chooser(self.companions, self.matcher, tries=tries, trials_a_day=trials_a_day)
-        self.plan = Plan(BerthPolicy(), Settings(), all_opinions(Settings(), chooser))
+        self.chooser = Chooser(self.companions, tries=tries, trials_a_day=trials_a_day)
+        self.plan = Plan(BerthPolicy(), Settings(), all_opinions(Settings(), self.chooser))
         self.closed: dict[int, int] = {}
 
     def one_pass(self) -> list[Change]:
@@ -81,7 +65,13 @@ class World:
         picture.closed = self.closed
         picture.update(look)
         self.at += 1.0
-        return self.plan.replan(picture.book(), look.jobs)
+        changes = self.plan.replan(picture.book(), look.jobs)
+        problem, self.chooser.problem = self.chooser.problem, None
+        if problem is not None:
+            self.asked.append(problem)
+            if self._answers:
+                self.chooser.take(match(problem.seats, problem.guests, problem.tables))
+        return changes
 
     def seats(self) -> dict[int, Move]:
         """Who is given a seat in one pass."""

@@ -47,7 +47,7 @@ class ProfileKeeper:
         """Gives guests their seats; None: rules do."""
         if self._profiles is not None:
             tries = sharing.unsure == "try"
-            self.chooser = Chooser(self._profiles.companions, self._matcher, tries=tries, trials_a_day=sharing.trials)
+            self.chooser = Chooser(self._profiles.companions, tries=tries, trials_a_day=sharing.trials)
 
     @property
     def foes(self) -> frozenset[tuple[Mate, Mate]]:
@@ -67,6 +67,18 @@ class ProfileKeeper:
             self._profiles.refresh(reading.at, writes=writes)
             if self._looks:
                 self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
+
+    def match(self) -> None:
+        """Hands matchings that are due to the matcher, and its answers to the chooser of seats."""
+        chooser = self.chooser
+        if chooser is None:
+            return
+        problem, chooser.problem = chooser.problem, None
+        if problem is not None:
+            # An answer to an earlier question, which has come too late, goes with it.
+            self._matcher.ask(problem)
+        elif (found := self._matcher.done()) is not None:
+            chooser.take(found)
 
     def hear(self, word: GuardWord, at: float) -> str:
         """Learn from a guard; why its guest should go elsewhere, or empty."""

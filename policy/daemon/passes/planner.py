@@ -262,9 +262,11 @@ class Planner:
         return self._passes_took[-1] if self._passes_took else 0.0
 
     def _replan(self, picture: Picture, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
+        self._apart(self._heard.company.match)
         began = time.monotonic()
         changes = self._plan.replan(picture.book(), reading.jobs, starting)
         self._passes_took.append(time.monotonic() - began)
+        self._apart(self._heard.company.match)
         if self._state_maker is not None:
             self._state_maker.passes.observe(self._last_pass_took)
         return changes

@@ -93,13 +93,10 @@ GATEWAY = names_in(next(
 
 PLANNING = ("policy.plan", "policy.placement", "policy.cluster", "policy.sharing")
 
-OUTSIDE = {"Matcher"}
-"""Another process, which is asked for a matching of guests; seats are given without its answer too."""
-
 
 def test_the_plan_asks_nothing_of_the_world_outside_through_a_protocol_either() -> None:
     trees = [ast.parse(path.read_text()) for name, path in CORE if within(name, PLANNING)]
-    assert asks_the_world_outside(trees, GATEWAY) == OUTSIDE
+    assert asks_the_world_outside(trees, GATEWAY) == set()
 
 
 def test_a_class_that_writes_through_a_protocol_is_found() -> None:

@@ -7,7 +7,7 @@ answers, these guests get no seats. The prices of a matching are used for the ne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -73,18 +73,6 @@ class Problem:
     """Job numbers of the guests."""
 
 
-class Matcher(Protocol):
-    """Solves matchings in another process, one at a time."""
-
-    def ask(self, problem: Problem) -> None:
-        """Starts a matching; an earlier one that is not done is dropped."""
-        ...
-
-    def done(self) -> Matching | None:
-        """Returns the answer once it is there, and only once; else None."""
-        ...
-
-
 @dataclass(slots=True)
 class _Asked:
     problem: Problem
@@ -112,10 +100,11 @@ class _Unfit:
 class Chooser:
     """Keeps the matched seats and their prices from pass to pass."""
 
-    def __init__(self, companions: Companions, matcher: Matcher, *, tries: bool, trials_a_day: int = 50) -> None:
+    def __init__(self, companions: Companions, *, tries: bool, trials_a_day: int = 50) -> None:
         """`tries`: whether guests may join a host whose speed cannot be promised; each owner bears so many a day."""
         self._companions = companions
-        self._matcher = matcher
+        self.problem: Problem | None = None
+        """The matching that is to be solved elsewhere, and its answer handed to `take`; None if none is due."""
         self._tries = tries
         self._trials = TrialLedger(companions, trials_a_day)
         self._asked: _Asked | None = None
@@ -129,7 +118,7 @@ class Chooser:
         """Shapes for which no GPU is idle in this pass."""
 
     def look(self, left: Left, waiting: Sequence["Waiting"]) -> None:
-        """Prepares a pass: predicts speeds, takes the answer of the last matching, and starts the next one if due."""
+        """Prepares a pass: predicts speeds, and states the next matching if one is due."""
         at = left.cluster.at
         self._unfit_now = self._judged_now = 0
         self._judges.clear()
@@ -138,7 +127,8 @@ class Chooser:
         present = {entry.job.id for entry in waiting}
         self._matched = {job: when for job, when in self._matched.items() if job in present}
         self._unfit = {job: one for job, one in self._unfit.items() if job in present and one.until > at}
-        self._hear(at)
+        if self._asked is not None and at - self._asked.at >= WAITS_FOR_MATCH:
+            self._asked = None
         if not left.whos or not waiting:
             return
         first = waiting[:LOOKED_AT]
@@ -147,6 +137,20 @@ class Chooser:
         due = [entry for entry in due if self._companions.knows(who_is(entry.job))]
         if self._asked is None and len(due) > 1:
             self._ask(left, due)
+
+    def take(self, found: Matching) -> None:
+        """Takes the answer of the last matching; one that comes too late is dropped."""
+        if self._asked is None:
+            return
+        problem, prices = self._asked.problem, dict[_Kind, float]()
+        for seat, kind in enumerate(found.kinds.of.tolist()):
+            known, price = problem.kinds[seat], float(found.price[kind])
+            prices[known] = min(price, prices.get(known, price))
+        places = zip(problem.jobs, found.seat.tolist(), strict=True)
+        self._wishes = _Wishes({job: problem.places[seat] for job, seat in places if seat >= 0}, prices)
+        # A matched guest is offered its seat, even if no seat fitted it before.
+        self._unfit = {job: one for job, one in self._unfit.items() if job not in self._wishes.seats}
+        self._asked = None
 
     def find(self, entry: "Waiting", left: Left) -> Seat:
         """Returns a seat for a guest, or raises `NotNow`."""
@@ -211,28 +215,11 @@ class Chooser:
                 self._none_idle.add(entry.shape)
         raise Unfit(why)
 
-    def _hear(self, at: float) -> None:
-        asked = self._asked
-        if asked is None:
-            return
-        found = self._matcher.done()
-        if found is not None:
-            problem, prices = asked.problem, dict[_Kind, float]()
-            for seat, kind in enumerate(found.kinds.of.tolist()):
-                known, price = problem.kinds[seat], float(found.price[kind])
-                prices[known] = min(price, prices.get(known, price))
-            places = zip(problem.jobs, found.seat.tolist(), strict=True)
-            self._wishes = _Wishes({job: problem.places[seat] for job, seat in places if seat >= 0}, prices)
-            # A matched guest is offered its seat, even if no seat fitted it before.
-            self._unfit = {job: one for job, one in self._unfit.items() if job not in self._wishes.seats}
-        if found is not None or at - asked.at >= WAITS_FOR_MATCH:
-            self._asked = None
-
     def _ask(self, left: Left, due: Sequence["Waiting"]) -> None:
         problem = problem_of(left, due, self._companions, tries=self._tries)
         if problem is None:
             return
-        self._matcher.ask(problem)
+        self.problem = problem
         self._asked = _Asked(problem, left.cluster.at, frozenset(problem.jobs))
         self._matched.update(dict.fromkeys(problem.jobs, left.cluster.at))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,6 +269,32 @@ def test_without_a_fit_guests_are_seated_by_rules(
     assert company.hear(word(together=Together(1, 60.0, 0.5, 1.0)), NOW) == ""
     company.close()
     assert "guests are seated by rules alone" in capsys.readouterr().err
+
+
+def test_an_answer_that_comes_after_the_next_question_answers_no_question(tmp_path: Path) -> None:
+    """The matcher drops an earlier question with its answer; what is asked and taken goes between two passes."""
+    done: list[object] = []
+
+    class Matcher:
+        def ask(self, problem: object) -> None:
+            done.append(("ask", problem))
+
+        def done(self) -> object:
+            return "an answer"
+
+        def close(self) -> None:
+            pass
+
+    company = ProfileKeeper(Sharing(profiles=str(tmp_path / "profiles")))
+    company._matcher = Matcher()  # type: ignore[assignment]
+    chooser: Any = SimpleNamespace(problem=None, take=lambda found: done.append(("take", found)))
+    company.chooser = chooser
+    company.match()
+    chooser.problem = "a question"
+    company.match()
+    company.match()
+    assert done == [("take", "an answer"), ("ask", "a question"), ("take", "an answer")]
+    company.close()
 
 
 def test_packed_jobs_are_known_by_user_and_name_once_a_minute_at_most(tmp_path: Path) -> None:

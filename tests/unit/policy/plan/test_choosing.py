@@ -47,7 +47,7 @@ def test_of_several_guests_the_heavy_one_goes_beside_the_light_host_whoever_is_f
 
     assert world.seats() == {}, "they are matched first"
     assert where(world.seats()) == {10: "n1", 11: "n2"}
-    assert len(world.matcher.asked) == 1
+    assert len(world.asked) == 1
 
 
 def test_nobody_waits_long_for_a_matching_that_does_not_come() -> None:
@@ -106,7 +106,7 @@ def test_idle_gpus_come_first_and_need_no_matching() -> None:
     world = World([*nodes, node("n2")], [*jobs, guest(10, "heavy"), guest(11, "light")])
 
     assert where(world.seats()) == {10: "n2", 11: "n2"}
-    assert world.matcher.asked == []
+    assert world.asked == []
 
 
 def test_the_heavy_one_of_two_guests_gets_the_last_idle_gpu() -> None:
@@ -182,7 +182,7 @@ def test_thousands_of_profiles_are_matched_in_parts() -> None:
     world = World(nodes, [*named, *[guest(number, "half") for number in range(200, 300)]], known=known)
     world.seats()
 
-    [asked] = world.matcher.asked
+    [asked] = world.asked
     assert len(asked.jobs) * asked.tables.guest.shape[0] <= choosing.MOST_PAIRS
     assert len(asked.jobs) == 30, "as many as there are seats"
 
@@ -205,7 +205,7 @@ def test_the_matchers_own_process_gives_the_same_answer_and_survives_its_own_end
     nodes, jobs = hosts("half", "light")
     world = World(nodes, [*jobs, guest(10, "light"), guest(11, "heavy")])
     world.seats()
-    [problem] = world.matcher.asked
+    [problem] = world.asked
     matcher = ProcessMatcher()
     try:
         for _ in range(2):

@@ -21,7 +21,7 @@ from policy.request.settings import Settings
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import ProfileKey, Store
 from tests.examples import examples
-from tests.unit.company_world import ALONE, Elsewhere
+from tests.unit.company_world import ALONE
 from tests.unit.guest_world import NOW, fleet, reading
 from tests.unit.guest_world import node as gpu_node
 from tests.unit.guest_world import parked as parked_guest
@@ -153,7 +153,7 @@ EVENTS = st.one_of(
 def by_profiles() -> Chooser:
     """Seats are chosen by what is known of jobs: of one in three light, of one heavy, of one nothing."""
     known = Store({ProfileKey("ann", "lab", name): one for name, one in ALONE.items()})
-    return Chooser(Companions(known, load_fit(), lambda _: "ann"), Elsewhere(), tries=True)
+    return Chooser(Companions(known, load_fit(), lambda _: "ann"), tries=True)
 
 
 @pytest.mark.parametrize("knows", [False, True])
