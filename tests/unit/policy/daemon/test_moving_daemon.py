@@ -202,6 +202,32 @@ def test_who_ends_by_itself_is_not_run_again(state: str, folder: Path) -> None:
     assert slurm.states[1] == state
 
 
+def test_a_job_that_fails_on_its_signal_in_the_moment_of_its_requeue_is_run_again(folder: Path) -> None:
+    slurm = Slurm(ends="FAILED")
+    planner = begun(slurm, folder)
+    assert passes(planner, slurm, 31) == ["evict 1"]
+    assert passes(planner, slurm) == ["requeue 1"]
+    assert passes(planner, slurm) == ["pin 1 n2 1"]
+
+
+def test_without_a_pin_of_the_waiting_job_no_job_is_signalled_or_moved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise SlurmError("no")
+
+    slurm = Slurm()
+    planner = berthd(slurm, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm, "pin", refused)
+        assert passes(planner, slurm) == ["annotate 1 moving"]
+    assert passes(planner, slurm) == ["annotate 1"]
+    assert "move_until" not in slurm.segments[1]
+    assert slurm.states[1] == "RUNNING"
+    # It counts as moved in this hour.
+    assert passes(planner, slurm, 60) == []
+
+
 def test_its_own_signal_goes_where_its_user_wants_it(folder: Path) -> None:
     slurm = Slurm()
     slurm.segments[1]["signal"] = "B:12"
