@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from topology.model import MachineShape
+from topology.model import MachineShape, positions
 
 __all__ = ["islands", "positions"]
 
@@ -20,12 +20,3 @@ def islands(shape: MachineShape) -> tuple[int, ...]:
     graph = Graph((a, b) for a in range(shape.size) for b in range(a) if shape.gbps[a][b])
     masks = (sum(1 << position for position in clique) for clique in find_cliques(graph))
     return tuple(sorted(masks, key=lambda mask: (-mask.bit_count(), positions(mask))))
-
-
-def positions(mask: int) -> tuple[int, ...]:
-    """Returns the positions in a mask, ascending.
-
-    >>> positions(0b1001)
-    (0, 3)
-    """
-    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from topology.errors import MachineError
 
-__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "MachineShape", "Nic", "PathWord", "Via"]
+__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "MachineShape", "Nic", "PathWord", "Via", "positions"]
 
 Via: TypeAlias = Literal["direct", "switch"]
 PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
@@ -198,3 +198,12 @@ def _near(size: int, paths: tuple[tuple[PathWord, ...], ...]) -> tuple[tuple[int
                     " both directions are expected to be the same"
                 )
     return tuple(tuple(NEAR[word] for word in row) for row in paths)
+
+
+def positions(mask: int) -> tuple[int, ...]:
+    """Returns the positions in a mask, ascending.
+
+    >>> positions(0b1001)
+    (0, 3)
+    """
+    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)

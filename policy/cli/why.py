@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from policy.cli.output import print_json, print_table
-from policy.formats import array_tasks, preflight_mark
+from policy.formats import array_tasks
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
+from policy.formats.plan_fields import preflight_of
 from policy.plan.answer.explain import rows, sentence
 
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
@@ -114,7 +115,7 @@ def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
-    if state == "CANCELLED" and (first := preflight_mark.first(plan)) is not None:
+    if state == "CANCELLED" and (first := preflight_of(plan)) is not None:
         return preflight_rows(outcome(first), shipped_rules())
     return failure_rows(outcome(job_id), shipped_rules(), _other_systems()) if state in FAILED else []
 

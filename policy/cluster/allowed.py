@@ -1,17 +1,21 @@
 """A cache of the nodes that partitions, features and node lists allow: kinds of requests differ, these seldom do."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.cluster.partitions import PartitionTerms, pools, terms_of
+from policy.cluster.partitions import PartitionTerms, UsablePartitions, choose, pools, terms_of
+from policy.formats.arrays import CUT
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
+    from policy.cluster.partitions import Submitter
     from policy.formats.arrays import Bools
+    from policy.request.demand import Size
+    from policy.request.share import Share
     from topology.tables import Ints
 
 MOST_KEPT = 64
@@ -26,7 +30,7 @@ MOST_MASKS = 256
 MOST_AMOUNTS = 16
 """Most amounts of GPUs, CPUs and memory for which the big enough ones of some allowed nodes are kept."""
 
-_Key = tuple[tuple[str, ...], ...]
+_Key = tuple[object, ...]
 _Amounts = tuple[int, int, int]
 """GPUs, and the ranks of CPUs and memory among those that nodes of the fleet have."""
 
@@ -79,15 +83,20 @@ class AllowedNodes:
         return len(self._once) + len(self._again) + len(self._masks)
 
     def of(
-        self, names: Sequence[str], features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
+        self,
+        names: Sequence[str],
+        features: Sequence[str],
+        only: Sequence[str],
+        excluded: Sequence[str],
+        share: "Share | None" = None,
     ) -> Allowed:
-        """Returns the nodes of some partitions that have all features, and are in the lists as asked."""
+        """Returns the nodes of some partitions that have all features, are in the lists as asked, and can be shared."""
         if len(only) + len(excluded) > MOST_NAMED:
-            return self._new(names, features, only, excluded)
-        key = tuple(names), tuple(features), tuple(only), tuple(excluded)
+            return self._new(names, features, only, excluded, share)
+        key = tuple(names), tuple(features), tuple(only), tuple(excluded), share and (share.gpu_mem,)
         found = self._again.pop(key, None) or self._once.pop(key, None)
         if found is None:
-            self._once[key] = found = self._new(names, features, only, excluded)
+            self._once[key] = found = self._new(names, features, only, excluded, share)
             if len(self._once) > MOST_KEPT:
                 del self._once[next(iter(self._once))]
             return found
@@ -130,12 +139,83 @@ class AllowedNodes:
         return found
 
     def _new(
-        self, names: Sequence[str], features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
+        self,
+        names: Sequence[str],
+        features: Sequence[str],
+        only: Sequence[str],
+        excluded: Sequence[str],
+        share: "Share | None",
     ) -> Allowed:
         fleet = self.fleet
         nodes = allowed_nodes(fleet, pools(fleet, names, 1), features, only, excluded)
+        if share is not None:
+            nodes &= able_to_share(fleet, share.gpu_mem) & fleet.ready
         nodes.flags.writeable = False
         return described(fleet, nodes)
+
+
+@dataclass(slots=True)
+class SizedRoom:
+    """The nodes that could ever hold a job of one size."""
+
+    size: "Size"
+    nodes: "Bools"
+    pools: "tuple[Bools, ...]" = ()
+    """Those of each of several partitions, one of which has to have all nodes of the job; empty if any go together."""
+    elsewhere: bool = False
+    """True if a node without GRES types for each GPU could hold it too."""
+    partitions: tuple[str, ...] = ()
+    could_hold: bool = True
+    """True if there are enough nodes."""
+
+
+@dataclass(slots=True)
+class Where:
+    """The nodes that one job may use, by its partitions, its features and its lists of nodes."""
+
+    known: AllowedNodes
+    listed: str
+    """The partitions whose nodes it may be given."""
+    limit: int | None
+    features: Sequence[str] = ()
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    share: "Share | None" = None
+    who: "Submitter | None" = None
+    """The submitter, of a job that Slurm has not taken yet."""
+    shut: Collection[str] = ()
+    """Partitions that are known not to admit a job that waits."""
+    _found: dict[tuple[str, ...], Allowed] = field(default_factory=dict)
+
+    def partitions(self, n: int | None) -> UsablePartitions:
+        """Returns the partitions that may start it on n nodes."""
+        return choose(self.known.fleet, self.listed, self.limit, n or None, who=self.who, shut=self.shut)
+
+    def allowed(self, names: tuple[str, ...]) -> Allowed:
+        """Returns the nodes of some of its partitions that it may use."""
+        found = self._found.get(names)
+        if found is None:
+            found = self.known.of(names, self.features, self.only, self.excluded, self.share)
+            self._found[names] = found
+        return found
+
+    def room(self, size: "Size", names: tuple[str, ...] = ()) -> SizedRoom:
+        """Returns the nodes that could ever hold it at this size; `names` are its partitions then, if known."""
+        n, k, cpus, mem = size
+        names = names or self.partitions(n).names
+        found = self.known.big_enough(self.allowed(names), k, cpus, mem)
+        inside = pools(self.known.fleet, names, n) if len(names) > 1 else []
+        several = tuple([found.nodes & pool for pool in inside]) if len(inside) > 1 else ()
+        enough = any(int(pool.sum()) >= n for pool in several) if several else found.total >= n
+        return SizedRoom(size, found.nodes, several, found.elsewhere, names, enough)
+
+
+def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
+    """Returns the nodes whose GPUs can be shared, and have that much memory."""
+    able: Bools = fleet.shares & (fleet.gpu_mem != CUT)
+    if gpu_mem is not None:
+        able &= fleet.gpu_mem - fleet.sharing.gpu_mem_reserve >= gpu_mem
+    return able
 
 
 def described(fleet: "Fleet", nodes: "Bools") -> Allowed:

@@ -3,6 +3,10 @@
 Slurm starts the job in one of them, only on nodes of that partition, and tries those of a higher PriorityTier first.
 A job that is pinned to nodes of two partitions, or of one that is down or does not admit it, would wait for ever: so
 only the others count. For a job that lists one partition this is not checked, as there is no other place for it.
+
+Whether a partition admits a job depends on the user's groups, the account and the QOS. Slurm at once refuses a job that
+is placed in a partition which does not admit it. So "not known" is an answer of its own: an account may be below one
+that is listed, and a job that names no QOS gets a default one.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,22 +15,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.cluster.admission import admits
 from policy.formats.errors import LeftToSlurm
 from policy.formats.slurm_facts import Memory
-from policy.request.parse import names_in
+from policy.request.submission import names_in
 
 if TYPE_CHECKING:
-    from policy.cluster.admission import Submitter
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
-    from policy.formats.slurm_facts import PartitionFacts
+    from policy.formats.slurm_facts import AdmissionRule, PartitionFacts
 
 
 BLAMED_FOR = 3_600.0
 """Seconds for which a job is not placed in a partition that did not start it on a free place.
 
 Only Slurm knows for sure which jobs the partition admits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """The account, QOS and groups of a new job, as the request gives them."""
+
+    account: str = ""
+    qos: str = ""
+    by_groups: frozenset[str] | None = None
+    """The partitions, of those it lists, that admit its user's groups; None if slurmctld did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,7 @@ def choose(
     limit: int | None,
     nodes: int | None,
     *,
-    who: "Submitter | None" = None,
+    who: Submitter | None = None,
     shut: Collection[str] = (),
 ) -> UsablePartitions:
     """Chooses the partitions that may start a job of this time limit and number of nodes.
@@ -128,7 +140,7 @@ def choose(
     )
 
 
-def shut_to(fleet: "Fleet", listed: str, who: "Submitter") -> tuple[str, ...]:
+def shut_to(fleet: "Fleet", listed: str, who: Submitter) -> tuple[str, ...]:
     """Returns those of several partitions that are known not to admit a job."""
     names = names_in(listed)
     if len(names) == 1:
@@ -136,7 +148,7 @@ def shut_to(fleet: "Fleet", listed: str, who: "Submitter") -> tuple[str, ...]:
     return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
 
 
-def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Submitter") -> str:
+def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: Submitter) -> str:
     """Returns a partition that Slurm tries before all that admit a new job, and that may or may not admit it.
 
     Empty if there is none. If no partition of the list is known to admit the job, the user's list is trusted; so too
@@ -230,3 +242,36 @@ def least_gpus(fleet: "Fleet", listed: str | None) -> int:
 def _members(fleet: "Fleet", partitions: Sequence[str]) -> set[str]:
     found = np.logical_or.reduce([fleet.members[name] for name in partitions])
     return {fleet.names[at] for at in np.flatnonzero(found)}
+
+
+def admits(partition: "PartitionFacts", who: Submitter) -> bool | None:
+    """Tells whether a partition admits a job; None if only Slurm knows."""
+    answers = (_by_groups(partition, who), _by_account(partition.accounts, who), _by_qos(partition.qos, who))
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _by_groups(partition: "PartitionFacts", who: Submitter) -> bool | None:
+    if partition.for_all_groups:
+        return True
+    return None if who.by_groups is None else partition.name in who.by_groups
+
+
+def _by_account(rule: "AdmissionRule", who: Submitter) -> bool | None:
+    account = who.account.lower()
+    if rule.admits_all:
+        return True
+    if account and account in rule.never:
+        return False
+    # A rule for an account also holds for all accounts below it.
+    return True if rule.only is not None and account in rule.only else None
+
+
+def _by_qos(rule: "AdmissionRule", who: Submitter) -> bool | None:
+    qos = who.qos.lower()
+    if rule.admits_all:
+        return True
+    if not qos or "," in qos:
+        return None
+    return qos not in rule.never and (rule.only is None or qos in rule.only)

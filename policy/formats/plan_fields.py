@@ -1,8 +1,9 @@
 """The fields of a job plan, by the part of Berth that they belong to (docs/formats.md, section 2)."""
 
+import re
 from typing import NamedTuple
 
-from policy.formats import split_text
+from policy.formats.errors import FormatError
 from policy.formats.job_plan import NOTHING, Field, JobPlan, decimal, flag, mark, names, numbers, whole, word, yes_or_no
 
 # The decision
@@ -85,7 +86,27 @@ BECAUSE, BECAUSE_TEXT = word("because"), word("because_text")
 
 # Splits and spreading (the needs of a job that is spread: policy/request/spread.py)
 
-SPLITS = Field("splits", split_text.parse, split_text.write)
+
+class Split(NamedTuple):
+    """A number of nodes on which a job may lie, and the MB that each of them must give; None means all of the node."""
+
+    nodes: int
+    mem: int | None
+
+
+def _splits(text: str) -> tuple[Split, ...]:
+    found = []
+    for one in filter(None, text.split(",")):
+        nodes, _, mem = one.partition(":")
+        if not (nodes.isascii() and nodes.isdigit() and int(nodes)) or (mem and not (mem.isascii() and mem.isdigit())):
+            raise FormatError(f"{one!r} is no split such as 2:4000")
+        found.append(Split(int(nodes), int(mem) if mem else None))
+    return tuple(found)
+
+
+SPLITS = Field(
+    "splits", _splits, lambda value: ",".join(f"{one.nodes}:{'' if one.mem is None else one.mem}" for one in value)
+)
 OPEN = mark("open")
 """A job that has its user's request, so that Slurm may start it on several nodes now."""
 
@@ -145,6 +166,10 @@ UNDER_WAY = (MOVE_UNTIL, MOVE_FOR, MOVE_TO, MOVE_TEXT)
 # The pre-flight
 
 PREFLIGHT, PREFLIGHT_TEXT = word("preflight"), word("preflight_text")
+"""The number of a waiting job's pre-flight, or `run` in the plan of a pre-flight itself (docs/preflight.md)."""
+
+_RUN = "run"
+_MARK = re.compile(rf"{_RUN}|[1-9][0-9]{{0,9}}")
 
 # Flags that are read again
 
@@ -154,6 +179,26 @@ RETRY, MOVABLE, APP_CLASS, GPU_TIER = flag("retry"), flag("movable"), flag("app-
 def pins_nodes_alone(plan: JobPlan | None) -> bool:
     """Tells whether the pin of a job names nodes and no GPUs."""
     return plan is not None and plan.get(LAYOUT) == PLAIN
+
+
+def preflight_of(plan: JobPlan | None) -> int | None:
+    """Returns the pre-flight on which a job depends; None if it has none.
+
+    >>> preflight_of(JobPlan.of(PREFLIGHT("4711"))), preflight_of(JobPlan.of(PREFLIGHT("run"))), preflight_of(None)
+    (4711, None, None)
+    """
+    value = (plan or NOTHING).get(PREFLIGHT, "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+def is_preflight(plan: JobPlan | None) -> bool:
+    """Tells whether a job is a pre-flight."""
+    return (plan or NOTHING).get(PREFLIGHT) == _RUN
+
+
+def marks_preflight(value: str) -> bool:
+    """Tells whether a submission's value may stand in a plan."""
+    return bool(_MARK.fullmatch(value))
 
 
 def holds_place(plan: JobPlan | None) -> bool:

@@ -1,12 +1,18 @@
 """The reply to a submit request: typed here, and text on the wire (docs/formats.md, section 1.2)."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from policy.formats import wire
+from policy.formats import segment, wire
 from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.messages import tag, untagged
+from policy.formats.plan_fields import WHY
 
 Verb = Literal["place", "later", "pass", "refuse"]
+
+_MOST_REASON = 512
+_CUT_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,30 @@ def encode(reply: Reply) -> bytes:
     return wire.encode(reply.verb, fields(reply))
 
 
+def fitting(reply: Reply) -> tuple[Reply, bytes] | None:
+    """Returns a reply and its datagram, with a shorter reason if the plugin would drop it; None if that is not enough.
+
+    The plugin drops a reply with a field that is too long, and users may write texts of any length.
+    """
+    texts = fields(reply)
+    if len(texts.get("segment", "")) <= segment.MAX_BODY:
+        datagram = wire.encode(reply.verb, texts)
+        if len(datagram) <= wire.REPLY_BYTES:
+            return reply, datagram
+    shorter = _with_a_short_reason(reply)
+    return None if shorter is reply else fitting(shorter)
+
+
+def _with_a_short_reason(reply: Reply) -> Reply:
+    why = reply.plan.get(WHY, "")
+    text, number = untagged(why)
+    end = "..." + (tag(number) if number else "")
+    room = segment.MAX_BODY - len(reply.plan.having(WHY(end)).body)
+    cut = _CUT_ESCAPE.sub("", segment.escape(text)[: max(0, min(room, _MOST_REASON))])
+    short = f"{segment.unescape(cut)}{end}"
+    return replace(reply, plan=reply.plan.having(WHY(short))) if len(short) < len(why) else reply
+
+
 def fields(reply: Reply) -> dict[str, str]:
     """Returns the text of each value.
 
@@ -68,23 +98,19 @@ def fields(reply: Reply) -> dict[str, str]:
     if reply.verb == "later":
         found["n"], found["k"] = str(reply.n), str(reply.k)
     more = {
-        "exc_nodes": reply.excluded,
-        "licenses": reply.licenses,
-        "guest": "1" if reply.guest else "",
-        "share": str(reply.share or ""),
-        "begin": str(reply.begin or ""),
-        "way": reply.way,
-        "segment": reply.plan.body,
-        "message": reply.message,
-        "urgent": "1" if reply.urgent else "",
-        "node_gpus": str(reply.least_gpus or ""),
-    }
-    numbers = {
+        "exc_nodes": reply.excluded or None,
+        "licenses": reply.licenses or None,
+        "guest": "1" if reply.guest else None,
+        "share": reply.share or None,
+        "begin": reply.begin or None,
+        "way": reply.way or None,
+        "segment": reply.plan.body or None,
+        "message": reply.message or None,
+        "urgent": "1" if reply.urgent else None,
+        "node_gpus": reply.least_gpus or None,
         "mem": reply.gpu_mem,
         "min_cpus": reply.min_cpus,
         "pn_min_cpus": reply.min_cpus_per_node,
         "mem_per_node": reply.mem_per_node,
     }
-    found |= {key: text for key, text in more.items() if text}
-    found |= {key: str(number) for key, number in numbers.items() if number is not None}
-    return found
+    return found | {key: str(value) for key, value in more.items() if value is not None}

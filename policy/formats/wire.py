@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy.formats.errors import FormatError, nearest
-from policy.formats.escape import escape_all, unescape
+from policy.formats.segment import escape_all, unescape
 
 VERSION = "berth/1"
 REQUEST_BYTES = 65_536

@@ -80,7 +80,7 @@ class BerthPolicy(Policy):
 
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         tables = view.fleet.tables
-        fast = fast_enough(demand, view, fits)
+        fast = fast_enough(demand, view, fits) if view.fleet.scores else None
         offered = view.free if fast is None else fast[0]
         codes = tables.look_up(demand.k, demand.level, view.fleet.offset + offered)
         if fast is not None:
@@ -222,8 +222,7 @@ def _least_missed(demand: "Demand", view: "View", best: Ints) -> int:
 
     Empty nodes of a leaf are kept for gangs. All these nodes are fast enough for the job.
     """
-    leaves = view.fleet.fabric.at("leaf")
-    if best.size > 1 and leaves.any:
+    if best.size > 1 and (leaves := view.fleet.fabric.at("leaf")).any:
         empty = leaves.known & view.open & (view.free == view.fleet.full)
         counts = np.bincount(leaves.of[empty], minlength=leaves.count + 1)
         room = np.where(leaves.known[best], counts[leaves.of[best]], 0)

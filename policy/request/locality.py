@@ -74,19 +74,6 @@ def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.L
     return flag_table.Locality("leaf", wait)
 
 
-def binding(level: str, nodes: int) -> str:
-    """Returns the level for a demand of this number of nodes; a level that the nodes meet anyway is no condition.
-
-    >>> binding("leaf", 1), binding("leaf", 2), binding("node", 2), binding("nvlink", 1)
-    ('node', 'leaf', 'any', 'nvlink')
-    """
-    if level == "nvlink":
-        return level
-    if nodes == 1:
-        return "node"
-    return "any" if level == "node" else level
-
-
 def insisted(plan: JobPlan) -> Insistence | None:
     """Reads what a placed job insists on from its plan."""
     level, wait = plan.get(INSISTS, ""), plan.get(WAIT)

@@ -46,11 +46,6 @@ class Sharing:
     """Signal of the warning."""
 
     @property
-    def tiers(self) -> tuple[Rules, Rules]:
-        """Returns the rules for the default tier and for the allowed tiers."""
-        return self.tier_default, self.tier_allowed
-
-    @property
     def mixes_users(self) -> bool:
         """Tells whether any two users may be on one GPU."""
         return self.multi_user or self.way == "time"
@@ -96,7 +91,3 @@ class Settings:
     """Most updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()
     moving: RelocationRules = RelocationRules()
-
-    def excludes_others(self, nodes: int) -> bool:
-        """Tells whether pinned jobs exclude all other nodes, on a cluster of this number of nodes."""
-        return 0 < self.exclude_others <= nodes

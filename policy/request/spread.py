@@ -1,7 +1,12 @@
-"""SpreadNeeds: GPUs of the whole job (`--gpus=N`, `--gpus-per-task`), which Slurm may lay on nodes in any way.
+"""Jobs with a number of GPUs in all (`--gpus=N`, `--gpus-per-task`), which may lie on nodes in several ways.
 
-A pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job can have
-its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth.
+Spreading: a pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job
+can have its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth.
+
+Splits, such as 8 = 1 x 8, 2 x 4, 4 x 2 or 8 x 1: a job may be split if its user gives no number of nodes and says by
+`--locality` how near its GPUs must be. Slurm gives such a job one task on each of its nodes, with the CPUs of a task
+and the memory of a node. So the job has its request on each node, and a pin only has to change the number of nodes.
+Jobs that tie tasks or CPUs to nodes or GPUs keep one split: a pin could not give them what Slurm would.
 
 >>> write(read("2:4000:0")), write(read("1:0:500"))
 ('2:4000:0', '1:0:500')
@@ -18,7 +23,7 @@ from policy.formats.job_plan import Field
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools
     from policy.formats.slurm_facts import Memory
-    from policy.request.parse import Request
+    from policy.request.submission import Request
 
     Candidates = tuple[Bools, tuple[Bools, ...]]
 
@@ -26,6 +31,12 @@ SHORT, LONG = 3, 9
 """Numbers in the text of such needs: without tasks and a number of nodes, and with them."""
 
 ZEROS = ("0",) * (LONG - SHORT)
+
+MOST_NODES = 64
+"""Most nodes that a job is split over by choice."""
+
+MOST_SPLITS = 6
+"""Most splits of one job: each one costs a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,34 @@ def restores(request: "Request", nodes: int) -> bool:
     if request.tied and not request.per_task:
         return False
     return nodes == 1 and request.batch if request.per_task else nodes == 1 or not _tasks(request)
+
+
+def may_split(request: "Request") -> bool:
+    """Tells whether a pin may choose the job's number of nodes."""
+    fixed = request.nodes is not None or bool(request.only) or request.total is None or request.total < 2
+    tied = request.tied or request.tasks is not None or request.tasks_per_node is not None
+    bound = tied or request.min_cpus_per_node > request.cpus_per_task or request.min_cpus > request.cpus_per_task
+    other = request.array or request.het or request.whole_nodes or request.share is not None or not request.batch
+    return request.locality is not None and not (fixed or bound or other)
+
+
+def more_nodes(gpus: int, nodes: int) -> list[tuple[int, int]]:
+    """Returns the splits on more than some nodes, as pairs of nodes and GPUs on each.
+
+    >>> more_nodes(8, 1), more_nodes(6, 2)
+    ([(2, 4), (4, 2), (8, 1)], [(3, 2), (6, 1)])
+    """
+    most = min(gpus, MOST_NODES)
+    return [(n, gpus // n) for n in range(nodes + 1, most + 1) if gpus % n == 0][: MOST_SPLITS - 1]
+
+
+def on_nodes(nodes: int) -> str:
+    """Returns the words for a number of nodes.
+
+    >>> on_nodes(1), on_nodes(4)
+    ('one node', '4 nodes')
+    """
+    return "one node" if nodes == 1 else f"{nodes} nodes"
 
 
 def read(value: str) -> SpreadNeeds:

@@ -1,16 +1,91 @@
-"""A submit request, as it was sent: what belongs to one job alone, and the kind that it shares with other jobs."""
+"""A submit request: what belongs to one job alone, and the GPU request, in one form for all ways to write it.
 
+Requests that Berth cannot yet place better than Slurm raise `LeftToSlurm` with the reason. A job that ran before may
+not be refused because of Berth.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from policy.formats.errors import FormatError
+from policy.formats import flags as flag_table
+from policy.formats import hostlist
+from policy.formats.errors import FormatError, LeftToSlurm, Never
+from policy.formats.job_plan import JobPlan, flag
+from policy.formats.plan_fields import SIGNAL, Pairs
+from policy.formats.slurm_facts import Memory
 from policy.formats.wire import number
-from policy.request.parse import Request, flags_of, names_gpus
-from policy.request.parse import read as read_request
 
+ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
+
+WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus", "mem_per_tres")
+"""Keys that a pin may replace beside these: kept for an owner who changes the request."""
+
+_GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
+_SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
+_FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
 _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", "preflight"})
 
 Kind = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A GPU request in one form. Exactly one of `total` and `per_node` is given."""
+
+    total: int | None = None
+    per_node: int | None = None
+    per_task: int | None = None
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    min_cpus: int = 0
+    min_cpus_per_node: int = 0
+    cpus_per_gpu: int = 0
+    threads_per_core: int | None = None
+    """Threads that it uses of each core; None: all."""
+    tasks_per_core: int | None = None
+    tied: bool = False
+    """True if CPUs or tasks are requested per GPU: a pin removes that relation and has to replace it."""
+    memory: Memory | None = None
+    whole_memory: bool = False
+    whole_nodes: bool = False
+    partition: str | None = None
+    features: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    limit: int | None = None
+    locality: flag_table.Locality | None = None
+    switches: int | None = None
+    """Most leaves that its nodes may be in (`--switches`), while it waits for that."""
+    switch_wait: int | None = None
+    """Seconds of that wait; None: as long as the site allows."""
+    share: int | None = None
+    """Percent of each GPU; None for whole ones."""
+    gpu_mem: int | None = None
+    """MiB of each GPU that a packed job, a host or a guest asks for."""
+    account: str = ""
+    qos: str = ""
+    admitted: frozenset[str] | None = None
+    """Partitions, of several, that admit its user's groups; None if slurmctld did not say."""
+    batch: bool = True
+    """True if it has a script, and so can be requeued."""
+    het: bool = False
+    array: bool = False
+    signal: str = ""
+    """Number of the signal before its end (`--signal`), with `B:` in front if it is for the script's shell."""
+    later: bool = False
+    """True if it may not start yet: held, with a later begin time, or dependent on other jobs."""
+    asked: Pairs = ()
+    was: Pairs = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def said(self) -> JobPlan:
+        """Returns what the plan keeps of the user's flags."""
+        signal = self.signal if self.signal and "movable" in self.flags else None
+        return JobPlan.of(*(flag(name)(value) for name, value in self.flags.items()), SIGNAL(signal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +153,16 @@ class Submission:
 
     def request(self) -> Request:
         """Reads its GPU request; LeftToSlurm, Never and FormatError pass through."""
-        return read_request(self.texts)
+        if self.wrong is not None:
+            raise self.wrong
+        return read_request(self.texts, self.flags)
 
 
 def read(texts: Mapping[str, str]) -> Submission:
     """Reads a submit request; a wrong one too, so that it can be answered."""
     nonce = texts["nonce"]
     try:
-        flags = flags_of(texts)
+        flags = _flags_of(texts)
     except FormatError as problem:
         return Submission(nonce, texts, wrong=problem, wrong_flag=True)
     try:
@@ -96,7 +173,7 @@ def read(texts: Mapping[str, str]) -> Submission:
             name=texts.get("name", ""),
             begin=number(texts, "begin") or 0,
             minutes=number(texts, "time_limit"),
-            gpus=number(texts, "gpus") if names_gpus(texts) else None,
+            gpus=number(texts, "gpus") if _names_gpus(texts) else None,
             extra_bytes=number(texts, "extra_bytes") or 0,
             preflight=texts.get("preflight", ""),
             test="test" in texts,
@@ -105,3 +182,181 @@ def read(texts: Mapping[str, str]) -> Submission:
         )
     except FormatError as problem:
         return Submission(nonce, texts, flags=flags, wrong=problem)
+
+
+def read_request(fields: Mapping[str, str], flags: Mapping[str, str]) -> Request:
+    """Reads the GPU request of a submit request, whose `flags` are read."""
+    share = flag_table.percent(flags["gpu-share"]) if "gpu-share" in flags else None
+    if share is not None:
+        _refuse_what_no_share_can_be(fields, flags)
+    _refuse_what_only_slurm_can(fields)
+    nodes = _node_count(fields)
+    only = hostlist.expand_short(fields["req_nodes"]) if "req_nodes" in fields else ()
+    total, per_node, per_task = (None, 1, None) if share and not _names_gpus(fields) else _gpus(fields, nodes)
+    tasks = number(fields, "num_tasks")
+    if nodes is None and len(only) > 1:
+        nodes = len(only)
+    if only and len(only) != (nodes or 1):
+        raise LeftToSlurm(f"--nodelist names {len(only)} nodes for a job of {nodes or 1}", 208)
+    cpus_per_gpu = _counted(fields, "cpus_per_tres") or 0
+    whole_memory = fields.get("mem_per_node") == "0"
+    return Request(
+        total=total,
+        per_node=per_node,
+        per_task=per_task,
+        nodes=nodes,
+        tasks=tasks,
+        tasks_per_node=number(fields, "ntasks_per_node") or None,
+        cpus_per_task=number(fields, "cpus_per_task") or 1,
+        min_cpus=number(fields, "min_cpus") or 0,
+        min_cpus_per_node=number(fields, "pn_min_cpus") or 0,
+        cpus_per_gpu=cpus_per_gpu,
+        threads_per_core=number(fields, "threads_per_core"),
+        tasks_per_core=number(fields, "ntasks_per_core"),
+        tied=bool(cpus_per_gpu or per_task or "ntasks_per_tres" in fields),
+        memory=None if whole_memory else _memory(fields),
+        whole_memory=whole_memory,
+        whole_nodes="exclusive" in fields,
+        partition=",".join(names_in(fields["partition"])) if "partition" in fields else None,
+        features=tuple(dict.fromkeys(fields["features"].split("&"))) if "features" in fields else (),
+        only=only,
+        excluded=hostlist.expand_short(fields["exc_nodes"]) if "exc_nodes" in fields else (),
+        limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
+        locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
+        switches=number(fields, "switches"),
+        switch_wait=number(fields, "switch_wait"),
+        share=share,
+        gpu_mem=flag_table.mebibytes(flags["gpu-mem"]) if "gpu-mem" in flags else None,
+        account=fields.get("account", ""),
+        qos=fields.get("qos", ""),
+        admitted=frozenset(fields["admitted"].split(",")) if "admitted" in fields else None,
+        batch=fields.get("client", "batch") == "batch",
+        het="het" in fields,
+        array="array" in fields,
+        signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
+        later=not fields.keys().isdisjoint(("held", "begin", "dependency")),
+        asked=tuple([(key, fields[key]) for key in ASKED_KEYS if key in fields]),
+        was=tuple([(key, fields[key]) for key in WAS_KEYS if key in fields]),
+        flags=flags,
+    )
+
+
+def _flags_of(fields: Mapping[str, str]) -> dict[str, str]:
+    """Returns the Berth flags of a request, checked; names with `-`, as the user wrote them."""
+    flags = {
+        key.removeprefix("flag.").replace("_", "-"): value for key, value in fields.items() if key.startswith("flag.")
+    }
+    if flags:
+        flag_table.check(flags)
+    return flags
+
+
+def _names_gpus(fields: Mapping[str, str]) -> bool:
+    """Tells whether a request gives a number of GPUs; with --gpu-share alone it is one on each node."""
+    return any("gres/gpu" in fields.get(key, "") for key in ("tres_per_job", "tres_per_node", "tres_per_task"))
+
+
+def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, str]) -> None:
+    named = f"--gpu-share={flags['gpu-share']}"
+    if "exclusive" in fields:
+        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them out", 402)
+    if "gpu-tier" in flags:
+        raise Never(
+            f"{named} packs the job beside others, --gpu-tier={flags['gpu-tier']} is for jobs with whole GPUs and "
+            f"their guests: leave one of them out",
+            402,
+        )
+
+
+def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
+    for key, reason in (
+        ("reservation", "within a reservation Slurm chooses"),
+        ("prefer", "--prefer is Slurm's own soft choice of nodes"),
+        ("tres_per_socket", "--gpus-per-socket depends on the sockets that Slurm uses"),
+        ("sockets_per_node", "a request by sockets depends on the sockets that Slurm uses"),
+    ):
+        if key in fields:
+            raise LeftToSlurm(reason, 203)
+    if "slurms_own" in fields:
+        raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose", 203)
+    if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
+        shown = f"{fields['features'][:80]!r}{' and so on' if len(fields['features']) > 80 else ''}"
+        raise LeftToSlurm(f"the constraint {shown} is more than features joined by &", 204)
+
+
+def _node_count(fields: Mapping[str, str]) -> int | None:
+    least, most = number(fields, "min_nodes"), number(fields, "max_nodes")
+    if most is not None and most != (least or 1):
+        raise LeftToSlurm(f"a range of {least or 1} to {most} nodes is Slurm's to settle", 205)
+    if most is None and least in {None, 0, 1}:
+        return None
+    return least
+
+
+def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int | None, int | None]:
+    """Returns the GPUs in all, per node, and per task."""
+    by_job = _counted(fields, "tres_per_job")
+    by_node = _counted(fields, "tres_per_node")
+    by_task = _counted(fields, "tres_per_task")
+    if by_task is not None and by_node is not None:
+        raise LeftToSlurm("GPUs are asked for by node and by task at once", 206)
+    if by_task is not None:
+        tasks = number(fields, "num_tasks") or (number(fields, "ntasks_per_node") or 0) * (nodes or 1)
+        if not tasks or (by_job is not None and by_job != tasks * by_task):
+            raise LeftToSlurm("--gpus-per-task without a number of tasks that tells how many GPUs", 206)
+        by_job = tasks * by_task
+    if by_job is not None and by_node is not None and by_job != by_node * (nodes or 1):
+        raise LeftToSlurm("--gpus and --gpus-per-node do not say how many nodes", 206)
+    if by_node is not None:
+        by_job = None
+    if not (by_job or by_node):
+        if "ntasks_per_tres" in fields:
+            # Slurm binds such tasks by a count of GPUs, but a pin names GPUs one by one.
+            raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs", 206)
+        raise LeftToSlurm("it asks for no GPUs", 202)
+    if "ntasks_per_tres" in fields:
+        _check_tasks_per_gpu(fields, by_job, by_node)
+    return by_job, by_node, by_task
+
+
+def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node: int | None) -> None:
+    tasks, on_each_gpu = number(fields, "num_tasks"), number(fields, "ntasks_per_tres") or 0
+    if tasks is None:
+        raise LeftToSlurm("--ntasks-per-gpu without a number of tasks", 206)
+    if by_node is not None:
+        # Slurm binds such tasks by a count of GPUs on each node, but a pin names GPUs one by one.
+        raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node", 206)
+    if tasks != (by_job or 0) * on_each_gpu:
+        raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs", 206)
+    cpus, of_a_task = number(fields, "min_cpus") or 0, number(fields, "cpus_per_task") or 1
+    if cpus > tasks * of_a_task:
+        # sbatch lowers the number of tasks to what the GPUs take, but still asks for the CPUs of all tasks.
+        raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take", 207)
+    if of_a_task > 1 and cpus and cpus < tasks * of_a_task:
+        # sbatch of 24.11 raises the number of tasks, but not their CPUs; Slurm never starts such a job with a place.
+        raise LeftToSlurm("--ntasks-per-gpu with fewer CPUs than its tasks take", 207)
+
+
+def _counted(fields: Mapping[str, str], key: str) -> int | None:
+    """Returns the count of GPUs in a TRES text; None if it names no GPUs."""
+    count = None
+    for word in fields.get(key, "").split(","):
+        if not word or (key == "tres_per_task" and re.match(r"(cpu|mem)[:=]", word)):
+            continue
+        match = _GPUS.fullmatch(word)
+        if match is None:
+            raise LeftToSlurm(f"{word} in the request is more than a number of GPUs", 206)
+        count = (count or 0) + int(match.group(1) or 1)
+    return count
+
+
+def _memory(fields: Mapping[str, str]) -> Memory | None:
+    if fields.keys().isdisjoint(("mem_per_node", "mem_per_cpu", "mem_per_tres")):
+        return None
+    memory = Memory(number(fields, "mem_per_node"), number(fields, "mem_per_cpu"), _counted(fields, "mem_per_tres"))
+    return None if memory == Memory() else memory
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
+    return tuple(dict.fromkeys(listed.split(","))) if "," in listed else (listed,)

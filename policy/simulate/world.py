@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from policy.cluster import fit
+from policy.cluster.allowed import SizedRoom
 from policy.cluster.cost import CostModel
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.cluster.view import View
 from policy.formats.arrays import Floats
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
-from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
+from policy.request.demand import A_YEAR, ANY_SPREAD, Demand, Size
 from policy.simulate.jobs import TraceJob
 from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Link, Machine
@@ -118,15 +120,7 @@ def view(fleet: Fleet, free: Ints, up: "np.ndarray[tuple[int], np.dtype[np.bool_
 def demand_of(job: TraceJob, fleet: Fleet) -> Demand:
     """Returns the demand of a job; without a number of nodes its GPUs may lie anywhere."""
     nodes = job.nodes or (ANY_SPREAD if job.gpus > 1 else 1)
-    return Demand(
-        n=nodes,
-        k=job.gpus // job.nodes if job.nodes else job.gpus,
-        cpus=0,
-        mem=0,
-        level="any",
-        limit=A_YEAR if job.limit is None else int(job.limit),
-        candidates=fleet.ready,
-        app_class=job.app_class,
-        model=job.model,
-        remaining=job.work,
-    )
+    size = Size(nodes, job.gpus // (job.nodes or 1), 0, 0)
+    limit = A_YEAR if job.limit is None else int(job.limit)
+    found = fit.demand([SizedRoom(size, fleet.ready)], limit, app_class=job.app_class)
+    return replace(found, level="any", model=job.model, remaining=job.work)

@@ -3,7 +3,7 @@
     week     Philly's week on 80 nodes under the simulator of Slurm's scheduling, every job with --locality=leaf@10
     replay   the replay's seeds under berthd's own code beside slurmctld, jobs of 2 to 8 GPUs with --locality=leaf@1
 
-Old: a job keeps one node, or the fewest that have equal numbers. New: it may be split (policy/request/splits.py).
+Old: a job keeps one node, or the fewest that have equal numbers. New: it may be split (policy/request/spread.py).
 """
 
 from __future__ import annotations

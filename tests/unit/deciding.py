@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from policy.formats import reply, segment
 from policy.placement.base import Policy
+from policy.plan.answer import case, left, on_nodes
 from policy.plan.answer import decide as answers
-from policy.plan.answer import on_nodes
-from policy.plan.answer.decide import Context
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Context, Understanding
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import Claim
 from policy.request.settings import Settings
@@ -22,7 +21,7 @@ from tests.told import Segment, Told
 class Decision:
     """A decision, with the text of each value of its reply."""
 
-    made: answers.Decision
+    made: case.Decision
 
     @property
     def verb(self) -> str:
@@ -50,7 +49,9 @@ def decide(
     understanding: Understanding | None = None,
     stale: str = "",
 ) -> Decision:
-    return Decision(answers.decide(read(fields), Context(book, policy, settings, now, stale), understanding))
+    return Decision(
+        answers.decide(read(fields), Context(book, policy, settings, now, stale, understanding or Understanding()))
+    )
 
 
 def decide_nodes(
@@ -62,7 +63,7 @@ def decide_nodes(
     understanding: Understanding,
     stale: str = "",
 ) -> Decision:
-    return Decision(on_nodes.decide_nodes(read(fields), Context(book, policy, settings, now, stale), understanding))
+    return Decision(on_nodes.decide_nodes(read(fields), Context(book, policy, settings, now, stale, understanding)))
 
 
 def values(decision: Decision) -> Segment:
@@ -71,4 +72,4 @@ def values(decision: Decision) -> Segment:
 
 
 def only_watch(decision: Decision) -> Decision:
-    return Decision(answers.only_watch(decision.made))
+    return Decision(left.only_watch(decision.made))

@@ -10,6 +10,7 @@ from policy.plan.ledger.book import Book
 from policy.plan.ledger.tracker import open_book
 from policy.plan.opinions.opinion import Opinion
 from policy.plan.queue.plan import Plan
+from policy.request.submission import Request, read
 from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
 
@@ -137,6 +138,10 @@ def book(look: Reading, kinds: Mapping[str, str] | None = None) -> Book:
 def memory_of(plan: Plan, kind: type[Opinion]) -> dict[int, Any]:
     """What an opinion keeps of jobs."""
     return next(one for one in plan.opinions if isinstance(one, kind)).memory
+
+
+def request_of(fields: Mapping[str, str]) -> Request:
+    return read(fields).request()
 
 
 def submit(**fields: str) -> dict[str, str]:

@@ -103,7 +103,7 @@ def _of_planner(planner: Planner | None) -> tuple[object, ...]:
 
 def _of_answerer(processes: BerthdProcesses) -> tuple[object, ...]:
     answerer = processes.answerer
-    return () if answerer is None else (sorted(answerer._held), answerer._problem, answerer._book is not None)
+    return () if answerer is None else (sorted(answerer._memory._held), answerer._problem, answerer._book is not None)
 
 
 def explore(depth: int, *, seconds: float, calm: bool, alphabet: tuple[Step, ...] = PROTOCOL) -> ExploredStates:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
-from policy.daemon.answer import answerer, held_places
+from policy.daemon.answer import answerer, memory
 from policy.daemon.hear import notices
 from policy.daemon.passes import listeners, looks
 from policy.daemon.write import degraded, evictions, pins
@@ -84,7 +85,7 @@ def _no_limits_by_model(put: Replaced) -> None:
 
 
 def _no_limits_by_model_at_submission(put: Replaced) -> None:
-    put.set(decide, "_counted", lambda *_: "")
+    put.set(decide, "counted", SimpleNamespace(text=lambda _: ""))
 
 
 def _an_eviction_forgets_the_request(put: Replaced) -> None:
@@ -167,7 +168,7 @@ def _given_places_are_forgotten_with_each_picture(put: Replaced) -> None:
     take = answerer.Answerer.take
 
     def broken(one: Any, snapshot: Any, now: float) -> bool:
-        one._held = held_places.HeldPlaces()
+        one._memory = memory.RequestMemory()
         return take(one, snapshot, now)
 
     put.set(answerer.Answerer, "take", broken)

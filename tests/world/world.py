@@ -14,7 +14,7 @@ from types import SimpleNamespace, TracebackType
 from typing import NamedTuple, Self
 
 from policy.cli import release
-from policy.daemon.answer.held_places import KEPT_FOR
+from policy.daemon.answer.memory import KEPT_FOR
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
@@ -369,7 +369,7 @@ class DeterministicWorld:
         reply = None
         answerer = self.processes.answerer
         if fields and answerer is not None:
-            kept = answerer._held.keeps(fields["uid"], self.clock.time())
+            kept = answerer._memory.keeps(fields["uid"], self.clock.time())
             reply = answerer.answer(wire.encode("submit", fields), self.clock.time())
             answerer.settle()
             checks.given_once(self, fields, reply, kept=kept)

@@ -5,21 +5,19 @@ into each decision. When a new picture comes, those places are claimed in it a f
 no request ever waits for the whole of it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from policy.cluster.partitions import least_gpus
-from policy.daemon.answer.held_places import HeldPlace, HeldPlaces
-from policy.daemon.answer.ready import Datagram, Ready, Shelf, asked_by
-from policy.daemon.answer.refused_places import RefusedPlaces, uid_in
-from policy.daemon.answer.shorten import within
+from policy.daemon.answer.memory import Datagram, HeldPlace, RequestMemory, asked_by
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import reply as reply_text
 from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
 from policy.placement.registry import create
-from policy.plan.answer.decide import Context, Decision, decide, only_watch, say_no, with_preflight
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Context, Decision, Understanding
+from policy.plan.answer.decide import decide, with_preflight
+from policy.plan.answer.left import only_watch, say_no
 from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.ledger.book import Book, never
 from policy.plan.ledger.claims import Claim, renumbered
@@ -80,23 +78,14 @@ class Answerer:
         self._pid = pid
         self._hurry = False
         self._book: Book | None = None
-        self._held = HeldPlaces()
+        self._memory = RequestMemory()
         self._next: tuple[Book, Iterator[HeldPlace]] | None = None
         self._counters = Counters()
-        self._slurm = ""
-        self._gateway = ""
-        self._problem = "Slurm was not read yet"
-        self._leave = ""
-        self._planned = (0, 0, 0)
-        self._took: Mapping[str, str] = {}
-        self._observed: Mapping[str, str] = {}
-        self._failures: Mapping[str, str] = {}
+        self._last = Snapshot(None, frozenset(), "", "", "")
+        """The last snapshot with a picture; without its picture, which the book has."""
+        self._gateway, self._problem = "", "Slurm was not read yet"
         self._complaints: set[str] = set()
-        self._shelf = Shelf()
         self._said: _Said | None = None
-        self._refused_places = RefusedPlaces()
-        self._gave: tuple[bytes, Datagram, Ready, float] | None = None
-        """The reply from the shelf that was given last, and when."""
 
     @property
     def catching_up(self) -> bool:
@@ -126,23 +115,17 @@ class Answerer:
             return False
 
     def _take(self, snapshot: Snapshot, now: float) -> bool:
-        self._shelf.clear()
+        self._memory.clear()
         self._problem = snapshot.problem
         self._gateway = snapshot.gateway or self._gateway
         if snapshot.cluster is None:
             return False
-        self._slurm = snapshot.version
-        self._leave = snapshot.leave
-        self._planned = snapshot.notices, snapshot.notices_late, snapshot.updates
-        self._took = snapshot.took
-        self._observed = snapshot.observed
-        self._failures = snapshot.failures
-        self._refused_places.look(snapshot.refused, now)
-        self._held.look(snapshot.seen, snapshot.cluster.at, now)
+        self._last = replace(snapshot, cluster=None)
+        self._memory.look(snapshot.seen, snapshot.cluster.at, now, snapshot.refused)
         before = self._next[0] if self._next is not None else self._book
         if before is not None:
             # A node that came or went gives the others new numbers, by which the places that were given are known.
-            self._held.renumber(before.fleet, snapshot.cluster.fleet)
+            self._memory.renumber(before.fleet, snapshot.cluster.fleet)
         if self._book is not None:
             snapshot.cluster.shelves.adopt(self._book.cluster.shelves)
             if snapshot.cluster.neighbours is not None:
@@ -151,9 +134,9 @@ class Answerer:
         book.places = FreePlaces()
         index = book.fleet.index
         book.given_up = {index[name]: mask for name, mask in snapshot.given_up.items() if name in index}
-        self._next = (book, iter(self._held.places()))
+        self._next = (book, iter(self._memory.places()))
         self.catch_up()
-        return any(held.given < snapshot.cluster.at for held in self._held.places())
+        return any(held.given < snapshot.cluster.at for held in self._memory.places())
 
     def catch_up(self) -> None:
         """Claim a few more places in the new picture; the last one puts it into use."""
@@ -176,7 +159,7 @@ class Answerer:
         try:
             return self._answer(datagram, now, enough)
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
-            self._said = self._gave = None
+            self._said = None
             self._fault(f"the job is left to Slurm; request: {datagram[:2_000]!r}", fault)
         try:
             submission = read_submission(wire.decode(datagram).fields)
@@ -185,12 +168,10 @@ class Answerer:
             return None
 
     def _answer(self, datagram: bytes, now: float, enough: Callable[[], bool]) -> bytes | None:
-        refused_places = self._refused_places.leaves(datagram, now)
-        keeps = self._keeps_replies and not refused_places
-        asked = asked_by(datagram) if keeps and self._shelf.stocked else None
-        if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
-            self._gave = datagram, asked, ready, now
-            return ready.to(asked.nonce)
+        refused = self._memory.leaves(datagram, now)
+        keeps = self._keeps_replies and not refused
+        if keeps and self._book is not None and (ready := self._memory.reply_for(datagram, self._book, now)):
+            return ready
         try:
             message = wire.decode(datagram)
             if message.verb == "status":
@@ -201,7 +182,7 @@ class Answerer:
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         submission = read_submission(message.fields)
-        decision, reply = self._reply(submission, now, enough, _REFUSED if refused_places else "")
+        decision, reply = self._reply(submission, now, enough, _REFUSED if refused else "")
         state = 0 if self._book is None else self._book.state
         self._said = _Said(datagram, keeps, submission, decision, reply, now, state)
         return reply
@@ -218,19 +199,15 @@ class Answerer:
         log.error(f"a fault of berthd's own, {costs}: {fault!r}", 652)
 
     def _settle(self) -> None:
-        gave, self._gave = self._gave, None
-        if gave is not None:
-            datagram, asked, ready, at = gave
-            self._count(ready.verb)
-            self._refused_places.given(asked.nonce.decode(), datagram, at)
-            self._shelf.used(asked, at)
-            self._hold(asked.nonce.decode(), uid_in(datagram), ready.claim_of(asked.limit), at)
+        if gave := self._memory.given():
+            self._count(gave.verb)
+            self._hold(gave.nonce, gave.uid, gave.claim, gave.at)
         said, self._said = self._said, None
         if said is not None:
             submission, reply = said.submission, said.decision.reply
             self._count("place" if reply.nodes else reply.verb)
             if (reply.verb in {"place", "later"} or reply.nodes) and not submission.test:
-                self._refused_places.given(submission.nonce, said.datagram, said.at)
+                self._memory.note(submission.nonce, said.datagram, said.at)
             self._keep(said)
             self._hold(submission.nonce, str(submission.uid), said.decision.claim, said.at)
 
@@ -239,9 +216,9 @@ class Answerer:
         asked = asked_by(said.datagram) if said.keeps else None
         if asked is None or self._book is None:
             return
-        self._shelf.remember(asked, said.submission, said.at)
+        self._memory.remember(asked, said.submission, said.at)
         if said.decision.claim is None and said.state == self._book.state:
-            self._shelf.keep(asked, said.decision, said.reply, self._book, said.at)
+            self._memory.keep(asked, said.decision, said.reply, self._book, said.at)
 
     def expects(self, now: float) -> bool:
         """Tells whether there is a reply to be made before it is asked for."""
@@ -253,12 +230,12 @@ class Answerer:
 
     def _expected(self, now: float) -> tuple[Book, Datagram, Submission] | None:
         book = self._book
-        if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
+        if book is None or self.catching_up or (expected := self._memory.expected(book, now)) is None:
             return None
         return book, *expected
 
     def _nothing_ahead(self, fault: Exception) -> None:
-        self._shelf.clear()
+        self._memory.clear()
         self._fault("a reply is not made ahead", fault)
 
     def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Datagram | None:
@@ -269,7 +246,7 @@ class Answerer:
                 return None
             book, asked, submission = expected
             decision, reply = self._reply(submission, now, enough)
-            self._shelf.keep(asked, decision, reply, book, now)
+            self._memory.keep(asked, decision, reply, book, now)
         except Exception as fault:  # noqa: BLE001 - as above
             self._nothing_ahead(fault)
             return None
@@ -277,7 +254,7 @@ class Answerer:
 
     def expect_no_more(self, asked: Datagram) -> None:
         """Make no reply to this kind before it is asked for."""
-        self._shelf.forget(asked)
+        self._memory.forget(asked)
 
     def _reply(
         self, submission: Submission, now: float, enough: Callable[[], bool], leave: str = ""
@@ -298,20 +275,20 @@ class Answerer:
     def _decide(self, submission: Submission, now: float, enough: Callable[[], bool]) -> Decision:
         if self._book is None:
             return say_no(submission, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
-        if self._leave:
-            left = say_no(submission, LeftToSlurm(self._leave, 217), now)
+        if self._last.leave:
+            left = say_no(submission, LeftToSlurm(self._last.leave, 217), now)
             return self._plainly(with_preflight(left, submission), submission)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         self._book.enough = enough
-        context = Context(self._book, self._policy, self._settings, now, stale)
+        context = Context(self._book, self._policy, self._settings, now, stale, self._understanding)
         try:
             if self._plain and not self._observe:
-                found = decide_nodes(submission, context, self._understanding)
+                found = decide_nodes(submission, context)
                 return self._plainly(with_preflight(found, submission), submission)
-            decision = decide(submission, context, self._understanding)
+            decision = decide(submission, context)
             return only_watch(decision) if self._observe else decision
         except BerthError as problem:
             return say_no(submission, problem, now)
@@ -327,7 +304,7 @@ class Answerer:
         return replace(decision, reply=replace(decision.reply, least_gpus=least))
 
     def _hold(self, nonce: str, uid: str, claim: Claim | None, now: float) -> None:
-        if claim is None or not self._held.keeps(uid, now, packed=claim.share is not None):
+        if claim is None or not self._memory.keeps(uid, now, packed=claim.share is not None):
             return
         if self._book is not None:
             self._hurry = self._hurry or self._book.displaces(claim)
@@ -337,7 +314,7 @@ class Answerer:
                 [claim] = renumbered([claim], self._book.fleet, self._next[0].fleet)
         if self._next is not None:
             self._next[0].claim(claim)
-        self._held.keep(nonce, uid, claim, now)
+        self._memory.hold(nonce, uid, claim, now)
 
     def _status(self, now: float) -> dict[str, str]:
         cluster = self._book.cluster if self._book else None
@@ -356,17 +333,27 @@ class Answerer:
             "later": str(counts.verbs["later"]),
             "passed": str(counts.verbs["pass"]),
             "refused": str(counts.verbs["refuse"]),
-            "notices": str(self._planned[0]),
-            "notices_late": str(self._planned[1]),
-            "updates": str(self._planned[2]),
-            "slurm": self._slurm,
+            "notices": str(self._last.notices),
+            "notices_late": str(self._last.notices_late),
+            "updates": str(self._last.updates),
+            "slurm": self._last.version,
             "gateway": self._gateway,
+            **self._last.took,
+            **self._last.observed,
+            **self._last.failures,
         }
-        status.update(self._took)
-        status.update(self._observed)
-        status.update(self._failures)
         if counts.faults:
             status["answer_faults"] = str(counts.faults)
         if self._problem:
             status["problem"] = self._problem
         return {key: value for key, value in status.items() if value}
+
+
+def within(decision: Decision, submission: Submission, now: float) -> tuple[Decision, bytes]:
+    """Returns the decision with its reply's datagram if that fits; else with a shorter reason; else left to Slurm."""
+    if (fits := reply_text.fitting(decision.reply)) is not None:
+        reply, datagram = fits
+        return decision if reply is decision.reply else replace(decision, reply=reply), datagram
+    # Only the flags are left then, and the plugin sends none that are long.
+    left = say_no(submission, LeftToSlurm("its request is longer than can be kept in its comment", 212), now)
+    return left, reply_text.encode(left.reply)

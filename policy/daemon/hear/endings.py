@@ -7,7 +7,6 @@ from functools import cache
 from importlib import resources
 
 from policy.formats.errors import FormatError
-from policy.formats.escape import unescape
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.outcome import Outcome, requeues_left
 from policy.formats.plan_fields import (
@@ -25,6 +24,7 @@ from policy.formats.plan_fields import (
     K,
     holds_place,
 )
+from policy.formats.segment import unescape
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.jobs.waiting_jobs import asked_nodes, avoiding
 from policy.retry import history

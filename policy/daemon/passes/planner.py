@@ -74,7 +74,7 @@ class Planner:
         self._updates = Updates(self._plan, self._pins)
         self._heard = Listeners(gateway, config, self._looks, self._updates, self._evictions, company)
         self._fleets = Fleets(config)
-        self._excludes_others = settings.excludes_others
+        self._exclude_others = settings.exclude_others
         self._lists = Lists(self._pins)
         self._closers = Closers(self._pins, allowed=settings.exclude_others > 0)
         relocations = Relocations(settings.moving, create(config.policy), company.classes)
@@ -290,7 +290,7 @@ class Planner:
             picture = Picture(fleet, self._plan.isolation)
         # A pin that names nodes alone changes nothing else of the job.
         typed = not self._looks.names_nodes_alone
-        self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) and typed else None
+        self._pins.fleet = fleet if 0 < self._exclude_others <= len(fleet.names) and typed else None
         self._pins.counting = fleet if fleet.counted and typed else None
         picture.closed = self._heard.guards.closed(fleet.index, reading.at)
         picture.neighbours = company.neighbours

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
 from policy.plan.answer import message
-from policy.plan.answer.beside import beside, holding
-from policy.plan.answer.observe import Comparison
+from policy.plan.answer.beside import Comparison, beside, holding
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.book import Book
 from policy.site import log

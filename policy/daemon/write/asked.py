@@ -12,7 +12,6 @@ from pathlib import Path
 
 from policy.formats import excluded_nodes
 from policy.formats.errors import SlurmError
-from policy.formats.escape import escape
 from policy.formats.job_plan import NOTHING, JobPlan, readable
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import (
@@ -44,6 +43,7 @@ from policy.formats.plan_fields import (
     K,
     N,
 )
+from policy.formats.segment import escape
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS

@@ -27,11 +27,10 @@ from policy.daemon.hear.endings import (
     lost_nodes,
     put_back,
 )
-from policy.formats import preflight_mark
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import NOTHING
 from policy.formats.outcome import Outcome
-from policy.formats.plan_fields import BY_OTHERS, ID, RETRY
+from policy.formats.plan_fields import BY_OTHERS, ID, RETRY, is_preflight
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.retry import history
 from policy.retry.classes import CLASSES
@@ -235,7 +234,7 @@ class Failures:
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
         decision, config = None, self._gateway.config()
-        if RETRY in plan and not preflight_mark.is_one(plan):
+        if RETRY in plan and not is_preflight(plan):
             others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
             theirs = RetryDecision(again=False, reason=others)
             decision = theirs if others else decide(runs, limits(found, reading, config))

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from policy.formats import preflight_mark
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import latest
-from policy.formats.plan_fields import PREFLIGHT, PREFLIGHT_TEXT
+from policy.formats.plan_fields import PREFLIGHT, PREFLIGHT_TEXT, is_preflight, preflight_of
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.site import log
 from policy.slurm.by_command.command import run_command
@@ -28,7 +27,7 @@ class Preflights:
     def step(self, reading: Reading) -> None:
         """Cancels those that could have begun for longer than the site allows."""
         waiting = [job for job in reading.jobs if job.state == "PENDING" and PREFLIGHT in job.known]
-        firsts = [job for job in waiting if preflight_mark.is_one(job.plan) and not job.reason.startswith(_NOT_ITS_OWN)]
+        firsts = [job for job in waiting if is_preflight(job.plan) and not job.reason.startswith(_NOT_ITS_OWN)]
         self._could_begin = {job.id: self._could_begin.get(job.id, reading.at) for job in firsts}
         for first in firsts:
             if reading.at - self._could_begin[first.id] >= self._wait:
@@ -54,4 +53,4 @@ class Preflights:
 
 def _waits_for(job: JobFacts, first: JobFacts) -> bool:
     """Tells whether a pre-flight is a job's own: a job may name one of another user."""
-    return preflight_mark.first(job.plan) == first.id and job.user == first.user
+    return preflight_of(job.plan) == first.id and job.user == first.user

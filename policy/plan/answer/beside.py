@@ -12,22 +12,41 @@ from itertools import combinations
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.formats.errors import FormatError
+from policy.formats.errors import FormatError, NotNow
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import ASKED, CPUS, LATER, MEM, STATE, K, N
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy, positions
-from policy.plan.answer.observe import Comparison, compare
 from policy.plan.jobs.waiting_jobs import WAITS, Reader, all_of
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
+from policy.plan.ledger.pinnable import in_first_part
 from policy.plan.ledger.tracker import HOLDING, open_book
 from policy.plan.queue.plan import Plan
+from policy.request.demand import Demand
 from topology.model import Machine
 from topology.tables import SetTables
 
 SLOW = 1.1
 """A GPU with a score from here on is called slow, as in `berth scores show --slow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The GPUs that a job got, and the best GPUs that were free at that moment."""
+
+    got: Berth
+    best: Berth
+
+    @property
+    def gain(self) -> float:
+        """Returns by how much shorter the job is predicted to run on the best GPUs; 0.05 is five percent."""
+        return 1.0 - self.best.cost / self.got.cost
+
+    @property
+    def better_links(self) -> bool:
+        """Tells whether the best GPUs are better linked."""
+        return self.best.paths > self.got.paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +225,24 @@ def beside(book: Book, job: JobFacts, policy: Policy, reader: Reader) -> Compari
     # Which GPUs of a node with several models are of the one that the job named is not known.
     mixed = bool(job.models) and any(len(fleet.models[node]) > 1 for node in found.best.nodes)
     return Comparison(found.got, found.got) if mixed else found
+
+
+def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[int], policy: Policy) -> Comparison:
+    """Chooses again as if the job's GPUs were free, and compares."""
+    view = book.cluster.now(demand.limit)
+    here = list(nodes)
+    free, cpus, mem = view.free.copy(), view.cpus.copy(), view.mem.copy()
+    free[here] |= np.array(masks, np.int64)
+    cpus[here] += view.fleet.cpus[here] if demand.cpus is None else demand.cpus
+    mem[here] += view.fleet.mem[here] if demand.mem is None else demand.mem
+    then = replace(view, free=free, cpus=cpus, mem=mem)
+    got = Policy.spread(demand, then, nodes, masks, "what Slurm chose")
+    try:
+        best = in_first_part(demand, lambda part: policy.place(part, then))
+    except NotNow:
+        best = got
+    # Links alone may make a set better that has the same cost. A set with a higher cost is not better.
+    return Comparison(got, best if best.cost <= got.cost else got)
 
 
 def best_links(tables: SetTables, size: int, offset: int, k: int, machine: Machine) -> tuple[float, float]:

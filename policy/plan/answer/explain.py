@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from policy.formats import hostlist, preflight_mark
+from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
@@ -153,9 +153,9 @@ _TIERS = {
 
 def _preflight(plan: JobPlan, slurm_state: str) -> list[tuple[str, str]]:
     """Returns a row for a job that is a pre-flight, or has one."""
-    if preflight_mark.is_one(plan):
+    if fields.is_preflight(plan):
         return [("pre-flight", "this job is one: it tries a script on one GPU, and another job waits for it")]
-    number = preflight_mark.first(plan)
+    number = fields.preflight_of(plan)
     if number is None:
         return []
     if fields.PREFLIGHT_TEXT in plan:

@@ -1,5 +1,6 @@
 """The answer to a job that wants a seat: the best seat that is free now; else the job is parked until one is free."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from policy.formats import plan_fields as fields
@@ -8,20 +9,37 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.plan.answer import message
-from policy.plan.answer.plan_values import seat_values
-from policy.plan.ledger.book import Book
+from policy.plan.answer.case import Case, Decision
+from policy.plan.answer.plan_values import berth_values, demanded, seat_values
 from policy.plan.ledger.claims import Claim, seat_on
 from policy.plan.opinions.guests import seats
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR
-from policy.request.demand import Demand
 from policy.request.submission import Submission
-from policy.request.tiers import OPPORTUNISTIC
+from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 
 
-def on_a_seat(
-    submission: Submission, base: JobPlan, demand: Demand, book: Book, now: float, stale: str
-) -> tuple[Reply, Claim | None]:
+def as_guest(case: Case) -> Decision | None:
+    """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
+    demand, context = case.demand, case.context
+    base = demanded(case.request, demand) | case.request.said
+    if demand.tier.upgrade and not context.stale:
+        with suppress(NotNow):
+            context.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), context.policy)
+            return None
+    claim = None
+    try:
+        reply, claim = _on_a_seat(case, base)
+    except NotNow as nothing:
+        if demand.tier.upgrade:
+            return None
+        reply = _parked(case.submission, base, nothing, context.now)
+    return Decision(case.given(reply), claim)
+
+
+def _on_a_seat(case: Case, base: JobPlan) -> tuple[Reply, Claim | None]:
     """Returns a reply with a seat and its claim, or raises `NotNow`; `base` is what the plan keeps of the request."""
+    submission, demand, book, now = case.submission, case.demand, case.context.book, case.context.now
+    stale = case.context.stale
     if stale:
         raise NotNow(stale, 214)
     # The planner gives tasks of an array their seats one by one.
@@ -31,27 +49,17 @@ def on_a_seat(
     left = seats.Left(book.cluster)
     seat = left.find_idle(demand) if book.fleet.sharing.profiles else left.find(demand)
     berth = seat.berth
-    whole = False
-    place = JobPlan.of(
-        fields.NODES(berth.names),
-        fields.GPUS(berth.gpus),
-        fields.SEATS(whole),
-        fields.LEVEL(berth.level),
-        fields.GBPS(0.0),
-        fields.SUM(0.0),
-        fields.AT(int(now)),
-        fields.PINS(0),
-        fields.WHY(berth.why),
-    )
     known = JobPlan.of(fields.STATE(fields.PLACED), fields.ID(submission.nonce))
-    plan = known | base | seat_values(seat.way) | place
+    place = berth_values(berth, tier=OPPORTUNISTIC)
+    last = JobPlan.of(fields.AT(int(now)), fields.PINS(0), fields.WHY(berth.why))
+    plan = known | base | seat_values(seat.way) | place | last
     told = message.line(f"guest on {message.place(berth)}, {berth.why}", 103)
     reply = Reply("place", submission.nonce, told, plan, berth.names, berth.gpus, guest=True, way=seat.way)
     claim = None if submission.test else seat_on(demand, berth.nodes[0], berth.mask, book.cluster.at)
     return replace(reply, gpu_mem=demand.gpu_mem), claim
 
 
-def parked(submission: Submission, base: JobPlan, why: NotNow, now: float) -> Reply:
+def _parked(submission: Submission, base: JobPlan, why: NotNow, now: float) -> Reply:
     """Returns a reply that parks the job on no node: its begin time holds it back, until berthd gives it a seat."""
     plan = JobPlan.of(fields.STATE(fields.LATER), fields.ID(submission.nonce)) | base
     plan = plan.having(

@@ -8,11 +8,11 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.messages import MOST_BYTES, tag
 from policy.formats.plan_fields import LEVEL, NODES, START
 from policy.placement.base import Berth
-from policy.request.demand import Demand
-from policy.request.locality import Insistence, binding
-from policy.request.parse import Request
+from policy.request.demand import Demand, binding
+from policy.request.locality import Insistence
 from policy.request.settings import Settings
 from policy.request.share import Share
+from policy.request.submission import Request
 
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 

@@ -14,23 +14,24 @@ from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, LeftToSlurm
 from policy.formats.reply import Reply
 from policy.plan.answer import message
-from policy.plan.answer.decide import Context, Decision, decide, say_no
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Context, Decision
+from policy.plan.answer.decide import decide
+from policy.plan.answer.left import say_no
 from policy.request.demand import Demand
 from policy.request.nodes_alone import LEFT, without_model
 from policy.request.submission import Submission
 from policy.request.tiers import ALONE
 
 
-def decide_nodes(submission: Submission, context: Context, understanding: Understanding) -> Decision:
+def decide_nodes(submission: Submission, context: Context) -> Decision:
     """Answers a submission with nodes, or leaves the job to Slurm; it refuses nothing but a wrong flag."""
     fleet = context.book.fleet
     try:
         if submission.wrong is not None:
             raise submission.wrong
         asked, model = without_model(submission)
-        demand = understanding.of(asked, fleet).demand
-        if demand.tier is not ALONE or demand.share is not None or demand.guest_after is not None:
+        demand = context.understanding.of(asked, fleet).demand
+        if demand.tier is not ALONE or demand.share is not None or demand.written.guest_after is not None:
             raise LeftToSlurm("tiers and shares need the exact layout", LEFT)
         if demand.splits:
             raise LeftToSlurm("its number of nodes is Slurm's to settle; say -N", LEFT)
@@ -40,7 +41,7 @@ def decide_nodes(submission: Submission, context: Context, understanding: Unders
         return _left(submission, answer, context.now)
     waits = may_wait_pinned(demand, fleet)
     settings = replace(context.settings, pin_ahead=context.settings.pin_ahead and waits)
-    decision = decide(asked, replace(context, settings=settings), understanding)
+    decision = decide(asked, replace(context, settings=settings))
     reply = decision.reply
     if reply.verb == "refuse":
         return _left(submission, LeftToSlurm("no GPUs here are as its flags ask for", LEFT), context.now)

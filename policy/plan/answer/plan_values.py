@@ -4,35 +4,28 @@ from policy.formats import plan_fields as fields
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.messages import tagged
 from policy.placement.base import Berth
+from policy.plan.answer.case import Case
 from policy.plan.ledger.changes import Move, Park
-from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.locality import Insistence
-from policy.request.parse import Request
 from policy.request.share import Share
 from policy.request.spread import SPREAD
+from policy.request.submission import Request
 from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
 
 
-def place_values(
-    nonce: str,
-    request: Request,
-    demand: Demand,
-    berth: Berth,
-    start: float,
-    now: float,
-    insists: Insistence | None,
-    *,
-    packed: bool,
-) -> JobPlan:
-    """Returns the plan of a job with a place."""
+def place_values(case: Case, berth: Berth, start: float, *, packed: bool) -> JobPlan:
+    """Returns the plan of a job with a place that is free at `start`, 0 for now."""
+    demand = case.demand
     return (
-        JobPlan.of(fields.STATE(fields.WAITING if start else fields.PLACED), fields.ID(nonce))
-        | demanded(request, demand)
+        JobPlan.of(fields.STATE(fields.WAITING if start else fields.PLACED), fields.ID(case.submission.nonce))
+        | demanded(case.request, demand)
         | berth_values(berth, share=demand.share.percent if demand.share else 0, packed=packed, tier=demand.tier.name)
-        | insisted_on(insists)
-        | JobPlan.of(fields.AT(int(now)), fields.START(int(start) or None), fields.PINS(0), fields.WHY(berth.why))
-        | request.said
+        | insisted_on(case.insists)
+        | JobPlan.of(
+            fields.AT(int(case.context.now)), fields.START(int(start) or None), fields.PINS(0), fields.WHY(berth.why)
+        )
+        | case.request.said
     )
 
 
@@ -40,15 +33,16 @@ def demanded(request: Request, demand: Demand) -> JobPlan:
     """Returns the request as its user wrote it, and its demand on this fleet."""
     of_job = JobPlan.of(
         fields.ASKED(request.asked),
-        fields.WAS(request.was if demand.mem_per_node is not None else _without_memory(request.was)),
+        fields.WAS(request.was if demand.written.mem_per_node is not None else _without_memory(request.was)),
         fields.N(demand.n),
         fields.K(demand.k),
         fields.CPUS(demand.cpus),
         fields.MEM(demand.mem),
-        fields.SHUT(demand.shut or None),
+        fields.SHUT(demand.written.shut or None),
     )
+    ways = tuple(fields.Split(one.n, one.mem) for one in demand.every_split) if demand.splits else None
     needs = demand.spread if demand.spread is not None and demand.spread.restores else None
-    return of_job | splits.kept(demand) | JobPlan.of(SPREAD(needs)) | _shared(demand.share) | _tiered(demand)
+    return of_job | JobPlan.of(fields.SPLITS(ways), SPREAD(needs)) | _shared(demand.share) | _tiered(demand)
 
 
 def _without_memory(was: fields.Pairs) -> fields.Pairs:
@@ -58,7 +52,7 @@ def _without_memory(was: fields.Pairs) -> fields.Pairs:
 
 def _tiered(demand: Demand) -> JobPlan:
     """Returns the fields of hosts, guests, and jobs that may become guests; nothing for most jobs."""
-    if demand.tier is ALONE and demand.guest_after is None:
+    if demand.tier is ALONE and demand.written.guest_after is None:
         return NOTHING
     host = demand.tier.name == GUARANTEED
     return JobPlan.of(
@@ -66,7 +60,7 @@ def _tiered(demand: Demand) -> JobPlan:
         fields.WAY(demand.host_way if host else None),
         fields.GPU_MEM(demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None),
         fields.MPS(demand.tier.mps),
-        fields.UPGRADE(demand.guest_after),
+        fields.UPGRADE(demand.written.guest_after),
     )
 
 

@@ -7,53 +7,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy.cluster.allowed import allowed_nodes, candidates, elsewhere
-from policy.cluster.fit import able_to_share, in_pools
+from policy.cluster import fit
+from policy.cluster.allowed import AllowedNodes, SizedRoom, Where
 from policy.cluster.fleet import Fleet
-from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
+from policy.cluster.partitions import placed_in
 from policy.formats import hostlist
-from policy.formats.arrays import FAR, Bools
+from policy.formats import plan_fields as fields
+from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.job_plan import NOTHING, JobPlan, PlanEntry
-from policy.formats.plan_fields import (
-    ASKED,
-    ASKED_SHARE,
-    AVOIDS,
-    CPUS,
-    GPU_MEM,
-    ID,
-    LATER,
-    MEM,
-    MPS,
-    NODES,
-    NOTHING_ELSE,
-    PARKED,
-    PASSED,
-    PINNED_STATES,
-    SHARE,
-    SHUT,
-    SPLITS,
-    STATE,
-    TIER,
-    UNTIL,
-    UPGRADE,
-    WAS,
-    WAY,
-    Avoided,
-    K,
-    N,
-    holds_place,
-    pins_nodes_alone,
-)
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import CompanyWait, GuestPart, LevelWait, Shape, SpreadState, Waiting
-from policy.request import counted, splits
-from policy.request.demand import A_YEAR, Demand
+from policy.request import counted
+from policy.request.demand import A_YEAR, Demand, Size
 from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
-from policy.request.spread import SPREAD
-from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
+from policy.request.spread import SPREAD, SpreadNeeds
+from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
 
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
@@ -74,18 +45,18 @@ def ours(job: JobFacts) -> bool:
     plan = job.plan
     if job.state not in WAITS or plan is None:
         return False
-    state = plan.get(STATE)
-    if state == LATER:
+    state = plan.get(fields.STATE)
+    if state == fields.LATER:
         return job.gpus is None and job.required == asked_nodes(plan)
-    if state == PASSED:
+    if state == fields.PASSED:
         return bool(_unanswered(job))
-    pinned = state in PINNED_STATES and job.gpus is not None
-    return pinned and sorted(job.required) == sorted(plan.get(NODES, ()))
+    pinned = state in fields.PINNED_STATES and job.gpus is not None
+    return pinned and sorted(job.required) == sorted(plan.get(fields.NODES, ()))
 
 
 def pinned_by_layout_before(job: JobFacts, fleet: Fleet) -> bool:
     """Tells whether a job waits with a pin to nodes alone where pins name GPUs by now: nobody would look after it."""
-    return not fleet.nodes_alone and pins_nodes_alone(job.plan) and holds_place(job.plan)
+    return not fleet.nodes_alone and fields.pins_nodes_alone(job.plan) and fields.holds_place(job.plan)
 
 
 def without_gpus(job: JobFacts) -> bool:
@@ -109,7 +80,7 @@ class Reader:
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, _Read] = {}
-        self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...], bool]] = {}
+        self._allowed = AllowedNodes(fleet)
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
         self._last_number = 0
         self.eligible: dict[int, float] = {} if eligible is None else eligible
@@ -133,7 +104,7 @@ class Reader:
 
     def takes(self, job: JobFacts) -> bool:
         """Tells whether a job was planned for this layout: with GPUs, or with nodes alone."""
-        return pins_nodes_alone(job.plan) == self._fleet.nodes_alone
+        return fields.pins_nodes_alone(job.plan) == self._fleet.nodes_alone
 
     def reread(self, jobs: Iterable[int]) -> None:
         """Trusts Slurm's records of jobs again, not what was planned for them."""
@@ -153,8 +124,6 @@ class Reader:
         entries = [one.entry for one in self._known.values() if isinstance(one.entry, Waiting)]
         used = {number for one in entries for number in (one.shape[-1], one.company.number, one.spread.shape[1])}
         self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
-        places = {place for place, _ in self._numbers}
-        self._candidates = {place: found for place, found in self._candidates.items() if place in places}
 
     def _make(self, job: JobFacts, at: float) -> _Read:
         try:
@@ -169,35 +138,36 @@ class Reader:
     def _pinned(self, job: JobFacts, at: float) -> Waiting:
         adopted = _unanswered(job)
         plan, fleet = job.known | adopted, self._fleet
-        k = plan.read(K, (job.gpus or 0).bit_count())
-        cpus, mem = plan.read(CPUS), plan.read(MEM)
-        n = plan.read(N, len(job.required))
+        size, *others = _sizes(job, plan)
         share = self._share(job, plan)
-        avoided = nodes_avoided(plan, at)
-        # A guest that was evicted may wait for GPUs of its own: its old seat is not a pin for these.
-        left_seat = job.guest and PARKED in plan and UPGRADE in plan
-        pinned = () if job.gpus is None or left_seat else job.required
-        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None, shut=plan.get(SHUT, ()))
-        only = asked_nodes(plan)
-        number, fitting, inside, more = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
-        limit = A_YEAR if job.limit is None else job.limit
-        app_class = self._classes.of(job)
-        demand = Demand(
-            n, k, cpus, mem, "any", limit, fitting, app_class=app_class, share=share, elsewhere=more, pools=inside
+        where = self._where(job, asked_nodes(plan), tuple(nodes_avoided(plan, at)), share, plan.get(fields.SHUT, ()))
+        choice = where.partitions(size.n)
+        rooms = [where.room(size, choice.names), *map(where.room, others)]
+        number = self._number_of(job, where, rooms[0], share)
+        if others:
+            numbers = (number, *(self._number_of(job, where, room) for room in rooms[1:]))
+            number = self._number((("splits", *sorted(numbers)), None))
+        needs, spread_number = self._spread(job, plan, where, size) if SPREAD in plan else (None, 0)
+        tiered = fields.TIER in plan or fields.UPGRADE in plan
+        demand = fit.demand(
+            rooms,
+            A_YEAR if job.limit is None else job.limit,
+            app_class=self._classes.of(job),
+            share=share,
+            tier=_tier(plan) if tiered else ALONE,
+            gpu_mem=plan.get(fields.GPU_MEM) if tiered else None,
+            user=job.user if tiered else 0,
+            needs=needs,
         )
-        demand, number = self._with_splits(demand, number, job, plan, only, tuple(avoided))
-        demand = splits.at(demand, "any")
-        spread_number = 0
-        if SPREAD in plan:
-            demand, spread_number = self._with_spread(demand, job, plan, only, tuple(avoided))
-        if TIER in plan or UPGRADE in plan:
-            demand = _with_tier(demand, job, plan)
-        parked, upgrade = plan.get(PARKED), plan.get(UPGRADE)
-        found = insisted(plan)
-        narrow = splits.at(demand, found.level) if found else demand
+        # A guest that was evicted may wait for GPUs of its own: its old seat is not a pin for these.
+        left_seat = job.guest and fields.PARKED in plan and fields.UPGRADE in plan
+        pinned = () if job.gpus is None or left_seat else job.required
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
+        parked, upgrade = plan.get(fields.PARKED), plan.get(fields.UPGRADE)
+        found = insisted(plan)
+        narrow = demand.at(found.level) if found else demand
         since = self._may_start_since(job, at)
-        if found and (until := plan.get(UNTIL)) is not None:
+        if found and (until := plan.get(fields.UNTIL)) is not None:
             # An earlier berthd wrote it (policy.daemon.passes.explainer), so that a restart does not lose the wait.
             since = max(since, until - found.wait)
         picky = self._picky(share)
@@ -205,7 +175,7 @@ class Reader:
             job=job,
             demand=demand,
             shape=_shape(demand, "any", number),
-            nodes=nodes if len(nodes) == n and _in_one_partition(demand, nodes) else (),
+            nodes=nodes if len(nodes) == size.n and _in_one_partition(demand, nodes) else (),
             mask=job.gpus or 0,
             packed=job.share > 0,
             adopted=adopted,
@@ -217,14 +187,12 @@ class Reader:
             company=CompanyWait(
                 share=picky,
                 until=since + fleet.sharing.company_wait,
-                number=number
-                if picky is None
-                else self._fitting(job, choice, only, n, k, cpus, mem, picky, tuple(avoided))[0],
+                number=number if picky is None else self._number_of(job, where, rooms[0], picky),
             ),
             guest=GuestPart(
                 parked=None if parked is None else float(parked),
-                only=demand.tier.name == OPPORTUNISTIC or (job.guest and PARKED not in plan),
-                seated=job.guest and PARKED not in plan,
+                only=demand.tier.name == OPPORTUNISTIC or (job.guest and fields.PARKED not in plan),
+                seated=job.guest and fields.PARKED not in plan,
                 may_ride_from=FAR if upgrade is None else float(job.submitted + upgrade),
             ),
             spread=SpreadState(demand.gpus if spread_number else 0, (demand.gpus, spread_number)),
@@ -232,49 +200,39 @@ class Reader:
             apart=choice.apart,
         )
 
-    def _with_splits(
+    def _where(
         self,
-        demand: Demand,
-        number: int,
         job: JobFacts,
-        plan: JobPlan,
         only: tuple[str, ...],
         avoided: tuple[str, ...],
-    ) -> tuple[Demand, int]:
-        """Returns the demand with the job's other splits, and the number of its shape."""
-        others, numbers = [], [number]
-        for split in plan.read(SPLITS, ()):
-            n, k = split.nodes, demand.gpus // split.nodes
-            if n == demand.n or n * k != demand.gpus:
-                continue
-            choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, n, shut=plan.get(SHUT, ()))
-            one, fitting, inside, _ = self._fitting(job, choice, only, n, k, demand.cpus, split.mem, None, avoided)
-            numbers.append(one)
-            others.append(replace(demand, n=n, k=k, mem=split.mem, candidates=fitting, pools=inside))
-        if not others:
-            return demand, number
-        key = (("splits", *sorted(numbers)), None)
-        return splits.joined(demand, others), self._number(key)
+        share: Share | None,
+        shut: tuple[str, ...],
+    ) -> Where:
+        """Returns the nodes that a job may use."""
+        listed = placed_in(self._fleet, job.partition) if job.wants_gpus else job.partition
+        features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
+        return Where(self._allowed, listed, job.limit, features, only, job.excluded + avoided, share, shut=shut)
 
-    def _with_spread(
-        self,
-        demand: Demand,
-        job: JobFacts,
-        plan: JobPlan,
-        only: tuple[str, ...],
-        avoided: tuple[str, ...],
-    ) -> tuple[Demand, int]:
-        """Returns the demand with its needs on each node, and a number for those; 0 if it must have one place."""
+    def _spread(self, job: JobFacts, plan: JobPlan, where: Where, size: Size) -> tuple[SpreadNeeds | None, int]:
+        """Returns a job's needs on each node, and a number for these; None and 0 if it must have one place."""
+        needs = plan[SPREAD]
         if job.het or self._fleet.nodes_alone:
-            return demand, 0
-        needs, shut = plan[SPREAD], plan.get(SHUT, ())
-        several = needs.nodes or 2
-        choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, several, shut=shut)
-        one, fitting, inside, _ = self._fitting(job, choice, only, several, 1, needs.cpus, needs.mem, None, avoided)
-        if self._fleet.counted and self._counted_otherwise(job, demand.gpus, choice, only, avoided):
-            return demand, 0
-        key = (("spread", one, needs), None)
-        return replace(demand, spread=needs.on(fitting, inside)), self._number(key)
+            return None, 0
+        room = where.room(Size(needs.nodes or 2, 1, needs.cpus, needs.mem))
+        if self._fleet.counted:
+            # Slurm might give it GPUs of other counted models than its licences say.
+            model = self._fleet.counted_model(where.allowed(room.partitions).nodes)
+            if model is None or counted.change(job.licenses, counted.of(model, size.gpus)) is not None:
+                return None, 0
+        number = self._number((("spread", self._number_of(job, where, room), needs), None))
+        return needs.on(room.nodes, room.pools), number
+
+    def _number_of(self, job: JobFacts, where: Where, room: SizedRoom, share: Share | None = None) -> int:
+        """Returns a number that is equal for equal nodes and shares."""
+        # For a share only its memory counts here: most packed jobs have a name of their own.
+        n, *each = room.size
+        mem = share and (share.gpu_mem,)
+        return self._number(((room.partitions, n > 1, job.features, where.only, where.excluded, *each, mem), share))
 
     def _number(self, shape: tuple[tuple[object, ...], Share | None]) -> int:
         """Returns a shape's number. None is used twice: a forgotten shape must not be taken for another one."""
@@ -283,23 +241,14 @@ class Reader:
             self._numbers[shape] = self._last_number
         return self._numbers[shape]
 
-    def _counted_otherwise(
-        self, job: JobFacts, gpus: int, choice: UsablePartitions, only: tuple[str, ...], avoided: tuple[str, ...]
-    ) -> bool:
-        """Tells whether Slurm might give a job GPUs of other counted models than its licences say."""
-        features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
-        inside = pools(self._fleet, choice.names, 1)
-        model = self._fleet.counted_model(allowed_nodes(self._fleet, inside, features, only, job.excluded + avoided))
-        return model is None or counted.change(job.licenses, counted.of(model, gpus)) is not None
-
     def _share(self, job: JobFacts, plan: JobPlan) -> Share | None:
-        if SHARE not in plan:
+        if fields.SHARE not in plan:
             return None
-        gpu_mem = plan.read(GPU_MEM)
+        gpu_mem = plan.read(fields.GPU_MEM)
         sharing = self._fleet.sharing
         mate = job.user, job.name
-        way = plan.get(WAY, sharing.way)
-        percent = plan[ASKED_SHARE if ASKED_SHARE in plan else SHARE]
+        way = plan.get(fields.WAY, sharing.way)
+        percent = plan[fields.ASKED_SHARE if fields.ASKED_SHARE in plan else fields.SHARE]
         return Share(percent, gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
 
     def _picky(self, share: Share | None) -> Share | None:
@@ -311,44 +260,12 @@ class Reader:
 
     def _without_gpus(self, job: JobFacts) -> Waiting:
         n = max(1, job.count)
-        cpus, mem = -(-job.cpus // n), job.mem or 0
-        choice = choose(self._fleet, job.partition, job.limit, n)
-        number, fitting, inside, _ = self._fitting(job, choice, job.required, n, 0, cpus, mem)
-        limit = A_YEAR if job.limit is None else job.limit
-        shape = (n, 0, cpus, mem, "any", number)
-        demand = Demand(n, 0, cpus, mem, "any", limit, fitting, pools=inside)
+        where = self._where(job, job.required, (), None, ())
+        choice = where.partitions(n)
+        room = where.room(Size(n, 0, -(-job.cpus // n), job.mem or 0), choice.names)
+        demand = fit.demand([room], A_YEAR if job.limit is None else job.limit)
+        shape = _shape(demand, "any", self._number_of(job, where, room))
         return Waiting(job, demand, shape, tier=choice.tier, apart=choice.apart)
-
-    def _fitting(
-        self,
-        job: JobFacts,
-        choice: UsablePartitions,
-        only: tuple[str, ...],
-        n: int,
-        k: int,
-        cpus: int | None,
-        mem: int | None,
-        share: Share | None = None,
-        avoided: tuple[str, ...] = (),
-    ) -> tuple[int, Bools, tuple[Bools, ...], bool]:
-        """Returns a number that is equal for equal nodes and shares, and the nodes that could ever hold a job.
-
-        With several partitions, also the part of these nodes in each one (`Demand.pools`), and `Demand.elsewhere`.
-        """
-        excluded = job.excluded + avoided
-        # For a share only its memory counts here: most packed jobs have a name of their own.
-        size = (k, cpus, mem, None if share is None else (share.gpu_mem,))
-        place = (choice.names, n > 1, job.features, only, excluded, *size)
-        number = self._number((place, share))
-        if place not in self._candidates:
-            features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
-            inside = pools(self._fleet, choice.names, n)
-            allowed = allowed_nodes(self._fleet, inside, features, only, excluded)
-            if share is not None:
-                allowed &= able_to_share(self._fleet, share.gpu_mem)
-            fitting = candidates(self._fleet, allowed, k, cpus, mem)
-            self._candidates[place] = fitting, in_pools(fitting, inside), elsewhere(self._fleet, allowed, k, cpus, mem)
-        return number, *self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""
@@ -379,30 +296,38 @@ def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:
 def nodes_avoided(plan: JobPlan, at: float) -> dict[str, float]:
     """Returns the nodes that failed a job before it could begin, and the time until which it avoids each.
 
-    >>> nodes_avoided(JobPlan.of(AVOIDS((Avoided("n1", 2_000.0), Avoided("n2", 900.0)))), 1_000.0)
+    >>> failed = fields.Avoided("n1", 2_000.0), fields.Avoided("n2", 900.0)
+    >>> nodes_avoided(JobPlan.of(fields.AVOIDS(failed)), 1_000.0)
     {'n1': 2000.0}
     """
-    return {one.node: one.until for one in plan.read(AVOIDS, ()) if one.until > at}
+    return {one.node: one.until for one in plan.read(fields.AVOIDS, ()) if one.until > at}
 
 
 def avoiding(plan: JobPlan, at: float, more: Mapping[str, float]) -> PlanEntry:
     """Returns the entry by which a job avoids some more nodes, each until a time."""
     avoided = {**nodes_avoided(plan, at), **more}
-    return AVOIDS(tuple(Avoided(node, until) for node, until in avoided.items()) or None)
+    return fields.AVOIDS(tuple(fields.Avoided(node, until) for node, until in avoided.items()) or None)
 
 
-def _with_tier(demand: Demand, job: JobFacts, plan: JobPlan) -> Demand:
-    """Returns the demand with the tier of the waiting job: a guest to be upgraded waits for GPUs of its own."""
-    name = plan.get(TIER, EXCLUSIVE)
-    if UPGRADE in plan and name == OPPORTUNISTIC:
+def _sizes(job: JobFacts, plan: JobPlan) -> list[Size]:
+    """Returns the sizes that a job may have by its plan; the first is the one that it was given last."""
+    k, cpus, mem = plan.read(fields.K, (job.gpus or 0).bit_count()), plan.read(fields.CPUS), plan.read(fields.MEM)
+    first = Size(plan.read(fields.N, len(job.required)), k, cpus, mem)
+    others = (Size(one.nodes, first.gpus // one.nodes, cpus, one.mem) for one in plan.read(fields.SPLITS, ()))
+    return [first, *(one for one in others if one.n != first.n and one.gpus == first.gpus)]
+
+
+def _tier(plan: JobPlan) -> Tier:
+    """Returns the tier of a waiting job: a guest to be upgraded waits for GPUs of its own."""
+    name = plan.get(fields.TIER, EXCLUSIVE)
+    if fields.UPGRADE in plan and name == OPPORTUNISTIC:
         name = EXCLUSIVE
-    tier = Tier(name, UPGRADE in plan, MPS in plan)
-    return replace(demand, tier=tier, gpu_mem=plan.get(GPU_MEM), user=job.user)
+    return Tier(name, fields.UPGRADE in plan, fields.MPS in plan)
 
 
 def asked_nodes(plan: JobPlan) -> tuple[str, ...]:
     """Returns the nodes that the user named with --nodelist."""
-    return next((hostlist.expand(value) for key, value in plan.get(ASKED, ()) if key == "req_nodes"), ())
+    return next((hostlist.expand(value) for key, value in plan.get(fields.ASKED, ()) if key == "req_nodes"), ())
 
 
 def _unanswered(job: JobFacts) -> JobPlan:
@@ -410,9 +335,9 @@ def _unanswered(job: JobFacts) -> JobPlan:
 
     The plugin has then written what was asked, and no `id`, since it got no answer.
     """
-    if ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
+    if fields.ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
         return NOTHING
-    asked = dict(job.known.get(ASKED, ()))
+    asked = dict(job.known.get(fields.ASKED, ()))
     by, value = asked.popitem() if asked else ("", "")
     match = _GPUS.fullmatch(value)
     if asked or match is None or by not in {"tres_per_job", "tres_per_node"}:
@@ -421,4 +346,6 @@ def _unanswered(job: JobFacts) -> JobPlan:
     if by == "tres_per_job" and count % n:
         return NOTHING
     k = count // n if by == "tres_per_job" else count
-    return JobPlan.of(N(n), K(k), CPUS(-(-job.cpus // n)), MEM(job.mem), WAS(NOTHING_ELSE))
+    return JobPlan.of(
+        fields.N(n), fields.K(k), fields.CPUS(-(-job.cpus // n)), fields.MEM(job.mem), fields.WAS(fields.NOTHING_ELSE)
+    )

@@ -1,4 +1,4 @@
-"""Chooses on how many nodes a job lies that may be split (policy/request/splits.py).
+"""Chooses on how many nodes a job lies that may be split (policy/request/spread.py).
 
 Only GPUs that are free now are reason enough to split a job further than it has to be: its later place is planned on
 the fewest nodes. The cost of distance is that of `policy/cluster/cost.py`. So a job is split if it is expected to end
@@ -17,7 +17,7 @@ from policy.plan.ledger.pinnable import free_now
 from policy.plan.opinions.opinion import HeldBack, Reason
 from policy.plan.opinions.slow_gpus import EndsSooner
 from policy.request.demand import Demand
-from policy.request.splits import on_nodes
+from policy.request.spread import on_nodes
 
 
 def first_of_splits(

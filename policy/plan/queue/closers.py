@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import Waiting
-from policy.request.parse import names_in
+from policy.request.submission import names_in
 
 DEPTH = 100
 """Jobs of the queue that are looked at: Slurm's main pass tests no more (default_queue_depth)."""

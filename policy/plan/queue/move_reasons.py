@@ -3,7 +3,7 @@
 from policy.formats.plan_fields import LEVEL
 from policy.placement.base import Berth
 from policy.plan.jobs.waiting import Waiting
-from policy.request.splits import on_nodes
+from policy.request.spread import on_nodes
 from topology.fabric import LEVELS
 
 

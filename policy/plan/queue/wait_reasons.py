@@ -6,8 +6,8 @@ Slurm's own reason says which rule holds a job back. This reason says what would
 import numpy as np
 
 from policy.cluster.reserved import places
-from policy.formats import preflight_mark
 from policy.formats.errors import NotNow
+from policy.formats.plan_fields import preflight_of
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
@@ -68,7 +68,7 @@ def _slurms(entry: Waiting, at: float) -> Reason | None:
     for start, reason in _SLURMS:
         # The begin time of a parked guest is berthd's doing.
         if job.reason.startswith(start) and not (entry.guest.parked is not None and start == "BeginTime"):
-            first = preflight_mark.first(job.plan) if start == "Dependency" else None
+            first = preflight_of(job.plan) if start == "Dependency" else None
             waits = f"it waits for its pre-flight, job {first}"
             return reason if first is None else Reason("dependency", waits, 507)
     if not (job.may_start or entry.may_start_at(at)):

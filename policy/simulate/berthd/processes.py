@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
-from policy.plan.answer.decide import Context, Decision, decide
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Context, Decision, Understanding
+from policy.plan.answer.decide import decide
 from policy.plan.answer.plan_values import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
@@ -65,8 +65,8 @@ class SimulatedAnswerer:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         submission = read(request_of(task, partition))
-        context = Context(self._book, self._policy, self._settings.site, EPOCH + now)
-        decision = decide(submission, context, self._understanding)
+        context = Context(self._book, self._policy, self._settings.site, EPOCH + now, understanding=self._understanding)
+        decision = decide(submission, context)
         if decision.claim is not None:
             self._book.claim(decision.claim)
             self._held[task.nonce] = _Held(decision.claim, now + (self._settings.delays or INSTANT).reserve)

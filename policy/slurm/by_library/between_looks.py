@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from policy.formats import hostlist
-from policy.formats.escape import unescape
+from policy.formats.segment import unescape
 from policy.formats.slurm_facts import NodeFacts
 from policy.slurm import fields
 from policy.slurm.by_library.program import JobRecord

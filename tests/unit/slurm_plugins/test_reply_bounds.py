@@ -6,13 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.shorten import within
+from policy.daemon.answer.answerer import Answerer, within
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
 from policy.formats.reply import Reply
-from policy.plan.answer.decide import Decision
+from policy.plan.answer.case import Decision
 from policy.request.submission import read
 from policy.site.config import Config
 from tests.examples import examples

@@ -8,7 +8,7 @@ from policy.formats.errors import UsageError
 from policy.formats.job_plan import JobPlan
 from policy.history.runtime import KnownAtSubmission
 from policy.request.demand import A_YEAR, Demand
-from policy.request.splits import at, joined, more_nodes
+from policy.request.spread import more_nodes
 from policy.simulate.slurm.queue.waits import WaitKind
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, FabricLevel
@@ -159,8 +159,6 @@ class Tasks:
         shaped = replace(job, nodes=_whole_nodes(job, self._width))
         limit = self._limit(job)
         demand = demand_of(shaped, self._fleet)
-        if demand.gpus == 1:
-            demand = replace(demand, n=1)
         cpus = (job.cpus or max(1, demand.k)) if settings.counts_cores else 0
         told = job.work if settings.counts_cores and settings.durations == "true" else limit
         planned = max(1, ceil(min(told, A_YEAR))) if settings.counts_cores else int(min(limit, A_YEAR))
@@ -171,7 +169,7 @@ class Tasks:
         steps: tuple[Demand, ...] = (demand,)
         if not settings.counts_cores:
             others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
-            whole = joined(replace(demand, candidates=self._worthwhile(demand)), others)
+            whole = replace(demand, candidates=self._worthwhile(demand)).with_splits(others)
             steps = tuple(_steps(whole, self._levels, locality))
         waits_in_slurm = settings.counts_cores and locality.level != "any" and job.gpus > 1
         quota = job.account if job.account in settings.quotas.gpus else ""
@@ -259,7 +257,7 @@ def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule") -> l
     asked = LEVELS[LEVELS.index(locality.level) :]
     if demand.splits:
         inside = {"nvlink", "node"} if demand.n == 1 else set()
-        return [at(demand, level) for level in asked if level in inside | known]
+        return [demand.at(level) for level in asked if level in inside | known]
     if demand.n == 1:
         return [demand.at_level(level) for level in asked if level == "nvlink"] + [demand.at_level("node")]
     return [demand.at_level(level) for level in asked if level in known]

@@ -17,7 +17,7 @@ from policy.cluster.allowed import (
 from policy.cluster.partitions import pools
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Understanding
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings

@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from policy.cluster.admission import Submitter, admits
 from policy.cluster.fit import on_fleet
-from policy.cluster.partitions import BLAMED_FOR, choose, others
+from policy.cluster.partitions import BLAMED_FOR, Submitter, admits, choose, others
 from policy.formats.segment import fields as segment_fields
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.opinions.opinion import STUCK_AFTER
 from policy.plan.queue.plan import Plan
-from policy.request.parse import read
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide
 from tests.unit.policy.plan.test_plan_events import World
-from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+from tests.unit.policy_world import NOW, book, fleet, node, reading, request_of, running, submit, waiting
 
 GPU, DEBUG = PartitionFacts("gpu", default=True), PartitionFacts("debug")
 BOTH = "gpu,debug"
@@ -89,7 +87,7 @@ def test_a_name_that_is_listed_a_thousand_times_counts_once() -> None:
     nodes = [inside("n1", "gpu"), inside("n2", "debug")]
     for names, features in (("gpu,debug", "rack1"), ("gpu", "rack1")):
         many = ",".join(names.split(",") * 1_000)
-        request = read(submit(tres_per_job="gres/gpu:2", partition=many, features="&".join([features] * 1_000)))
+        request = request_of(submit(tres_per_job="gres/gpu:2", partition=many, features="&".join([features] * 1_000)))
         assert (request.partition, request.features) == (names, (features,))
         assert asked(nodes, partition=many) == asked(nodes, partition=names)
     there = fleet(reading(nodes, partitions=(GPU, DEBUG)))
@@ -304,7 +302,7 @@ def test_identical_partitions_are_as_one() -> None:
     look = reading(nodes, partitions=(GPU, DEBUG))
 
     one, two = (
-        on_fleet(read(submit(tres_per_node="gres/gpu:2", min_nodes="2", partition=listed)), fleet(look))
+        on_fleet(request_of(submit(tres_per_node="gres/gpu:2", min_nodes="2", partition=listed)), fleet(look))
         for listed in ("gpu", BOTH)
     )
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from policy.cli import ask
+from policy.daemon.answer import memory
 from policy.daemon.answer.answerer import SLICE, Answerer
-from policy.daemon.answer.held_places import KEPT_FOR, MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
-from policy.daemon.answer.refused_places import LEFT_FOR
+from policy.daemon.answer.memory import KEPT_FOR, LEFT_FOR, MOST_MISSING, NOT_KEPT_FOR, RequestMemory
 from policy.daemon.known.profiles import load_fit
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.formats import segment, wire
 from policy.formats.errors import DaemonError
-from policy.plan.answer import known_requests
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer import case
+from policy.plan.answer.case import Understanding
 from policy.plan.ledger.claims import Claim
 from policy.request.submission import read
 from policy.sharing.neighbours import Neighbours
@@ -136,19 +136,19 @@ def test_places_are_kept_again_after_a_while_or_once_slurm_shows_the_jobs() -> N
 
 def test_a_flood_of_places_that_nobody_takes_is_bounded() -> None:
     """Whatever users ask, in a thousand requests a second, and however many they are."""
-    held = HeldPlaces()
+    held = RequestMemory()
     claim = Claim((0,), 1, 1, 1, NOW, NOW + 60)
     for second in range(60):
         at = NOW + second
         for number in range(1_000):
             for uid in ("1", str(2 + number % 5_000)):
                 if held.keeps(uid, at):
-                    held.keep(f"{second}.{number}.{uid}", uid, claim, at)
+                    held.hold(f"{second}.{number}.{uid}", uid, claim, at)
         held.look(frozenset(), at, at)
         # A user's places are gone once they are missed, and no more are kept.
         mine = sum(place.uid == "1" for place in held.places())
-        assert mine <= (MOST_OF_A_USER if second <= 11 else 0)
-        assert len(held) <= MOST
+        assert mine <= (memory.MOST_OF_A_USER if second <= 11 else 0)
+        assert len(held.places()) <= memory.MOST
 
 
 def refused(at: float, *nonces: str) -> Snapshot:
@@ -511,7 +511,7 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
 def test_what_is_remembered_of_requests_is_bounded(
     fields: dict[str, str], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_requests, "_MOST_BYTES", limit)
+    monkeypatch.setattr(case, "_MOST_BYTES", limit)
     understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
     understanding.of(read(submit(tres_per_job="gres/gpu:4")), fleet)
     tracemalloc.start()

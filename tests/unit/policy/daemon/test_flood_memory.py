@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from policy.daemon.answer import held_places, refused_places, turns
+from policy.daemon.answer import memory, turns
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
-from policy.plan.answer import known_requests
+from policy.plan.answer import case
 from policy.plan.ledger.tracker import open_book
 from policy.request.submission import read
 from policy.site.config import Config
@@ -21,10 +21,9 @@ EACH = 100
 
 
 def test_a_flood_of_requests_of_ever_new_kinds_and_users_leaves_memory_flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_requests, "_MOST_BYTES", 128 << 10)
-    monkeypatch.setattr(held_places, "_MOST_USERS", 64)
-    for module in (turns, refused_places):
-        monkeypatch.setattr(module, "_MOST", 64)
+    monkeypatch.setattr(case, "_MOST_BYTES", 128 << 10)
+    for module, bound in ((memory, "_MOST_USERS"), (memory, "_MOST_REFUSED"), (turns, "_MOST")):
+        monkeypatch.setattr(module, bound, 64)
     look = reading([node("n1")])
     known, held = fleet(look), []
     made, order = Answerer(Config(), "0", 1), turns.Turns()
@@ -53,9 +52,9 @@ def test_a_flood_of_requests_of_ever_new_kinds_and_users_leaves_memory_flat(monk
 def test_requests_that_are_all_different_leave_a_number_each_and_no_more_than_so_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(known_requests, "_MOST_BYTES", 1 << 40)
-    monkeypatch.setattr(known_requests, "_MOST_ONCE", 64)
-    understanding, one = known_requests.Understanding(), fleet(reading([node("n1")]))
+    monkeypatch.setattr(case, "_MOST_BYTES", 1 << 40)
+    monkeypatch.setattr(case, "_MOST_ONCE", 64)
+    understanding, one = case.Understanding(), fleet(reading([node("n1")]))
     held = []
     tracemalloc.start()
     for number in range(600):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.held_places import FEW_SHARES, KEPT_FOR, MOST_MISSING, HeldPlaces
+from policy.daemon.answer.memory import FEW_SHARES, KEPT_FOR, MOST_MISSING, RequestMemory
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import segment, wire
 from policy.plan.ledger.claims import Claim
@@ -20,28 +20,28 @@ PLACE = Claim((0,), 0b1, 1, 100, NOW, NOW + 600)
 
 
 def test_a_place_given_after_the_clock_was_set_back_is_kept() -> None:
-    held = HeldPlaces()
+    held = RequestMemory()
     held.look(NOBODY, NOW, NOW)
 
-    held.keep("a", "1000", PLACE, NOW - 60)
+    held.hold("a", "1000", PLACE, NOW - 60)
     # It was read before the clock was set, and comes after it.
     held.look(NOBODY, NOW + 1, NOW - 59)
 
-    assert list(held) == ["a"]
+    assert list(held._held) == ["a"]
 
 
 def test_and_no_longer_than_any_other() -> None:
-    held = HeldPlaces()
-    held.keep("a", "1000", PLACE, NOW)
+    held = RequestMemory()
+    held.hold("a", "1000", PLACE, NOW)
     held.look(NOBODY, NOW, NOW)
     held.look(NOBODY, NOW - 60, NOW - 60)
-    held.keep("b", "1000", PLACE, NOW - 59)
-    assert list(held) == ["a", "b"]
+    held.hold("b", "1000", PLACE, NOW - 59)
+    assert list(held._held) == ["a", "b"]
 
     held.look(NOBODY, NOW - 60 + KEPT_FOR + 0.5, NOW - 60 + KEPT_FOR + 0.5)
-    assert list(held) == ["b"]
+    assert list(held._held) == ["b"]
     held.look(NOBODY, NOW - 59 + KEPT_FOR + 0.5, NOW - 59 + KEPT_FOR + 0.5)
-    assert list(held) == []
+    assert list(held._held) == []
 
 
 def answerer(at: float = NOW, given_up: Mapping[str, int] = {}) -> Answerer:
@@ -66,15 +66,15 @@ def test_of_packed_jobs_a_few_are_kept_for_every_user() -> None:
     """Slurm would start two that must not meet."""
     made = answerer()
     for number in range(MOST_MISSING):
-        made._held.keep(f"{number:016x}", "1000", PLACE, NOW - 60)
+        made._memory.hold(f"{number:016x}", "1000", PLACE, NOW - 60)
     made.take(shared(), NOW)
-    assert not made._held.keeps("1000", NOW)
+    assert not made._memory.keeps("1000", NOW)
 
     assert put(made, "a" * 16)["gpus"] == "0"
     assert put(made, "b" * 16, uid="1001")["gpus"] == "1"
     for number in range(2 * FEW_SHARES):
         put(made, f"c{number:015x}")
-    assert len(made._held) == FEW_SHARES + 1
+    assert len(made._memory.places()) == FEW_SHARES + 1
 
 
 @pytest.mark.parametrize(("given_up", "share"), [({}, "10"), ({"n1": 1, "n9": 1}, None), ({"n1": 2}, "10")])

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from policy.cli.why_failed import preflight_rows
 from policy.daemon.hear.endings import shipped_rules
 from policy.daemon.write.preflights import Preflights
-from policy.formats import preflight_mark, segment, wire
+from policy.formats import segment, wire
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.flags import check
 from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
+from policy.formats.plan_fields import marks_preflight
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.explain import rows
@@ -175,7 +176,7 @@ def test_it_is_kept_in_the_segment_of_every_decision(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "0", "x", "41 ", "-1", "99999999999", "run]"])
 def test_what_is_no_job_is_not_kept(value: str) -> None:
-    assert not preflight_mark.is_value(value)
+    assert not marks_preflight(value)
 
 
 @pytest.mark.parametrize("value", ["", "10", "no", ",must", "1:30,must"])

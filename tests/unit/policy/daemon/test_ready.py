@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
-from policy.daemon.answer.ready import asked_by
+from policy.daemon.answer.memory import asked_by
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.formats.slurm_facts import PartitionFacts

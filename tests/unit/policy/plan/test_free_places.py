@@ -10,7 +10,7 @@ import pytest
 from policy.formats.errors import LeftToSlurm, NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Understanding
 from policy.plan.ledger import free_places
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on

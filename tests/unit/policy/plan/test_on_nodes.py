@@ -12,7 +12,7 @@ from policy.formats import segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.placement.registry import create
-from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.case import Understanding
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.tracker import open_book

@@ -16,7 +16,8 @@ from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.plan import Plan
-from policy.request.locality import Insistence, SizeRule, binding, parse_rules, settle
+from policy.request.demand import binding
+from policy.request.locality import Insistence, SizeRule, parse_rules, settle
 from policy.request.settings import Settings
 from tests.examples import examples
 from tests.unit.deciding import decide

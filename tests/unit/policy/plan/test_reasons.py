@@ -14,7 +14,7 @@ from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading, Reservation
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.observe import compare
+from policy.plan.answer.beside import compare
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.tracker import Picture
 from policy.plan.opinions.opinion import Reason

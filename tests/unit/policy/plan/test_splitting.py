@@ -21,13 +21,11 @@ from policy.plan.ledger.tracker import Picture, open_book
 from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
-from policy.request import splits
 from policy.request.demand import Demand
-from policy.request.parse import read
 from policy.request.settings import Settings
 from tests.examples import examples
 from tests.unit.deciding import Decision, decide, values
-from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
+from tests.unit.policy_world import NOW, fleet, node, reading, request_of, running, submit, waiting
 from topology.fabric import Fabric
 
 POLICY = create("berth")
@@ -229,7 +227,7 @@ def test_no_split_is_cheaper_than_the_one_that_is_chosen(
     look = busy(3_000, *used)
     book = opened(look, *(sorted(leaves) if max(leaves) else leaves))
     asked = submit(tres_per_job=f"gres/gpu:{gpus}", min_cpus="1", **{"flag.locality": level})
-    demand = splits.at(on_fleet(read(asked), book.fleet), level)
+    demand = on_fleet(request_of(asked), book.fleet).at(level)
     least = brute_force(demand, book, POLICY)
     try:
         berth = free_now(demand, lambda one: book.now(one, POLICY))

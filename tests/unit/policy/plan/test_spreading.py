@@ -20,14 +20,13 @@ from policy.plan.opinions.spreading import SOON_AGAIN, parts_now
 from policy.plan.queue.plan import Plan
 from policy.request import spread
 from policy.request.locality import parse_rules
-from policy.request.parse import read
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.examples import examples
 from tests.unit.deciding import Decision, decide, only_watch, values
 from tests.unit.guest_world import guest
-from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+from tests.unit.policy_world import NOW, book, fleet, node, reading, request_of, running, submit, waiting
 
 POLICY = create("berth")
 FIVE, SEVEN, FULL = 0b0001_1111, 0b0111_1111, 0xFF
@@ -280,8 +279,8 @@ def test_parts_are_free_gpus_of_the_fewest_nodes(masks: list[int], gpus: int, cp
 
 
 def test_the_request_that_may_be_spread() -> None:
-    assert spread.may_spread(read(submit(**ALONE)))
-    assert not spread.may_spread(read(submit(**ALONE, num_tasks="1")))
+    assert spread.may_spread(request_of(submit(**ALONE)))
+    assert not spread.may_spread(request_of(submit(**ALONE, num_tasks="1")))
 
 
 def test_pinned_again_it_has_the_nodes_of_its_place_alone() -> None:

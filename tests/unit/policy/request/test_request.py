@@ -6,8 +6,7 @@ import pytest
 from policy.cluster.fit import on_fleet
 from policy.formats.errors import FormatError, Impossible, LeftToSlurm
 from policy.formats.slurm_facts import Memory, PartitionFacts
-from policy.request.parse import read
-from tests.unit.policy_world import fleet, node, reading, submit
+from tests.unit.policy_world import fleet, node, reading, request_of, submit
 
 FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
 
@@ -57,7 +56,7 @@ FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
 def test_every_form_becomes_nodes_gpus_cpus_and_memory(
     fields: dict[str, str], n: int, k: int, cpus: int | None, mem: int | None
 ) -> None:
-    demand = on_fleet(read(submit(**fields)), FLEET)
+    demand = on_fleet(request_of(submit(**fields)), FLEET)
 
     assert (demand.n, demand.k, demand.cpus, demand.mem) == (n, k, cpus, mem)
 
@@ -133,7 +132,7 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
 )
 def test_what_slurm_does_better_is_left_to_it_with_the_reason(fields: dict[str, str], reason: str) -> None:
     with pytest.raises(LeftToSlurm) as caught:
-        on_fleet(read(submit(**fields)), FLEET)
+        on_fleet(request_of(submit(**fields)), FLEET)
 
     assert reason in str(caught.value)
 
@@ -141,15 +140,15 @@ def test_what_slurm_does_better_is_left_to_it_with_the_reason(fields: dict[str, 
 def test_a_pin_on_several_nodes_replaces_the_tie_between_cpus_and_gpus() -> None:
     fields = submit(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:3", min_cpus="12", min_nodes="2", max_nodes="2")
 
-    demand = on_fleet(read(fields), FLEET)
+    demand = on_fleet(request_of(fields), FLEET)
 
-    assert (demand.min_cpus, demand.min_cpus_per_node) == (12, 6)
+    assert (demand.written.min_cpus, demand.written.min_cpus_per_node) == (12, 6)
 
 
 def test_cpus_are_whole_cores() -> None:
     threaded = fleet(reading([node("n1", threads=2)]))
 
-    assert on_fleet(read(submit(tres_per_job="gres/gpu:1", cpus_per_task="3")), threaded).cpus == 4
+    assert on_fleet(request_of(submit(tres_per_job="gres/gpu:1", cpus_per_task="3")), threaded).cpus == 4
 
 
 def test_a_job_that_uses_one_thread_of_each_core_needs_as_many_cores() -> None:
@@ -157,16 +156,18 @@ def test_a_job_that_uses_one_thread_of_each_core_needs_as_many_cores() -> None:
 
     asked = {"tres_per_job": "gres/gpu:1", "num_tasks": "2", "cpus_per_task": "3"}
 
-    assert on_fleet(read(submit(**asked)), threaded).cpus == 6
-    assert on_fleet(read(submit(**asked, threads_per_core="1")), threaded).cpus == 12
-    assert on_fleet(read(submit(**asked, threads_per_core="2")), threaded).cpus == 6
-    assert on_fleet(read(submit(tres_per_job="gres/gpu:1", num_tasks="3", ntasks_per_core="1")), threaded).cpus == 6
+    assert on_fleet(request_of(submit(**asked)), threaded).cpus == 6
+    assert on_fleet(request_of(submit(**asked, threads_per_core="1")), threaded).cpus == 12
+    assert on_fleet(request_of(submit(**asked, threads_per_core="2")), threaded).cpus == 6
+    assert (
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:1", num_tasks="3", ntasks_per_core="1")), threaded).cpus == 6
+    )
 
 
 def test_without_any_default_memory_a_job_takes_all_of_a_node() -> None:
     bare = fleet(reading([node("n1")], memory=Memory()))
 
-    assert on_fleet(read(submit(tres_per_job="gres/gpu:1")), bare).mem is None
+    assert on_fleet(request_of(submit(tres_per_job="gres/gpu:1")), bare).mem is None
 
 
 def test_a_partitions_own_memory_and_limit_come_first() -> None:
@@ -174,7 +175,7 @@ def test_a_partitions_own_memory_and_limit_come_first() -> None:
     fields = submit(tres_per_job="gres/gpu:1")
     del fields["time_limit"]
 
-    demand = on_fleet(read(fields), fleet(reading([node("n1")], partitions=(partition,))))
+    demand = on_fleet(request_of(fields), fleet(reading([node("n1")], partitions=(partition,))))
 
     assert (demand.mem, demand.limit) == (777, 120)
 
@@ -202,7 +203,7 @@ def test_what_a_site_has_set_and_no_pin_can_have_is_slurms(
     partition = replace(PartitionFacts("gpu", default=True, time_limit=3_600), **of_partition)
     here = fleet(reading([node("n1")], partitions=(partition,)))
     here = replace(here, **{key: value for key, value in site.items() if key not in of_partition})
-    request = read(submit(tres_per_job="gres/gpu:2", **fields))
+    request = request_of(submit(tres_per_job="gres/gpu:2", **fields))
 
     if not reason:
         assert on_fleet(request, here).n == 1
@@ -217,7 +218,7 @@ def test_what_a_site_has_set_and_no_pin_can_have_is_slurms(
 )
 def test_cores_that_other_gpus_keep_are_slurms_to_count(kept: tuple[int, int], tasks: int, reason: str) -> None:
     here = fleet(reading([node(f"n{number}", cpus_kept=cpus) for number, cpus in enumerate(kept, 1)]))
-    request = read(submit(tres_per_job="gres/gpu:2", num_tasks=str(tasks)))
+    request = request_of(submit(tres_per_job="gres/gpu:2", num_tasks=str(tasks)))
 
     if not reason:
         assert on_fleet(request, here).n == 1
@@ -228,24 +229,24 @@ def test_cores_that_other_gpus_keep_are_slurms_to_count(kept: tuple[int, int], t
 
 def test_cores_that_gpus_keep_leave_no_packed_job_to_slurm() -> None:
     here = fleet(reading([node("n1", cpus_kept=2, shards=0xFF)]))
-    request = read(submit(num_tasks="5", **{"flag.gpu-share": "50"}))
+    request = request_of(submit(num_tasks="5", **{"flag.gpu-share": "50"}))
 
     assert on_fleet(request, here).share is not None
 
 
 def test_numbers_that_are_none_are_errors_that_name_their_key() -> None:
     with pytest.raises(FormatError, match="num_tasks"):
-        read(submit(tres_per_job="gres/gpu:1", num_tasks="-3"))
+        request_of(submit(tres_per_job="gres/gpu:1", num_tasks="-3"))
 
 
 def test_a_node_without_topology_is_named() -> None:
     with pytest.raises(LeftToSlurm, match="no topology file for n1"):
-        on_fleet(read(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1")]), {}))
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1")]), {}))
 
 
 def test_gpus_without_types_of_their_own_are_named() -> None:
     with pytest.raises(LeftToSlurm, match="n1 has GPUs without a GRES type"):
-        on_fleet(read(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1", gpus=0, loose=8)])))
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1", gpus=0, loose=8)])))
 
 
 MIXED = fleet(
@@ -293,7 +294,7 @@ MIXED = fleet(
 )
 def test_what_no_node_has_is_named(fields: dict[str, str], sentence: str) -> None:
     with pytest.raises(Impossible) as caught:
-        on_fleet(read(submit(**fields)), MIXED)
+        on_fleet(request_of(submit(**fields)), MIXED)
 
     assert str(caught.value) == sentence
 
@@ -309,7 +310,7 @@ def test_what_no_node_has_is_named(fields: dict[str, str], sentence: str) -> Non
 )
 def test_what_slurm_might_start_on_other_nodes_is_not_called_impossible(fields: dict[str, str]) -> None:
     with pytest.raises(LeftToSlurm) as caught:
-        on_fleet(read(submit(**fields)), MIXED)
+        on_fleet(request_of(submit(**fields)), MIXED)
 
     assert not isinstance(caught.value, Impossible)
 
@@ -320,12 +321,12 @@ def test_at_most_eight_models_are_named() -> None:
     machines = tuple(replace(one, model=f"m{i}") for i, one in enumerate(many.machines) if one)
 
     with pytest.raises(Impossible, match=r"m0, m1, m2, m3, m4, m5, m6, m7 and 2 more$"):
-        on_fleet(read(submit(tres_per_job="gres/gpu:1", features="h200")), replace(many, machines=machines))
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:1", features="h200")), replace(many, machines=machines))
 
 
 def test_without_any_model_none_is_named() -> None:
     with pytest.raises(Impossible, match=r"feature h200$"):
-        on_fleet(read(submit(tres_per_job="gres/gpu:1", features="h200")), FLEET)
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:1", features="h200")), FLEET)
 
 
 def test_the_models_of_nodes_that_slurm_alone_fills_are_named_too() -> None:
@@ -333,4 +334,4 @@ def test_the_models_of_nodes_that_slurm_alone_fills_are_named_too() -> None:
     both = fleet(reading([node("n1", features=frozenset({"h100"})), l40s]), {"n1": "h100"})
 
     with pytest.raises(Impossible, match=r"feature nosuch; GPU models here: h100, l40s$"):
-        on_fleet(read(submit(tres_per_job="gres/gpu:2", features="nosuch")), both)
+        on_fleet(request_of(submit(tres_per_job="gres/gpu:2", features="nosuch")), both)

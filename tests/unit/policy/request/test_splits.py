@@ -5,22 +5,20 @@ from dataclasses import replace
 import pytest
 
 from policy.cluster.fit import on_fleet
-from policy.formats import plan_fields, split_text
+from policy.formats import plan_fields
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
-from policy.formats.plan_fields import SPLITS
-from policy.formats.split_text import Split
-from policy.request import splits
+from policy.formats.plan_fields import SPLITS, Split
+from policy.plan.answer.plan_values import demanded
 from policy.request.demand import Demand
-from policy.request.parse import read
-from tests.unit.policy_world import fleet, node, reading, submit
+from tests.unit.policy_world import fleet, node, reading, request_of, submit
 
 FLEET = fleet(reading([node(f"n{i}") for i in range(1, 9)]))
 LEAF = {"flag.locality": "leaf"}
 
 
 def demand_of(**fields: str) -> Demand:
-    return on_fleet(read(submit(**fields)), FLEET)
+    return on_fleet(request_of(submit(**fields)), FLEET)
 
 
 def shapes(demand: Demand) -> list[tuple[int, int]]:
@@ -45,7 +43,7 @@ def test_a_job_that_names_a_level_and_no_nodes_may_be_split(gpus: int, found: li
 def test_a_job_keeps_the_fewest_nodes_where_limits_may_bound_them() -> None:
     asked = submit(tres_per_job="gres/gpu:4", min_cpus="1", **LEAF)
 
-    assert shapes(on_fleet(read(asked), replace(FLEET, splits_limited=True))) == [(1, 4)]
+    assert shapes(on_fleet(request_of(asked), replace(FLEET, splits_limited=True))) == [(1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +87,16 @@ def test_each_node_of_a_split_gives_what_slurm_would_give() -> None:
 def test_nodes_with_more_threads_than_others_keep_a_job_together() -> None:
     mixed = fleet(reading([node("n1"), node("n2", threads=2)]))
 
-    assert len(shapes(on_fleet(read(submit(tres_per_job="gres/gpu:2", min_cpus="1", **LEAF)), mixed))) == 1
+    assert len(shapes(on_fleet(request_of(submit(tres_per_job="gres/gpu:2", min_cpus="1", **LEAF)), mixed))) == 1
 
 
 def test_a_split_that_no_nodes_could_hold_is_left_out() -> None:
     small = fleet(reading([node("n1"), node("n2")]))
 
-    assert shapes(on_fleet(read(submit(tres_per_job="gres/gpu:4", min_cpus="1", **LEAF)), small)) == [(1, 4), (2, 2)]
+    assert shapes(on_fleet(request_of(submit(tres_per_job="gres/gpu:4", min_cpus="1", **LEAF)), small)) == [
+        (1, 4),
+        (2, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_split_that_no_nodes_could_hold_is_left_out() -> None:
     ],
 )
 def test_a_level_holds_for_each_split_that_can_meet_it(level: str, levels: dict[int, str]) -> None:
-    demand = splits.at(demand_of(tres_per_job="gres/gpu:2", min_cpus="1", **LEAF), level)
+    demand = demand_of(tres_per_job="gres/gpu:2", min_cpus="1", **LEAF).at(level)
 
     assert {one.n: one.level for one in demand.every_split} == levels
 
@@ -123,12 +124,11 @@ def test_a_demand_changes_to_another_split_and_back() -> None:
 
 
 def test_the_segment_keeps_the_splits() -> None:
-    demand = demand_of(tres_per_job="gres/gpu:4", min_cpus="1", mem_per_tres="gres/gpu:1000", **LEAF)
-    written = splits.kept(demand)
+    request = request_of(submit(tres_per_job="gres/gpu:4", min_cpus="1", mem_per_tres="gres/gpu:1000", **LEAF))
+    plan = demanded(request, on_fleet(request, FLEET))
 
-    assert written.texts == {"splits": "1:4000,2:2000,4:1000"}
-    assert written[SPLITS] == (Split(1, 4_000), Split(2, 2_000), Split(4, 1_000))
-    plan = JobPlan({"n": "1", "k": "4", "mem": "4000", **written.texts})
+    assert plan.texts["splits"] == "1:4000,2:2000,4:1000"
+    assert plan[SPLITS] == (Split(1, 4_000), Split(2, 2_000), Split(4, 1_000))
     assert plan_fields.laid_on(plan, 2).texts == {"n": "2", "k": "2", "mem": "2000"}
     assert not plan_fields.laid_on(JobPlan({"n": "1", "k": "4"}), 2)
 
@@ -136,4 +136,4 @@ def test_the_segment_keeps_the_splits() -> None:
 @pytest.mark.parametrize("value", ["0:5", "x", "1:y", "-1:5"])
 def test_a_segment_whose_splits_make_no_sense_is_an_error(value: str) -> None:
     with pytest.raises(FormatError, match="no split such as"):
-        split_text.parse(value)
+        plan_fields.SPLITS.read(value)

@@ -1,0 +1,397 @@
+"""What the answering process remembers of requests: ready replies, places that it gave, and kinds that were refused.
+
+Ready replies: users submit the same few kinds of jobs over and over, often by the hundred. A reply holds for each
+request that differs from the one it was made for in nothing but what is one job's alone, until the book changes or the
+second ends. For the kinds that were asked for lately it is made before it is asked for.
+
+Given places: no two jobs get the same one, though Slurm does not show the first job yet. A job that Slurm refuses after
+the hook never shows up, and Slurm does not tell berthd. Its place is kept until a reading that is late enough lacks the
+job. A user of whom several jobs never show up has no places kept for a while: they are still given, and Slurm starts
+whichever job comes first. So no user can keep places from others by jobs that Slurm refuses. Of packed jobs Slurm would
+start each that has room, beside any others; so a few of their places are kept in any case.
+
+Refused kinds: Slurm keeps a record of a job that it refused, perhaps only because of what Berth wrote into it. The next
+jobs of its kind from the same user are left to Slurm for a while, which refuses them in its own words, or runs them.
+"""
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+from policy.cluster.fleet import Fleet
+from policy.plan.answer.case import Decision
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.claims import Claim, renumbered
+from policy.request.submission import Submission
+from policy.site import log
+from policy.site.overview import STALE_AFTER
+
+_BEGINNING = b"berth/1 submit\nnonce="
+_NONCE = slice(len(_BEGINNING), len(_BEGINNING) + 16)
+_REST = slice(_NONCE.stop, None)
+_PARTS = re.compile(rb"\n(uid|name|time_limit)=((?:[!-$&-Z\\^-~]|%[0-9A-F]{2})*)(?=\n)")
+_LIMIT = re.compile(rb"0|[1-9][0-9]{0,8}")
+
+_MOST_REQUESTS = 64
+"""Requests whose kinds are kept: a loop submits the same again, but for the nonce."""
+
+_MOST_BYTES = 4_096
+"""Most bytes of a request whose kind is kept: users who submit by the hundred write less."""
+
+_MOST_READY = 4
+"""Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
+
+_LATELY = 2.0
+"""Seconds after which nobody is expected to ask for a kind again."""
+
+Kind = tuple[bytes, ...]
+"""A request without what is one job's alone; the keys of that, in their order, are in it too."""
+
+
+class Datagram(NamedTuple):
+    """A datagram, taken apart."""
+
+    kind: Kind
+    nonce: bytes
+    limit: int | None
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A reply to all requests of a kind whose time limits are above one and up to another; None: to those without."""
+
+    verb: str
+    around_nonces: tuple[bytes, ...]
+    claim: Claim | None
+    state: int
+    until: float
+    limits: tuple[float, float] | None
+
+    def holds(self, limit: int | None, book: Book, now: float) -> bool:
+        """Tells whether it is the right one for a request of its kind."""
+        if self.state != book.state or now >= self.until:
+            return False
+        if self.limits is None or limit is None:
+            return self.limits is None and limit is None
+        return self.limits[0] < limit <= self.limits[1]
+
+    def claim_of(self, limit: int | None) -> Claim | None:
+        """Returns what the reply to a request with this time limit takes."""
+        if self.claim is None or limit is None:
+            return self.claim
+        return self.claim.lasting(limit)
+
+
+@dataclass(slots=True)
+class _Lately:
+    """A kind that was asked for: the last request, when, and whether it was one of several."""
+
+    asked: Datagram
+    submission: Submission
+    at: float
+    again: bool
+    ready: Ready | None = None
+    looked: tuple[int, int] = 0, 0
+    """The state of the book, and the second, at the last look for a reply."""
+
+
+KEPT_FOR = 10.0
+"""Seconds for which a place is kept for a job that Slurm has not shown yet; later than that it shows all it took."""
+
+MOST_MISSING = 2
+"""Jobs of one user that never showed up, after which that user's places are not kept."""
+
+NOT_KEPT_FOR = 300.0
+"""Seconds for which a missing job counts."""
+
+FEW_SHARES = 8
+"""Places of such a user that are kept all the same, for packed jobs: Slurm would start two that must not meet."""
+
+MOST, MOST_OF_A_USER = 8_192, 1_024
+"""Places kept at a time: each is claimed again in each new picture."""
+
+_MOST_USERS = 1_024
+_REMEMBERED = 8
+"""Missing jobs of one user that are remembered, by the nonces of their requests."""
+_LOG_EVERY = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """A claim, whose it is, and when it was given."""
+
+    claim: Claim
+    uid: str
+    given: float
+
+
+LEFT_FOR = 300.0
+"""Seconds in which no job of the kind gets a place."""
+
+_SHOWN_WITHIN = 60.0
+"""Seconds in which Slurm's record of a refused job shows up."""
+
+_MOST_REFUSED = 2_048
+_OF_ONE_JOB = re.compile(rb"\n(nonce|name|time_limit|begin)=[^\n]*(?=\n)")
+_UID = re.compile(rb"\nuid=([0-9]{1,10})\n")
+
+
+class RefusableKind(NamedTuple):
+    """A request without what is one job's alone, as a digest: a user may write long ones."""
+
+    digest: bytes
+    uid: str
+
+
+def uid_in(datagram: bytes) -> str:
+    """Returns the user of a request."""
+    uid = _UID.search(datagram)
+    return uid[1].decode() if uid else "?"
+
+
+def _refusable(datagram: bytes) -> RefusableKind:
+    """Cuts a request down to what all jobs of its kind share."""
+    digest = blake2b(_OF_ONE_JOB.sub(b"", datagram), digest_size=16).digest()
+    return RefusableKind(digest, uid_in(datagram))
+
+
+class Given(NamedTuple):
+    """A ready reply that was given: to which request, what it takes, and when."""
+
+    verb: str
+    nonce: str
+    uid: str
+    claim: Claim | None
+    at: float
+
+
+class RequestMemory:
+    """Remembers requests by their kinds and by their nonces."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Kind, _Lately] = {}
+        """The one that was asked for last comes last."""
+        self._gave: tuple[bytes, Datagram, Ready, float] | None = None
+        self._held: dict[str, HeldPlace] = {}
+        self._of_user: dict[str, int] = {}
+        self._missing: dict[str, dict[str, float]] = {}
+        """By user, the nonces of jobs that never showed up, and when that was seen."""
+        self._refusable: dict[str, tuple[RefusableKind, float]] = {}
+        """By nonce, the kinds of jobs with a place that Slurm may still refuse."""
+        self._left: dict[RefusableKind, float] = {}
+        self._said = self._said_refused = 0.0
+        self._read = 0.0
+        """Time of the last reading."""
+
+    # Ready replies
+
+    def reply_for(self, datagram: bytes, book: Book, now: float) -> bytes | None:
+        """Returns the reply that stands ready for a request, if one does; `given` tells of it once it is sent."""
+        # If none stands ready, a request need not be taken apart before its answer.
+        if not any(lately.ready is not None for lately in self._kinds.values()):
+            return None
+        asked = asked_by(datagram)
+        lately = None if asked is None else self._kinds.get(asked.kind)
+        if asked is None or lately is None or lately.ready is None or not lately.ready.holds(asked.limit, book, now):
+            return None
+        self._gave = datagram, asked, lately.ready, now
+        return asked.nonce.join(lately.ready.around_nonces)
+
+    def given(self) -> Given | None:
+        """Returns the ready reply that was given last, once."""
+        gave, self._gave = self._gave, None
+        if gave is None:
+            return None
+        datagram, asked, ready, at = gave
+        if lately := self._kinds.pop(asked.kind, None):
+            lately.at, lately.again = at, True
+            self._kinds[asked.kind] = lately
+        self.note(nonce := asked.nonce.decode(), datagram, at)
+        return Given(ready.verb, nonce, uid_in(datagram), ready.claim_of(asked.limit), at)
+
+    def remember(self, asked: Datagram, submission: Submission, now: float) -> None:
+        """Notes a kind that no reply stood ready for; of those asked for lately it may be the one too many."""
+        known = self._kinds.pop(asked.kind, None)
+        if known is None and len(self._kinds) >= _MOST_READY:
+            del self._kinds[next(iter(self._kinds))]
+        self._kinds[asked.kind] = _Lately(asked, submission, now, again=known is not None)
+
+    def keep(self, asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> None:
+        """Lets the reply to a kind stand ready; the book is still as it was when the reply was made."""
+        lately = self._kinds.get(asked.kind)
+        if lately is None or not lately.again:
+            return
+        lately.looked = book.state, int(now)
+        if decision.holds_for == "one":
+            del self._kinds[asked.kind]
+        else:
+            lately.ready = _ready(asked, decision, reply, book, now)
+
+    def forget(self, asked: Datagram) -> None:
+        """Has no reply to a kind made before it is asked for."""
+        self._kinds.pop(asked.kind, None)
+
+    def clear(self) -> None:
+        """Lets no reply stand ready, for what they were made by has changed."""
+        for lately in self._kinds.values():
+            lately.ready, lately.looked = None, (0, 0)
+
+    def expected(self, book: Book, now: float) -> tuple[Datagram, Submission] | None:
+        """A kind that will be asked for again, and for which nobody has looked since the book or the second changed."""
+        looked = book.state, int(now)
+        for lately in reversed(self._kinds.values()):
+            if lately.again and lately.looked != looked and now < lately.at + _LATELY:
+                return lately.asked, lately.submission
+        return None
+
+    # Given places
+
+    def places(self) -> list[HeldPlace]:
+        """Returns the places, the oldest first."""
+        return list(self._held.values())
+
+    def keeps(self, uid: str, now: float, *, packed: bool = False) -> bool:
+        """Tells whether a place of this user would be kept."""
+        missing, most = self._missing.get(uid), MOST_OF_A_USER
+        if missing and sum(when > now - NOT_KEPT_FOR for when in missing.values()) >= MOST_MISSING:
+            most = FEW_SHARES if packed else 0
+        return len(self._held) < MOST and self._of_user.get(uid, 0) < most
+
+    def hold(self, nonce: str, uid: str, claim: Claim, now: float) -> None:
+        """Keeps a place."""
+        self._drop(nonce)
+        self._held[nonce] = HeldPlace(claim, uid, now)
+        self._of_user[uid] = self._of_user.get(uid, 0) + 1
+
+    def look(self, seen: AbstractSet[str], read: float, now: float, refused: AbstractSet[str] = frozenset()) -> None:
+        """Takes in a reading of Slurm and its time: places of jobs that it shows, or should show, are kept no more.
+
+        The kinds of the jobs that it `refused` are left to it from now on.
+        """
+        self._leave_refused(refused, now)
+        # What was read before this machine's clock was set back says nothing of places that were given since.
+        read = min(read, now)
+        if read < self._read:
+            self._set_back(read, now)
+        self._read = read
+        for nonce in seen & self._held.keys():
+            self._drop(nonce)
+        for uid, nonces in list(self._missing.items()):
+            # Slurm took it after all, if late.
+            for nonce in [one for one, when in nonces.items() if one in seen or when <= now - NOT_KEPT_FOR]:
+                del nonces[nonce]
+            if not nonces:
+                del self._missing[uid]
+        for nonce, held in list(self._held.items()):
+            if held.given < read - KEPT_FOR:
+                self._drop(nonce)
+                self._miss(nonce, held.uid, now)
+
+    def _set_back(self, read: float, now: float) -> None:
+        """Lets nothing lie after the time to which this machine's clock was set back."""
+        self._held = {nonce: replace(held, given=min(held.given, read)) for nonce, held in self._held.items()}
+        self._said = min(self._said, now)
+        for nonces in self._missing.values():
+            nonces.update({nonce: min(when, now) for nonce, when in nonces.items()})
+
+    def renumber(self, old: Fleet, new: Fleet) -> None:
+        """Gives the places the node numbers of another fleet."""
+        if old.names == new.names:
+            return
+        claims = renumbered([held.claim for held in self._held.values()], old, new)
+        self._held = {
+            nonce: replace(held, claim=claim) for (nonce, held), claim in zip(self._held.items(), claims, strict=True)
+        }
+
+    def _drop(self, nonce: str) -> None:
+        held = self._held.pop(nonce, None)
+        if held is None:
+            return
+        left = self._of_user[held.uid] - 1
+        if left:
+            self._of_user[held.uid] = left
+        else:
+            del self._of_user[held.uid]
+
+    def _miss(self, nonce: str, uid: str, now: float) -> None:
+        nonces = self._missing.setdefault(uid, {})
+        if len(self._missing) > _MOST_USERS:
+            del self._missing[next(iter(self._missing))]
+        nonces[nonce] = now
+        if len(nonces) > _REMEMBERED:
+            del nonces[next(iter(nonces))]
+        if len(nonces) >= MOST_MISSING and now - self._said >= _LOG_EVERY:
+            self._said = now
+            log.error(
+                f"jobs of uid {uid} were given places and never came into Slurm's queue; "
+                f"that user's next places are not kept for {NOT_KEPT_FOR / 60:.0f} minutes",
+                663,
+            )
+
+    # Refused kinds
+
+    def note(self, nonce: str, datagram: bytes, now: float) -> None:
+        """Notes that a job was given a place, with which Slurm may refuse it."""
+        if len(self._refusable) >= _MOST_REFUSED:
+            del self._refusable[next(iter(self._refusable))]
+        self._refusable[nonce] = _refusable(datagram), now
+
+    def leaves(self, datagram: bytes, now: float) -> bool:
+        """Tells whether a request is of a kind that is left to Slurm."""
+        # Most of the time there is none, and a reply is waited for.
+        return bool(self._left) and self._left.get(_refusable(datagram), 0.0) > now
+
+    def _leave_refused(self, refused: AbstractSet[str], now: float) -> None:
+        for nonce in refused & self._refusable.keys():
+            self._leave(self._refusable.pop(nonce)[0], now)
+        while self._refusable and next(iter(self._refusable.values()))[1] < now - _SHOWN_WITHIN:
+            del self._refusable[next(iter(self._refusable))]
+        if self._left:
+            self._left = {kind: until for kind, until in self._left.items() if until > now}
+
+    def _leave(self, kind: RefusableKind, now: float) -> None:
+        if len(self._left) < _MOST_REFUSED:
+            self._left[kind] = now + LEFT_FOR
+        if now - self._said_refused >= _LOG_EVERY:
+            self._said_refused = now
+            log.error(
+                f"Slurm refused a job of uid {kind.uid} with the place that it was given; "
+                f"the next of its kind are left to Slurm for {LEFT_FOR / 60:.0f} minutes",
+                660,
+            )
+
+
+def asked_by(datagram: bytes) -> Datagram | None:
+    """Returns a request taken apart; None if it has to be read more closely."""
+    # Nothing of a regular expression is in the processor's caches any more between two submissions.
+    if len(datagram) > _MOST_BYTES:
+        return None
+    nonce = datagram[_NONCE]
+    of_kind = _kind_of(datagram[_REST]) if datagram.startswith(_BEGINNING) and nonce.isalnum() else None
+    return None if of_kind is None else Datagram(of_kind[0], nonce, of_kind[1])
+
+
+@lru_cache(maxsize=_MOST_REQUESTS)
+def _kind_of(rest: bytes) -> tuple[Kind, int | None] | None:
+    """Returns the kind of a request and its time limit, by all that comes after the nonce."""
+    pieces = _PARTS.split(rest)
+    limit = dict(zip(pieces[1::3], pieces[2::3], strict=True)).get(b"time_limit")
+    if not (rest.startswith(b"\n") and (limit is None or _LIMIT.fullmatch(limit))):
+        return None
+    del pieces[2::3]
+    return tuple(pieces), None if limit is None else int(limit) * 60
+
+
+def _ready(asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> Ready:
+    limits = None
+    if asked.limit is not None:
+        others = decision.holds_for == "any limit"
+        limits = book.cluster.limits_like(asked.limit) if others else (asked.limit - 1.0, float(asked.limit))
+    # Its texts tell the second, and a picture that is too old by then is none to choose a place by.
+    until = min(float(int(now) + 1), book.cluster.at + STALE_AFTER)
+    around = tuple(reply.split(asked.nonce))
+    return Ready(decision.reply.verb, around, decision.claim, book.state, until, limits)
