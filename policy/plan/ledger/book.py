@@ -184,7 +184,7 @@ class Book(BookRows):
         """Returns the best place at the first moment that has one, and that moment: 0 for free now."""
         try:
             if self.places is not None:
-                return self.places.best(self, demand, policy), 0.0
+                return self.places.best(self, demand, policy, lambda: self.now_together(demand, policy)), 0.0
             return self.now_together(demand, policy), 0.0
         except NotNow as nothing_now:
             found = [place for part in demand.parts() if (place := self._later(part, policy)) is not None]

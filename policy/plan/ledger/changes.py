@@ -46,28 +46,22 @@ class Release:
     """The task of an array that alone is given back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+@dataclass(frozen=True)
+class _OfGuest:
+    job: JobFacts
+    reason: str
+
+
+class Park(_OfGuest):
     """Unpins a waiting guest while no seat is free: with its pin, it would keep other jobs off the node."""
 
-    job: JobFacts
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(_OfGuest):
     """Puts a running guest back into the queue."""
 
-    job: JobFacts
-    reason: str
 
-
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(_OfGuest):
     """Gives a running guest, at its turn in the queue, the GPU of its seat; no other job gets that GPU from now on."""
-
-    job: JobFacts
-    reason: str
 
 
 Change = Move | Release | Park | Evict | Own

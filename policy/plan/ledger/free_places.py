@@ -5,11 +5,12 @@ such a job the next one that asks for as many GPUs and CPUs gets the same place,
 for, if the same nodes have them free.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from policy.cluster.snapshot import Cluster
 from policy.placement.base import Berth, Policy
+from policy.plan.ledger.book_rows import BookRows
 from policy.request.demand import Demand
 from policy.request.tiers import ALONE
 
@@ -17,20 +18,6 @@ MOST = 16
 """Most places that are kept."""
 
 Kind = tuple[object, ...]
-
-
-class Searched(Protocol):
-    """A book in which places are searched."""
-
-    state: int
-    """Another number after each change."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """Returns what is claimed so far."""
-
-    def now_together(self, demand: Demand, policy: Policy) -> Berth:
-        """Searches the best place that is free now."""
 
 
 @dataclass(slots=True)
@@ -70,10 +57,10 @@ class FreePlaces:
         """Returns how many places are kept."""
         return len(self._found)
 
-    def best(self, book: Searched, demand: Demand, policy: Policy) -> Berth:
-        """Returns the best free place of a demand, or raises `NotNow`."""
+    def best(self, book: BookRows, demand: Demand, policy: Policy, search: Callable[[], Berth]) -> Berth:
+        """Returns the best free place of a demand, or raises `NotNow`; `search` finds one that is not kept."""
         if demand.share is not None or demand.tier is not ALONE or demand.pools:
-            return book.now_together(demand, policy)
+            return search()
         if book.state != self._state:
             self._state = book.state
             self._found.clear()
@@ -82,7 +69,7 @@ class FreePlaces:
         found = self._found.get(kind)
         if found is not None and found.holds_for(demand, book.cluster):
             return found.berth
-        berth = book.now_together(demand, policy)
+        berth = search()
         if len(self._found) >= MOST:
             del self._found[next(iter(self._found))]
         # The demand that is kept has the same candidates, so that no other array gets their id.

@@ -67,17 +67,15 @@ class PlanLedger:
         """Notes that no place was found for this shape with this time limit."""
         self.refused[shape] = min(limit, self.refused.get(shape, limit))
 
-    def may_have(self, demand: Demand) -> bool:
-        """Tells whether some node may have enough GPUs; a share may also go where no GPU is free."""
-        return min(one.k for one in demand.every_split) <= self.most_free or demand.share is not None
-
     def may_spread(self, gpus: int, shape: Hashable, limit: int) -> bool:
         """Tells whether it is worth looking for so many GPUs of a shape on several nodes; 0 if one place must do."""
         return 0 < gpus <= self.free and not self.has_refused(shape, limit)
 
     def now(self, demand: Demand, shape: Hashable) -> Berth | None:
         """Returns the best place that is free now, on the splits that a job may have; None if there is none."""
-        if not self.may_have(demand) or self.has_refused(shape, demand.limit):
+        # A share may also go where no GPU is free.
+        enough = demand.share is not None or min(one.k for one in demand.every_split) <= self.most_free
+        if not enough or self.has_refused(shape, demand.limit):
             return None
         book, policy = self.book, self.policy
         try:

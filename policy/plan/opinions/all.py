@@ -1,6 +1,7 @@
 """All opinions, in the order in which a pass asks them. A new one is one line here."""
 
 from policy.plan.opinions.elsewhere import Elsewhere
+from policy.plan.opinions.ends_sooner import EndsSooner
 from policy.plan.opinions.guests.choosing import Chooser
 from policy.plan.opinions.guests.guest_pass import GuestPass
 from policy.plan.opinions.opinion import Opinion
@@ -9,8 +10,6 @@ from policy.plan.opinions.partitions import OtherPartitions
 from policy.plan.opinions.reservations import OpenTry, Reservations
 from policy.plan.opinions.shares import Shares
 from policy.plan.opinions.siblings import Siblings
-from policy.plan.opinions.slow_gpus import SlowGpus
-from policy.plan.opinions.splitting import FewerNodes
 from policy.plan.opinions.spreading import Spreading
 from policy.plan.opinions.without_gpus import WithoutGpus
 from policy.request.settings import Settings
@@ -18,8 +17,7 @@ from policy.request.settings import Settings
 
 def all_opinions(settings: Settings, chooser: Chooser | None = None) -> list[Opinion]:
     """Returns the opinions that a site has; `chooser` chooses seats by the profiles of guests and hosts."""
-    # A job has one request of its user's that Slurm may start, and one time since which it refuses free places.
-    tries, refuses_since = dict[int, OpenTry](), dict[int, float]()
+    tries: dict[int, OpenTry] = {}
     others_first = [OthersFirst()] if settings.look_ahead and settings.pin_ahead else []
     return [
         GuestPass(chooser),
@@ -29,12 +27,11 @@ def all_opinions(settings: Settings, chooser: Chooser | None = None) -> list[Opi
         Siblings(),
         Reservations(tries),
         Spreading(tries),
-        FewerNodes(refuses_since),
-        SlowGpus(refuses_since),
+        EndsSooner(),
         *others_first,
         Shares(),
     ]
 
 
-WITH_REASONS: tuple[type[Opinion], ...] = (OthersFirst, GuestPass, FewerNodes, SlowGpus, Shares)
+WITH_REASONS: tuple[type[Opinion], ...] = (OthersFirst, GuestPass, EndsSooner, Shares)
 """Opinions that may be why a job waits, in the order in which they are asked for its reason."""

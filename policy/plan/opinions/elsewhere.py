@@ -17,13 +17,11 @@ class Elsewhere(Opinion):
     """Keeps pins only where Slurm could not start the job elsewhere before."""
 
     def begin(self, state: PassState) -> bool:
-        """Reads whether pins name nodes alone."""
         self._alone = state.ledger.book.fleet.nodes_alone
         self.questions_plain = self._alone or not state.settings.pin_ahead
         return super().begin(state)
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Release | None:
-        """Releases a pin to a place that is not free, and one to a node on which its job does not start."""
         why = self._why_not(entry, start, rests=rests)
         return Release(entry.job, why) if why else None
 

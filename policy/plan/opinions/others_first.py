@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
 from policy.formats.arrays import FAR
 from policy.placement.base import Berth, Policy
 from policy.plan.jobs.ended_runs import EndedRuns, number_of_gpus
@@ -27,10 +27,7 @@ from policy.plan.ledger.pinnable import berth_of
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import HeldBack, Opinion, PassState, Reason
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from topology.fabric import FabricLevel
+from topology.fabric import FabricLevel
 
 MOST_RUNNING = 256
 """Running jobs; where more run, GPUs come free all the time, and the predictions would take too long."""
@@ -38,15 +35,15 @@ MOST_RUNNING = 256
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
 
-_LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
+_LEVELS: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod")
 
 
-def groups_of(fleet: "Fleet") -> dict[str, list[int]]:
+def groups_of(fleet: Fleet) -> dict[str, list[int]]:
     """Returns the group of each node at the levels that the fleet has."""
     return {level: groups.of.tolist() for level in _LEVELS if (groups := fleet.fabric.at(level)).any}
 
 
-def slowest_by_node(fleet: "Fleet", demand: Demand) -> list[float]:
+def slowest_by_node(fleet: Fleet, demand: Demand) -> list[float]:
     """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
     able = demand.candidates & (fleet.size >= demand.k)
     table = fleet.scores_of(demand.app_class)
@@ -58,7 +55,7 @@ def slowest_by_node(fleet: "Fleet", demand: Demand) -> list[float]:
     return found
 
 
-def reach_of(fleet: "Fleet", demand: Demand, levels: Iterable[str]) -> dict[str, float]:
+def reach_of(fleet: Fleet, demand: Demand, levels: Iterable[str]) -> dict[str, float]:
     """Returns the factor on the job's run time where its nodes meet at each level; empty on one node."""
     if demand.n == 1:
         return {}
@@ -99,7 +96,6 @@ class OthersFirst(Opinion):
         self._free_before = np.zeros(0, np.int64)
 
     def begin(self, state: PassState) -> bool:
-        """Learns from the jobs that have ended, and notes what runs before any place is claimed."""
         book, jobs = state.ledger.book, state.jobs
         at = book.at
         found = (job for job in jobs if job.state in HOLDING and job.wants_gpus and job.start is not None)
@@ -117,7 +113,6 @@ class OthersFirst(Opinion):
         return super().begin(state)
 
     def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
-        """Holds a job back; one that is pinned to free GPUs gets a later place, or starts if there is none."""
         ledger, memory = self.ledger, self.memory.setdefault(entry.job.id, LetsOthers())
         here = entry.nodes if berth is None else tuple(berth.nodes)
         if berth is None and memory.goes_to == here:
@@ -171,7 +166,6 @@ class OthersFirst(Opinion):
 
     @staticmethod
     def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
-        """Returns that a job lets others go first, and for how long at most."""
         lets = entry.last.lets
         if lets is None:
             return None

@@ -13,7 +13,6 @@ class OtherPartitions(Opinion):
     """By job: the partitions that did not start it, and until when they are not used for it."""
 
     def narrow(self, entry: Waiting, demand: Demand) -> Demand:
-        """Leaves the nodes of partitions that are not blamed, if they could hold the job."""
         blamed, until = self.memory.get(entry.job.id, (frozenset(), 0.0))
         if until <= self.ledger.at:
             return demand
@@ -21,7 +20,6 @@ class OtherPartitions(Opinion):
         return left if left.could_be_held else demand
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> None:
-        """Blames the partitions which hold a place that did not start its job, if others are left."""
         at = self.ledger.at
         if start != 0.0 or not entry.apart or not self.state.is_stuck(entry):
             return

@@ -40,13 +40,11 @@ class Reservations(Opinion):
     memory: dict[int, OpenTry]
 
     def begin(self, state: PassState) -> bool:
-        """Reads whether there are reservations that count GPUs or draw jobs."""
         cluster = state.ledger.book.cluster
         self.questions_plain = bool(cluster.rooms)
         return super().begin(state) and bool(cluster.rooms or cluster.counted)
 
     def leave(self, entry: Waiting, demand: Demand, berth: Berth | None, task: int | None = None) -> bool:
-        """Leaves a job to Slurm that fits beside or in a reservation, or whose pin would pass one."""
         job, ledger = entry.job, self.ledger
         passes, in_parts = self._passes(entry), bool(job.het or (job.tasks and entry.nodes))
         cluster = self.book.cluster
@@ -68,7 +66,6 @@ class Reservations(Opinion):
         return bool(name)
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Release | None:
-        """Releases the pin of a job that may not start yet: Slurm would start it with it as soon as it may."""
         return Release(entry.job, _COUNTED, for_now=True) if rests and self._passes(entry) else None
 
     def _passes(self, entry: Waiting) -> bool:

@@ -17,7 +17,6 @@ class Shares(Opinion):
     """Changes the pins of packed jobs that keep their places."""
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Move | None:
-        """Returns a pin to the part, or to whole GPUs, where the present pin asks for the other."""
         ledger = self.ledger
         book = ledger.book
         if demand.share is None or not entry.nodes:
@@ -33,12 +32,10 @@ class Shares(Opinion):
         return Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted)
 
     def end(self) -> None:
-        """Puts packed jobs that are given back to Slurm before all others: another job may get their part of a GPU."""
         self.ledger.changes.sort(key=lambda one: not (isinstance(one, Release) and one.job.share > 0))
 
     @staticmethod
     def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
-        """Returns why a picky job does not join the packed jobs that it could join now."""
         demand, _ = entry.demand_at(planned.at)
         if demand.share is None or not demand.share.picky:
             return None

@@ -9,14 +9,12 @@ class Siblings(Opinion):
     """Takes the nodes of the other components out of a component's demand."""
 
     def begin(self, state: PassState) -> bool:
-        """Notes the components of each job."""
         self._components: dict[int, list[Waiting]] = {}
         for entry in state.het:
             self._components.setdefault(entry.job.het, []).append(entry)
         return super().begin(state) and bool(self._components)
 
     def narrow(self, entry: Waiting, demand: Demand) -> Demand:
-        """Leaves the nodes on which no other component is pinned or planned."""
         taken: list[int] = []
         for other in self._components.get(entry.job.het, ()) if entry.job.het else ():
             if other is not entry:

@@ -10,12 +10,9 @@ from dataclasses import replace
 
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement.base import Berth, Policy
-from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.later_places import LaterPlace, expected_end, worth_moving
+from policy.plan.ledger.later_places import LaterPlace, ends_sooner
 from policy.plan.ledger.pinnable import free_now
-from policy.plan.opinions.opinion import HeldBack, Reason
-from policy.plan.opinions.slow_gpus import EndsSooner
 from policy.request.demand import Demand
 from policy.request.spread import on_nodes
 
@@ -50,12 +47,6 @@ def first_of_splits(
     return LaterPlace(replace(berth, why=f"{berth.why}; {reason(fewest, berth, place)}"), 0.0)
 
 
-def ends_sooner(demand: Demand, berth: Berth, start: float, cost: float, at: float) -> bool:
-    """Tells whether a job is expected to end clearly sooner if it starts now, `at`, than at `start` at this cost."""
-    gain = expected_end(demand, start, cost, at) - expected_end(demand, 0.0, berth.cost, at)
-    return gain > worth_moving(demand.limit)
-
-
 def reason(fewest: Demand, berth: Berth, place: LaterPlace | None) -> str:
     """Returns why a job is split over more nodes than it needs."""
     where = on_nodes(len(berth.nodes))
@@ -65,28 +56,3 @@ def reason(fewest: Demand, berth: Berth, place: LaterPlace | None) -> str:
     if not place.start:
         return f"on {where}, since the GPUs of {on_nodes(fewest.n)} are slower"
     return f"on {where}, since it ends sooner than on {on_nodes(fewest.n)} later, though {cheaper} slower"
-
-
-class FewerNodes(EndsSooner):
-    """Refuses places on more nodes than a job is pinned to, where it is expected to end sooner on the fewer."""
-
-    def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
-        """Refuses a place on more nodes if the wait for the present one is shorter than the distance costs."""
-        if berth is None:
-            return None
-        entry.last.waits_for_fewer = False
-        if not (demand.splits and start and entry.nodes) or len(berth.nodes) <= len(entry.nodes):
-            return None
-        cost = self.cost_of_pin(entry, demand)
-        if ends_sooner(demand, berth, start, cost, self.ledger.at):
-            return None
-        found = self.waits_at_most(entry, (berth.cost - cost) * demand.limit)
-        entry.last.waits_for_fewer = found is not None
-        return found
-
-    @staticmethod
-    def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
-        """Returns that a job waits for fewer nodes."""
-        left = EndsSooner.left(entry, planned.at)
-        more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
-        return Reason("locality", more, 512) if left and entry.last.waits_for_fewer else None

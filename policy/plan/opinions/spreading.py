@@ -20,7 +20,7 @@ from policy.plan.opinions.opinion import Opinion
 from policy.plan.opinions.reservations import OpenTry
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
-from topology.tables import Ints
+from topology.tables import Ints, positions
 
 SOON_AGAIN = 30.0
 """Seconds after a try before which there is no other, where the GPUs went to another job."""
@@ -55,7 +55,7 @@ def parts_now(book: Book, needs: SpreadNeeds | None, gpus: int, limit: int) -> l
             continue
         chosen = most_first[:count]
         here = zip(nodes[chosen].tolist(), _laid(gpus, free[chosen].tolist(), max(1, needs.task_gpus)), strict=True)
-        found = [(node, _lowest(int(view.free[node]), taken)) for node, taken in here]
+        found = [(node, sum(1 << gpu for gpu in positions(int(view.free[node]))[:taken])) for node, taken in here]
         most = tasks[chosen].tolist()
         return [
             NodePart(node, mask, min(most[at], needs.tasks_beside(mask.bit_count(), gpus)))
@@ -178,16 +178,3 @@ class Spreading(Opinion):
         if not parts:
             ledger.refuse(entry.spread.shape, demand.limit)
         return parts
-
-
-def _lowest(bits: int, count: int) -> int:
-    """Returns the lowest bits.
-
-    >>> bin(_lowest(0b1011_0100, 2))
-    '0b10100'
-    """
-    found = 0
-    for _ in range(count):
-        lowest = bits & -bits
-        found, bits = found | lowest, bits ^ lowest
-    return found

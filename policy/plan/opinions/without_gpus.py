@@ -12,12 +12,10 @@ class WithoutGpus(Opinion):
     """Claims room for jobs without GPUs on the nodes where Slurm will probably start them."""
 
     def begin(self, state: PassState) -> bool:
-        """Counts the jobs anew."""
         self._expected = 0
         return super().begin(state)
 
     def takes(self, entry: Waiting) -> bool:
-        """Claims room for one of the first of these jobs, if it may start."""
         if entry.job.wants_gpus:
             return False
         if not entry.may_start_at(self.ledger.at):

@@ -5,24 +5,10 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Protocol
 
 from policy.formats.arrays import FAR
 from policy.plan.jobs.waiting import Shape, Waiting
-
-
-class FreeNow(Protocol):
-    """Tells which GPUs are free now on the nodes of a walk: each claim leaves fewer of them."""
-
-    @property
-    def most_free(self) -> int:
-        """Returns the largest number of free GPUs on one node."""
-
-    def has_refused(self, shape: Shape, limit: int) -> bool:
-        """Tells whether no place was found for this shape, with this time limit or a shorter one."""
-
-    def leaves_empty_nodes(self, entry: Waiting) -> bool:
-        """Tells whether there are empty nodes that are still to be left to a job on several nodes."""
+from policy.plan.queue.walk import Walk
 
 
 @dataclass(slots=True)
@@ -37,11 +23,12 @@ class Alike:
     gathers: bool = False
     """True: they are here for the empty nodes that are left to them."""
 
-    def finds_none(self, first: Waiting, free: FreeNow, most: int) -> bool:
+    def finds_none(self, first: Waiting, walk: Walk, most: int) -> bool:
         """Tells whether no job of these, of which `first` is one, finds a place any more."""
         if self.gathers:
-            return not free.leaves_empty_nodes(first)
-        return self.least_free > most or (self.shape is not None and free.has_refused(self.shape, self.limit))
+            return not walk.leaves_empty_nodes(first)
+        refused = walk.state.ledger.has_refused
+        return self.least_free > most or (self.shape is not None and refused(self.shape, self.limit))
 
 
 class QueueIndex:
@@ -76,22 +63,22 @@ class QueueIndex:
                 group.positions.append(position)
         self._alike = list(alike.values())
 
-    def concerned(self, free: FreeNow, touched: AbstractSet[int]) -> Iterator[Waiting]:
+    def concerned(self, walk: Walk, touched: AbstractSet[int]) -> Iterator[Waiting]:
         """Yields the jobs, in order, that have a place on the touched nodes or may find one; most have neither."""
-        line, most, elsewhere = self.line, free.most_free, touched.isdisjoint
+        line, most, elsewhere = self.line, walk.state.ledger.most_free, touched.isdisjoint
         here = sorted({position for node in touched for position in self._on_node.get(node, ())})
         groups = [Alike(here), *self._alike]
         turns = [
             (group.positions[0], number, 0)
             for number, group in enumerate(groups)
-            if group.positions and (not number or not group.finds_none(line[group.positions[0]], free, most))
+            if group.positions and (not number or not group.finds_none(line[group.positions[0]], walk, most))
         ]
         heapify(turns)
         last = -1
         while turns:
             position, number, turn = turns[0]
             group, entry = groups[number], line[position]
-            if number and group.finds_none(entry, free, most):
+            if number and group.finds_none(entry, walk, most):
                 heappop(turns)
                 continue
             if turn + 1 < len(group.positions):
@@ -106,7 +93,7 @@ class QueueIndex:
                 continue
             last = position
             yield entry
-            most = free.most_free
+            most = walk.state.ledger.most_free
             if entry.last.place != place:
                 for node in entry.last.place:
                     self._on_node[node].append(position)

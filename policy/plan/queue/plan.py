@@ -267,7 +267,7 @@ def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | N
 def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
     """Plans one job again after the nodes in `touched` have changed."""
     if touched.isdisjoint(entry.last.place):
-        if entry.last.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
+        if entry.last.start != 0.0 and entry.job.wants_gpus and walk.may_start(entry):
             walk.bring(entry)
         if entry.collects and entry.last.start != 0.0:
             walk.leave_empty_nodes_to(entry)

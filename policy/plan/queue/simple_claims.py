@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from policy.formats.arrays import FAR
-from policy.plan.jobs.waiting import Shape, Waiting
+from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.claims import Repeat, claim_on
 from policy.plan.opinions.opinion import Opinion, PassState
 
@@ -132,15 +132,6 @@ class SimpleClaims:
             return start
         ahead = had.start - at
         return had.start if ahead > SOONEST and start <= had.start + ALIKE * ahead else start
-
-    @property
-    def most_free(self) -> int:
-        """Returns the largest number of free GPUs on one node."""
-        return self._ledger.most_free
-
-    def has_refused(self, shape: Shape, limit: int) -> bool:
-        """Tells whether no place was found for this shape, with this time limit or a shorter one."""
-        return self._ledger.has_refused(shape, limit)
 
     def _gathers(self, entry: Waiting) -> bool:
         """Tells whether a job looks for places sooner than its own: the first in line that need several nodes do.

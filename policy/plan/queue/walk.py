@@ -71,7 +71,9 @@ class Walk(SimpleClaims):
     def _settle(self, entry: Waiting) -> None:
         job, state, ledger = entry.job, self.state, self._ledger
         demand, shape = self._needs(entry)
-        start, stuck = self._start_of(entry, demand), False
+        start, stuck = None, False
+        if entry.nodes:
+            start, entry.mask = ledger.start_of(demand, entry.nodes, entry.mask)
         if start == 0.0:
             state.free_since.setdefault(job.id, ledger.at)
             kept = self._kept(entry, demand, start)
@@ -207,12 +209,9 @@ class Walk(SimpleClaims):
         """Tells whether there are empty nodes that are still to be left to a job on several nodes."""
         return not (self._none_empty or id(entry.demand.candidates) in self._left_to)
 
-    def may_fit(self, entry: Waiting) -> bool:
-        """Tells whether it is worth checking if a job could start now."""
-        if entry.job.het:
-            return False  # its components start together, by backfill: only whole passes plan them
-        ledger = self._ledger
-        return entry.may_start_at(self._book.at) and ledger.may_have(entry.demand) and ledger.may_change
+    def may_start(self, entry: Waiting) -> bool:
+        """Tells whether a job may start by itself; components start together, by backfill, in whole passes alone."""
+        return not entry.job.het and self._ledger.may_change and entry.may_start_at(self._book.at)
 
     def bring(self, entry: Waiting) -> None:
         """Moves a job to nodes of this pass if it can start there now; its old claim stays until a whole pass."""
@@ -284,13 +283,6 @@ class Walk(SimpleClaims):
         self.state.free_since.pop(entry.job.id, None)
         self._move(entry, demand, Move(entry.job, *held.place, held.why))
         return True
-
-    def _start_of(self, entry: Waiting, demand: Demand) -> float | None:
-        """Returns when a job's place is free: 0 for now, None if that is not in sight."""
-        if not entry.nodes:
-            return None
-        start, entry.mask = self._ledger.start_of(demand, entry.nodes, entry.mask)
-        return start
 
     def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
         claim = claim_on(self._book.fleet, demand, nodes, mask, start or self._book.at)

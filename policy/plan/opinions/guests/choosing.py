@@ -13,7 +13,8 @@ import numpy as np
 
 from policy.cluster.shared.sharers import NOBODY, Host, JobIdentity, who_is
 from policy.formats.errors import NotNow
-from policy.plan.opinions.guests.seats import Left, Opinions, Seat, Unfit
+from policy.plan.opinions.guests.judge import HostJudge, HostKind
+from policy.plan.opinions.guests.seats import Left, Seat, Unfit
 from policy.plan.opinions.guests.trial_ledger import TrialLedger
 from policy.sharing.companions import Companions, Pair
 from policy.sharing.matching import Guests, Matching, Seats, Tables
@@ -55,8 +56,6 @@ _PROMISED = 1.0
 
 _FREE_GPU = ("idle",)
 
-_Kind = tuple[object, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -67,7 +66,7 @@ class Problem:
     tables: Tables
     places: tuple[tuple[int, int], ...]
     """Node and GPU of each seat."""
-    kinds: tuple[_Kind, ...]
+    kinds: tuple[HostKind, ...]
     """The kind of each seat's host, by what is known of it."""
     jobs: tuple[int, ...]
     """Job numbers of the guests."""
@@ -84,7 +83,7 @@ class _Asked:
 class _Wishes:
     seats: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Node and GPU of each matched guest."""
-    prices: dict[_Kind, float] = field(default_factory=dict)
+    prices: dict[HostKind, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Chooser:
         self._wishes = _Wishes()
         self._unfit: dict[int, _Unfit] = {}
         self._unfit_now = self._judged_now = 0
-        self._judges: dict[JobIdentity, _Judge] = {}
+        self._judges: dict[JobIdentity, HostJudge] = {}
         self._none_idle: set[Shape] = set()
         """Shapes for which no GPU is idle in this pass."""
 
@@ -142,7 +141,7 @@ class Chooser:
         """Takes the answer of the last matching; one that comes too late is dropped."""
         if self._asked is None:
             return
-        problem, prices = self._asked.problem, dict[_Kind, float]()
+        problem, prices = self._asked.problem, dict[HostKind, float]()
         for seat, kind in enumerate(found.kinds.of.tolist()):
             known, price = problem.kinds[seat], float(found.price[kind])
             prices[known] = min(price, prices.get(known, price))
@@ -184,7 +183,7 @@ class Chooser:
             self._unfit_now += 1
             raise
 
-    def _judge(self, entry: "Waiting", left: Left) -> "_Judge | None":
+    def _judge(self, entry: "Waiting", left: Left) -> "HostJudge | None":
         """Returns the judge of hosts for a guest; None if this pass has judged enough, or the guest is unknown."""
         who = who_is(entry.job)
         if self._unfit_now >= MOST_UNFIT:
@@ -196,8 +195,8 @@ class Chooser:
             self._judges[who] = self._new_judge(who)
         return self._judges[who]
 
-    def _new_judge(self, who: JobIdentity) -> "_Judge":
-        return _Judge(self._companions, who, self._wishes.prices, self._trials if self._tries else None)
+    def _new_judge(self, who: JobIdentity) -> "HostJudge":
+        return HostJudge(self._companions, who, self._wishes.prices, self._trials if self._tries else None)
 
     def _wished(self, entry: "Waiting", left: Left, wish: tuple[int, int]) -> Seat | None:
         judge = self._new_judge(who_is(entry.job))
@@ -224,46 +223,6 @@ class Chooser:
         self._matched.update(dict.fromkeys(problem.jobs, left.cluster.at))
 
 
-class _Judge:
-    """Judges hosts for one guest."""
-
-    def __init__(
-        self, companions: Companions, who: JobIdentity, prices: dict[_Kind, float], trials: TrialLedger | None
-    ) -> None:
-        """`trials` tells which trials may begin; None: none may."""
-        self.who = who
-        self._companions = companions
-        self._prices = prices
-        self._trials = trials
-        self._all: tuple[Sequence[JobIdentity], Opinions] | None = None
-        self.needs = companions.memory_of(who) or 0.0
-
-    def opinions(self, hosts: Sequence[JobIdentity]) -> Opinions:
-        return np.array([self._opinion(host) for host in hosts])
-
-    def of_all(self, hosts: Sequence[JobIdentity]) -> Opinions:
-        # A notice between two passes may bring other hosts.
-        if self._all is None or self._all[0] is not hosts:
-            self._all = hosts, self.opinions(hosts)
-        return self._all[1]
-
-    def _opinion(self, host: JobIdentity) -> tuple[float, float, float, float]:
-        pair = self._companions.pair(host, self.who)
-        memory = self._companions.memory_of(host) or 0.0
-        if pair.safe:
-            price = self._prices.get(self._companions.kind_of(host), 0.0) if self._prices else 0.0
-            return (1.0, 1.0, pair.guest - price, memory)
-        may = self._trials is not None and not pair.barred and self._trials.may(host, self.who)
-        return (float(may), 0.0, pair.worth, memory)
-
-    def slope(self, host: JobIdentity) -> float | None:
-        pair = self._companions.pair(host, self.who)
-        return None if pair.unmeasured else 1.0 - pair.host
-
-    def why(self, host: JobIdentity) -> str:
-        return self._companions.pair(host, self.who).text
-
-
 def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, tries: bool) -> Problem | None:
     """Returns the matching for the first guests in line; None if there is nothing to choose."""
     cluster = left.cluster
@@ -277,7 +236,7 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
     group_of = {shape: number for number, shape in enumerate(groups)}
     open_to = np.array(list(groups.values()))
     patterns: dict[bytes, int] = {}
-    rows: dict[tuple[_Kind, int], tuple[int, JobIdentity, Bools]] = {}
+    rows: dict[tuple[HostKind, int], tuple[int, JobIdentity, Bools]] = {}
     profile, memory, places, kinds = [], [], [], []
     for place, host, mask in (*((place, None, 1 << gpu) for place, gpu in free_gpus), *there):
         nodes = open_to[:, place]

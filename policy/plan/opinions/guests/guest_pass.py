@@ -47,7 +47,6 @@ class GuestPass(Opinion):
         """Shapes for which no seat is left."""
 
     def begin(self, state: PassState) -> bool:
-        """Gives the running guests that want to be upgraded a turn in the queue."""
         super().begin(state)
         self._left_now = None
         self._refused.clear()
@@ -65,7 +64,6 @@ class GuestPass(Opinion):
                     self._upgrades[job.id] = guests[job.id]
 
     def takes(self, entry: Waiting) -> bool:
-        """Upgrades a running guest; jobs that want a seat are planned at the end."""
         if entry.job.id in self._upgrades:
             self._upgrade(entry, *self._upgrades[entry.job.id])
             return True
@@ -93,7 +91,6 @@ class GuestPass(Opinion):
         self.ledger.write(Own(job, "its turn has come, and nobody else has or needs the GPU that it sits on"))
 
     def end(self) -> None:
-        """Plans the guests on what the owners leave."""
         isolation, at = self.state.isolation, self.ledger.at
         guests = [one for one in self.state.guests if one.guest.only and not self._is_seated_elsewhere(one)]
         isolation.group(at, self._evict)
@@ -112,10 +109,10 @@ class GuestPass(Opinion):
 
     def _evict(self) -> None:
         """Evicts the guests whose GPUs, CPUs or memory owners need now."""
-        going = {one.guest.job: one for one in seats.to_evict(self.book, self.state.touched)}
+        going = seats.to_evict(self.book, self.state.touched)
         if not going:
             return
-        self.ledger.changes += [Evict(job, going[job.id].reason) for job in self.state.jobs if job.id in going]
+        self.ledger.changes += [Evict(job, going[job.id]) for job in self.state.jobs if job.id in going]
         sharers = self.book.cluster.sharers
         for place, there in list(sharers.items()):
             stay = tuple(guest for guest in there.guests if guest.job not in going)
@@ -147,7 +144,9 @@ class GuestPass(Opinion):
             return
         if entry.nodes and entry.guest.seated:
             since = self.state.free_since.setdefault(entry.job.id, cluster.at)
-            if self._is_free(entry) and cluster.at - since < START_WITHIN:
+            # It must be a seat that it could be given now.
+            is_free = self._left.takes(entry.demand, entry.nodes[0], entry.mask)
+            if is_free and cluster.at - since < START_WITHIN:
                 self._take(entry, entry.nodes[0], entry.mask)
                 return
         self.state.free_since.pop(entry.job.id, None)
@@ -175,15 +174,14 @@ class GuestPass(Opinion):
             return False
         pure = entry.demand.tier.name == OPPORTUNISTIC
         why = "a seat is free" if pure else "a seat is free, until GPUs of its own are"
-        self.ledger.write(
-            Move(
-                entry.job, found.berth, 0.0, why, adopted=entry.adopted, way=found.way, slope=found.slope, sms=found.sms
-            )
-        )
+        self._pin(entry, found, why)
         self._take(entry, found.berth.nodes[0], found.berth.mask)
         entry.nodes, entry.mask = found.berth.nodes, found.berth.mask
         entry.guest.seated = entry.guest.only = True
         return True
+
+    def _pin(self, entry: Waiting, seat: seats.Seat, why: str, task: int | None = None) -> None:
+        self.ledger.write(Move(entry.job, seat.berth, 0.0, why, task, entry.adopted, seat.way, seat.slope, seat.sms))
 
     def _find(self, entry: Waiting) -> seats.Seat | None:
         if not self.ledger.may_change:
@@ -216,19 +214,11 @@ class GuestPass(Opinion):
             found = self._find(entry)
             if found is None:
                 break
-            self.ledger.write(
-                Move(
-                    entry.job, found.berth, 0.0, "a seat is free", task, way=found.way, slope=found.slope, sms=found.sms
-                )
-            )
+            self._pin(entry, found, "a seat is free", task)
             entry.last.given[task] = (self._claim(entry, found.berth.nodes[0], found.berth.mask),)
         else:
             return
         self._park_again(entry)
-
-    def _is_free(self, entry: Waiting) -> bool:
-        """Tells whether a guest can still start on its seat: it must be a seat that it could be given now."""
-        return self._left.takes(entry.demand, entry.nodes[0], entry.mask)
 
     @property
     def _left(self) -> seats.Left:
@@ -258,7 +248,6 @@ class GuestPass(Opinion):
 
     @staticmethod
     def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
-        """Returns why a job has no seat."""
         if not (entry.guest.only and entry.may_start_at(planned.at)):
             return None
         try:

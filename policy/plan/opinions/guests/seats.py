@@ -4,14 +4,14 @@ Guests never delay an owner. The owners are planned as if there were no guests, 
 from the guests. So an owner starts as early as without guests, and guests get what is left.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.cluster.shared.sharers import Guest, Host, JobIdentity, Sharers
+from policy.cluster.shared.sharers import Host, JobIdentity, Sharers
 from policy.formats.arrays import CUT, FAR
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from policy.cluster.snapshot import Cluster
     from policy.formats.arrays import Bools
     from policy.plan.ledger.book import Book
+    from policy.plan.opinions.guests.judge import HostJudge
     from policy.request.demand import Demand
     from topology.tables import Ints
 
@@ -51,44 +52,6 @@ class Unfit(NotNow):
     """Seats are free, but none of them fits this guest."""
 
 
-Opinions = NDArray[np.float64]
-"""A judge's table of hosts for one guest, one host per row, with four columns.
-
-1 if the guest may go there; 1 if the host is known to keep its speed (such hosts come before all others); the worth
-of the seat; the MiB that the host needs, 0 if not known."""
-
-
-class SeatJudge(Protocol):
-    """Judges hosts for one guest."""
-
-    needs: float
-    """MiB that the guest needs; 0 if not known."""
-
-    def opinions(self, hosts: Sequence[JobIdentity]) -> Opinions:
-        """Returns the table of some hosts."""
-        ...
-
-    def of_all(self, hosts: Sequence[JobIdentity]) -> Opinions:
-        """Returns the table of all hosts with seats; cached, since it is asked for often."""
-        ...
-
-    def slope(self, host: JobIdentity) -> float | None:
-        """Returns the part of its speed that the host would lose; None if not known."""
-        ...
-
-    def why(self, host: JobIdentity) -> str:
-        """Returns why the guest may go there."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """A guest that has to leave, and the reason."""
-
-    guest: Guest
-    reason: str
-
-
 def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
     """Returns how a guest and its host share a GPU: `time` (in turn), `mps`, or empty if they cannot.
 
@@ -101,9 +64,9 @@ def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
     return "mps" if together and host.mask.bit_count() == 1 else ""
 
 
-def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction]:
+def to_evict(book: "Book", places: Iterable[int] | None = None) -> dict[int, str]:
     """Returns the guests that must leave the nodes `places` (None: all nodes) because of claims that start now."""
-    cluster, found = book.cluster, list[Eviction]()
+    cluster, found = book.cluster, dict[int, str]()
     for place in list(cluster.sharers) if places is None else places:
         sharers = cluster.sharers.get(place, NOTHING)
         if not sharers.guests:
@@ -112,14 +75,14 @@ def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction
         stay = []
         for guest in sharers.guests:
             if guest.mask & ~free:
-                found.append(Eviction(guest, "its GPU is needed by a job that has it alone"))
+                found[guest.job] = "its GPU is needed by a job that has it alone"
             else:
                 stay.append(guest)
         # Guests of the lowest priority leave first; of equal ones, the newest job.
         stay.sort(key=lambda guest: (-guest.priority, guest.job))
         cpus, mem = int(cluster.cpus_now[place]), int(cluster.mem_now[place])
         while stay and (sum(one.cpus for one in stay) > cpus or sum(one.mem for one in stay) > mem):
-            found.append(Eviction(stay.pop(), "its CPUs and memory are needed by a job with GPUs of its own"))
+            found[stay.pop().job] = "its CPUs and memory are needed by a job with GPUs of its own"
     return found
 
 
@@ -196,7 +159,7 @@ class Left:
         seats = self.free[(self.place == place) & self._fits(demand.gpu_mem, self._named)]
         return bool(int(self.idle[place]) & mask) or bool((seats & mask).any())
 
-    def find(self, demand: "Demand", judge: SeatJudge | None = None) -> Seat:
+    def find(self, demand: "Demand", judge: "HostJudge | None" = None) -> Seat:
         """Returns the best seat: on an idle GPU, where it slows no job, else beside a host; or raises `NotNow`."""
         enough = self.enough(demand)
         rows = enough[self.place] & (self.free != 0)
@@ -210,7 +173,7 @@ class Left:
             raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free", 310)
         return seat
 
-    def at(self, demand: "Demand", place: int, mask: int, judge: SeatJudge) -> Seat | None:
+    def at(self, demand: "Demand", place: int, mask: int, judge: "HostJudge") -> Seat | None:
         """Returns a given seat, if it is still free."""
         if not self.enough(demand)[place]:
             return None
@@ -244,7 +207,7 @@ class Left:
         why = "on a GPU that waits for others of its job to come free" if planned else "on a GPU that nobody uses"
         return Seat(self._berth(demand, node, mask, f"{why}; a guest leaves when its owner comes"), "time")
 
-    def _beside(self, demand: "Demand", rows: "Bools", judge: SeatJudge | None, only: int = -1) -> Seat | None:
+    def _beside(self, demand: "Demand", rows: "Bools", judge: "HostJudge | None", only: int = -1) -> Seat | None:
         """Returns the best seat beside the hosts in `rows`; `only` is the mask of GPUs that may be used."""
         rows = rows & self._fits(demand.gpu_mem, self._named)
         here = np.flatnonzero(rows)
@@ -293,11 +256,11 @@ class Left:
             return None
         return self.cluster.spare_sms.get((host.who.user, host.who.name))
 
-    def _judged(self, judge: SeatJudge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
+    def _judged(self, judge: "HostJudge", here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
         """Returns the rows that fit a guest, and the keys to sort them by; raises `Unfit` if none fits."""
         kinds = self._kind[here]
         one = kinds.size == 1
-        table = judge.opinions([self.whos[int(kinds[0])]]) if one else judge.of_all(self.whos)[kinds]
+        table = judge.table([self.whos[int(kinds[0])]]) if one else judge.of_all(self.whos)[kinds]
         place = self.place[here]
         capacity = self._capacity[place]
         fits = (table[:, 0] > 0) & ((capacity == 0) | (table[:, 3] + judge.needs <= capacity))

@@ -12,7 +12,7 @@ from policy.placement.registry import create
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.tracker import Picture
-from policy.plan.opinions.slow_gpus import SlowGpus
+from policy.plan.opinions.ends_sooner import EndsSooner
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings
@@ -143,7 +143,7 @@ def test_a_gang_that_is_pinned_to_fast_gpus_leaves_slow_ones_that_come_free_and_
 def test_it_waits_no_longer_than_the_slow_ones_would_cost_it() -> None:
     plan, gang = Plan(BerthPolicy(), Settings()), gang_at(("n3", "n4"))
     replanned(plan, FREE_BUT_SLOW, gang)
-    memory_of(plan, SlowGpus)[50] = NOW - 2_950
+    memory_of(plan, EndsSooner)[50] = NOW - 2_950
 
     assert replanned(plan, FREE_BUT_SLOW, gang)[0] == [(("n1", "n2"), 0.0)]
 
@@ -217,7 +217,7 @@ def test_a_job_on_one_node_waits_no_longer_than_the_slow_gpus_would_cost_it() ->
     plan, job = Plan(BerthPolicy(), Settings()), on_one_node()
     assert replanned(plan, ends, job)[0] == []
 
-    memory_of(plan, SlowGpus)[50] = NOW - HOUR
+    memory_of(plan, EndsSooner)[50] = NOW - HOUR
 
     assert replanned(plan, ends, job)[0] == [(("n1",), 0.0)]
 

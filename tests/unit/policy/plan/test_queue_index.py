@@ -16,6 +16,7 @@ from policy.plan.ledger.tracker import Picture
 from policy.plan.queue import plan as plan_module
 from policy.plan.queue.index import QueueIndex
 from policy.plan.queue.plan import Plan
+from policy.plan.queue.walk import Walk
 from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds
@@ -31,6 +32,10 @@ class Walked:
     refused: dict[object, int] = field(default_factory=dict)
     left_to: set[int] = field(default_factory=set)
     given: list[int] = field(default_factory=list)
+
+    @property
+    def state(self) -> SimpleNamespace:
+        return SimpleNamespace(ledger=self)
 
     @property
     def most_free(self) -> int:
@@ -107,7 +112,8 @@ def test_the_index_yields_what_a_walk_along_the_whole_queue_does(seed: int) -> N
         for _ in range(6):
             touched = frozenset(drawn.sample(range(8), drawn.choice([1, 1, 2, 3])))
             walk = Walked(drawn, drawn.choice([0, 1, 2, 8]))
-            for entry in index.concerned(walk, touched) if by_index else along_the_queue(queue, walk, touched):
+            concerned = index.concerned(cast("Walk", walk), touched)
+            for entry in concerned if by_index else along_the_queue(queue, walk, touched):
                 walk.plan(entry, touched)
             walks.append(walk)
         found.append([walk.given for walk in walks])
