@@ -8,7 +8,7 @@ column that fits tells when a job fits.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,15 @@ BY_NODE = (
 """The arrays of a picture, with a row for each node."""
 
 
+class TakenLater(NamedTuple):
+    """The part of a node that a reservation takes later."""
+
+    start: float
+    mask: int
+    """Its GPUs."""
+    cpus: int
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The picture of one moment. Rows are nodes; columns of the timelines are moments, ascending."""
@@ -55,7 +64,10 @@ class Cluster:
     cpus_now: Ints
     mem_now: Ints
     hole_until: Floats
-    """Time at which the first planned job starts on the node; before that a short job may run."""
+    """Time at which the first planned job starts on the node; before that a short job may run.
+
+    What reservations take later stands in `taken_later`.
+    """
     reserved_from: Floats
     pieces: Ints
     """Number of GPUs of each node that jobs on a piece of it hold."""
@@ -90,6 +102,8 @@ class Cluster:
     """
     counted: "Mapping[int, float]" = field(default_factory=dict)
     """The start of the first reservation that only counts GPUs, by node: a pin to such a node passes it."""
+    taken_later: "Mapping[int, tuple[TakenLater, ...]]" = field(default_factory=dict)
+    """The parts of nodes that are free now, and that reservations take later, by node."""
     rooms: "tuple[Room, ...]" = ()
     """Rooms beside or in reservations, where Slurm alone gives GPUs."""
     neighbours: "Company | None" = None
@@ -104,7 +118,25 @@ class Cluster:
             free = np.where(fits_hole, free, self.gpus[:, 0])
             cpus = np.where(fits_hole, cpus, self.cpus[:, 0])
             mem = np.where(fits_hole, mem, self.mem[:, 0])
+        if self.taken_later:
+            free, cpus = free.copy(), cpus.copy()
+            for node in self.taken_later:
+                if fits_hole[node]:
+                    free[node], cpus[node] = self.stays_free(node, closes)
         return self._view(free, cpus, mem, self.up & (self.reserved_from >= closes), self.quiet, self.at)
+
+    def stays_free(self, node: int, closes: float) -> tuple[int, int]:
+        """Returns the GPUs and CPUs of a node that are free now, without what reservations take until then."""
+        gpus, cpus = int(self.gpus_now[node]), int(self.cpus_now[node])
+        for start, mask, count in self.taken_later.get(node, ()):
+            if start < closes:
+                gpus, cpus = gpus & ~mask, cpus - count
+        return gpus, max(0, cpus)
+
+    def free_until(self, node: int, mask: int) -> float:
+        """Returns the time from which on GPUs that are free now are planned for a job, or reserved."""
+        starts = [one.start for one in self.taken_later.get(node, ()) if one.mask & mask]
+        return min([float(self.hole_until[node]), *starts])
 
     def _view(self, free: Ints, cpus: Ints, mem: Ints, is_open: Bools, quiet: Bools, at: float) -> View:
         return View(
@@ -124,7 +156,8 @@ class Cluster:
 
     def limits_like(self, limit: float) -> tuple[float, float]:
         """Returns bounds (lower excluded, upper included): jobs of these time limits see the same free resources."""
-        closing = np.concatenate([self.hole_until, self.reserved_from]) - self.at
+        taken = [one.start for those in self.taken_later.values() for one in those]
+        closing = np.concatenate([self.hole_until, self.reserved_from, taken]) - self.at
         later = closing >= limit
         return float(closing[~later].max(initial=0.0)), float(closing[later].min(initial=FAR))
 

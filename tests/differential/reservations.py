@@ -37,14 +37,16 @@ class Drawn:
     """How the jobs wait while the reservations are made: `held`, or behind a `full` cluster; empty: made before."""
 
     @property
-    def mixed(self) -> bool:
-        """True if one reservation names types, and another counts GPUs or is magnetic.
+    def known(self) -> bool:
+        """True if docs/reservations.md says what may differ.
 
-        docs/reservations.md says what differs then.
+        One reservation names types, and another counts GPUs or is magnetic; or jobs that have a place are released while
+        a magnetic one has room.
         """
         named = [":g" in str(one) for one in self.typed]
         draws = ["gres/gpu=" in str(one) or "magnetic" in str(one) for one in self.typed]
-        return any(of and drawn for of, drawn in zip(named, reversed(draws), strict=True)) and len(named) == 2
+        mixed = any(of and drawn for of, drawn in zip(named, reversed(draws), strict=True)) and len(named) == 2
+        return mixed or (bool(self.late) and "magnetic" in str(self.typed))
 
     def text(self) -> str:
         """Everything in one line, to be tried by hand."""

@@ -53,8 +53,8 @@ def test_jobs_around_reservations_start_as_on_plain_slurm(pair: tuple[Target, Ta
         # What plain Slurm does differently each time, it may do so with Berth too.
         if sorted(plain) != sorted(berth) and sorted(both(pair, drawn)[0]) == sorted(plain):
             told = f"{drawn.text()}\n  plain {plain}\n  berth {berth}"
-            print(f"{seed}{' (known)' if drawn.mixed else ''}: {told}", flush=True)
-            if not drawn.mixed:
+            print(f"{seed}{' (known)' if drawn.known else ''}: {told}", flush=True)
+            if not drawn.known:
                 found[seed] = told
     print(f"{COUNT} draws from {FIRST} on, {len(found)} differ")
     assert found == {}

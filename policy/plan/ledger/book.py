@@ -164,7 +164,7 @@ class Book(BookRows):
                 planned &= ~tenant.mask if tenant.there(start) else -1
             if planned and start <= picture.at:
                 # Free now, but planned for a waiting job: no share may join beyond that job's start.
-                new.append(barred(planned, float(picture.hole_until[node]), FAR))
+                new.append(barred(planned, picture.free_until(node, planned), FAR))
         picture.tenants[node] = Tenants((*there, *new))
 
     def _seat(self, node: int, claim: Claim) -> None:
@@ -356,8 +356,8 @@ class Book(BookRows):
         last_start = float(picture.reserved_from[node]) - demand.limit
         now_is_open = last_start >= picture.at
         if now_is_open and self._hole_until(node) >= picture.at + demand.limit:
-            now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
-            if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
+            free_gpus, free_cpus = picture.stays_free(node, picture.at + demand.limit)
+            if free_gpus & mask == mask and free_cpus >= cpus and picture.mem_now[node] >= mem:
                 return 0.0
         for place, (time, gpus, free_cpus, free_mem) in enumerate(self._row(node)):
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
@@ -384,7 +384,7 @@ class Book(BookRows):
                 return None
             _, free, cpus, mem = max((state for state in row if state[0] <= moment), default=row[0])
             if moment == picture.at and picture.hole_until[node] >= moment + demand.limit:
-                free, cpus, mem = (int(one[node]) for one in (picture.gpus_now, picture.cpus_now, picture.mem_now))
+                (free, cpus), mem = picture.stays_free(node, moment + demand.limit), int(picture.mem_now[node])
             if cpus < (demand.cpus or 0) or mem < (self.fleet.mem[node] if demand.mem is None else demand.mem):
                 continue
             joins = any(tenant.mask == mask and tenant.there(moment) for tenant in there)

@@ -13,7 +13,7 @@ from policy.cluster.shared.fragmentation import cpus_per_gpu, learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
 from policy.cluster.shared.tenants import PlannedTenant, Tenants
-from policy.cluster.snapshot import BY_NODE, COLUMNS, Cluster
+from policy.cluster.snapshot import BY_NODE, COLUMNS, Cluster, TakenLater
 from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import JobPlan
@@ -63,11 +63,11 @@ class Picture:
         self._reserved_from = np.full(count, FAR)
         self._holds: dict[int, tuple[reserved.Hold, ...]] = {}
         """The parts of nodes that reservations take, by node."""
-        self._hole_until = np.full(count, FAR)
         self._free_now = np.zeros((3, count), np.int64)
         """GPUs, CPUs and memory that are free now, and perhaps reserved for later."""
         self._reservations: tuple[Reservation, ...] = ()
         self._counted: dict[int, float] = {}
+        self._taken_later: dict[int, tuple[TakenLater, ...]] = {}
         self._rooms: tuple[reserved.Room, ...] = ()
         self._rows: list[list[State] | None] = [None] * count
         """Timelines as lists, for books; None where it has to be made anew."""
@@ -202,7 +202,7 @@ class Picture:
             gpus_now=self._free_now[0],
             cpus_now=self._free_now[1],
             mem_now=self._free_now[2],
-            hole_until=self._hole_until,
+            hole_until=np.full(len(self.fleet.names), FAR),
             reserved_from=self._reserved_from,
             pieces=self._pieces,
             tenants=self._tenants,
@@ -216,6 +216,7 @@ class Picture:
             reservations=self._reservations,
             typed=frozenset((place, one.name) for place, holds in self._holds.items() for one in holds if one.mask),
             counted=self._counted,
+            taken_later=self._taken_later,
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
@@ -386,16 +387,19 @@ class Picture:
             states[-1] = (*states[-1][:2], total_cpus, total_mem)
         row = normal(states)
         self._free_now[:, place] = row[0][1:]
-        self._hole_until[place] = FAR
+        later = []
         for hold in self._holds.get(place, ()):
             # What the reservation's own jobs hold is not free for others, and not reserved twice.
             cores = hold.cores.bit_count() * node.threads
             cores = max(0, cores - sum(job.cpus // max(1, len(job.nodes)) for job in self._inside(place, hold.name)))
             row = taken(row, hold.start or self.at, hold.end, hold.mask, cores, 0)
             if hold.start:
-                self._hole_until[place] = min(self._hole_until[place], hold.start)
+                later.append(TakenLater(hold.start, hold.mask, cores))
             else:
                 self._free_now[:, place] = row[0][1:]
+        self._taken_later.pop(place, None)
+        if later:
+            self._taken_later[place] = tuple(later)
         self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = columns(row)
         tenants = self._tenants_of(place, node, ends, held)
         if tenants:

@@ -105,6 +105,9 @@ class Left:
         """Masks of GPUs without owner or guest, by node."""
         self._cpus: Ints = np.where(soon, cluster.cpus[:, 0], cluster.cpus_now)
         self._mem: Ints = np.where(soon, cluster.mem[:, 0], cluster.mem_now)
+        for node in cluster.taken_later:
+            if not soon[node]:
+                self.idle[node], self._cpus[node] = cluster.stays_free(node, cluster.at + LEAST)
         self._guests = np.zeros(len(cluster.fleet.names), np.int64)
         self.hosts: list[Host] = []
         """Hosts that had free seats when this was built, one per row."""

@@ -163,6 +163,24 @@ def test_a_pinned_job_is_given_back_whether_slurm_may_start_it_now_or_not(
     assert change.for_now
 
 
+@pytest.mark.parametrize(("gpus", "minutes", "starts"), [(6, 50, True), (8, 5, True), (7, 50, False), (1, 90, False)])
+def test_beside_types_reserved_for_later_jobs_start_before_one_that_waits_for_the_whole_node(
+    gpus: int, minutes: int, *, starts: bool
+) -> None:
+    """Slurm's backfill starts them, too."""
+    soon = int(NOW) + 600
+    one = reservation("n1", start=soon, end=int(NOW) + 3_600, cores=(cores("n1", 1),), gpus=types(0, 1))
+    look = reading([node("n1")], reservations=(one,))
+    book = open_book(fleet(look), look)
+
+    whole = decide(submit(tres_per_node="gres/gpu:8", time_limit="30"), book, BerthPolicy(), Settings(), NOW)
+    assert whole.made.claim is not None
+    book.note(whole.made.claim)
+    job = submit(tres_per_node=f"gres/gpu:{gpus}", time_limit=str(minutes))
+
+    assert ("state=placed" in decide(job, book, BerthPolicy(), Settings(), NOW).fields["segment"]) is starts
+
+
 def in_an_hour(**changes: object) -> Reservation:
     """Returns a reservation to come that counts four GPUs of n1."""
     return reservation(
