@@ -40,7 +40,7 @@ class Drawn:
     def known(self) -> bool:
         """True if docs/reservations.md says what may differ.
 
-        One reservation names types, and another counts GPUs or is magnetic; or jobs that have a place are released while
+        One reservation names types, and another counts GPUs or is magnetic; or jobs with a place are released while
         a magnetic one has room.
         """
         named = [":g" in str(one) for one in self.typed]

@@ -241,6 +241,12 @@ def counts_cpus_anew(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool
     return int(plain["NumCPUs"]) < least == int(berth["NumCPUs"])
 
 
+def forgets_its_test(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool:
+    """Tells whether plain Slurm alone shows the least nodes for the most too: it has not tested the job since."""
+    least = berth["NumNodes"].partition("-")[0]
+    return plain["NumNodes"] in {berth["NumNodes"], f"{least}-{least}"}
+
+
 def bounds_nodes(plain: Mapping[str, str], berth: Mapping[str, str]) -> bool:
     """Tells whether Slurm took the job's GPUs for the most nodes: it does when GRES of a job change."""
     (least, _, most), (bounded_least, _, bounded) = (one["NumNodes"].partition("-") for one in (plain, berth))
@@ -279,7 +285,8 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     one, other = dict(plain.record), dict(berth.record)
     keeps = any(PLACED.search(value) for value in other.values())
     names = {name for name in {*one, *other} if one.get(name) != other.get(name) and not (keeps and name in OF_A_PIN)}
-    more_cpus = names <= {"NumCPUs", "ReqTRES"} and counts_cpus_anew(one, other)
+    of_cpus = names <= {"NumCPUs", "ReqTRES", "NumNodes"} and counts_cpus_anew(one, other)
+    more_cpus = of_cpus and forgets_its_test(one, other)
     known = more_cpus or (names == {"NumNodes"} and bounds_nodes(one, other)) or counts_less_memory(names, change)
     if names and not known and "UPDATED 0" in plain.said and change.state != "running":
         return "the record says something else: " + ", ".join(sorted(names))
