@@ -81,8 +81,8 @@ class ExtraError(NodeError):
 class Untied(ExtraError):
     """A job whose GPUs in the Prolog's environment are not those of its Extra.
 
-    From a start of slurmctld until a node has registered, Slurm does not know which of its GPUs has which type. A job
-    that starts there in that time gets the type that it asks for, and another GPU or, for a share, none.
+    From a start of slurmctld until a node has registered, slurmctld ties a share to its GPU in its own books alone. The
+    node hears of no GPU, and lets the job open none.
     """
 
 

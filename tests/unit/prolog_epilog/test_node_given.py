@@ -183,7 +183,7 @@ def took_back(world: World, *, takes: bool = True) -> None:
 
 @pytest.mark.parametrize(("gpus", "says"), [("", "none on this node"), ("3", "other GPUs than Slurm gave it (3)")])
 def test_a_share_that_slurm_tied_to_no_gpu_of_its_own_is_requeued(world: World, gpus: str, says: str) -> None:
-    """Between a start of slurmctld and the node's registration Slurm does not know which GPU has which type."""
+    """A share that starts between a start of slurmctld and the node's registration has no GPU in its environment."""
     took_back(world)
 
     done = world.run("prolog", PACKED, gpus, SLURM_JOB_RESTART_COUNT="2")
