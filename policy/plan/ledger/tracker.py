@@ -216,7 +216,7 @@ class Picture:
             reservations=self._reservations,
             typed=frozenset((place, one.name) for place, holds in self._holds.items() for one in holds if one.mask),
             counted=self._counted,
-            taken_later=self._taken_later,
+            taken_later=dict(self._taken_later),
             rooms=self._rooms,
             crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
         )
