@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(2_400)]
 
 ONLY_BERTH = re.compile(r"BERTH_\w+|SLURM_JOB_(EXTRA|ADMIN_COMMENT|CONSTRAINTS)")
 """Variables that Berth may add: its own, and texts of the job that it writes."""
+NAME_GPUS = (*VARIABLES, "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 SHELLS = re.compile(r"PWD|OLDPWD|SHLVL|_|PATH|LC_CTYPE")
 SKIPPED = ("-p plain", "v100")
 """Partitions and models that the plain cluster does not have."""
@@ -47,7 +48,7 @@ def mapped(environment: dict[str, str], job: int) -> dict[str, str]:
     for name, value in environment.items():
         if SHELLS.fullmatch(name):
             continue
-        if name in VARIABLES:
+        if name in NAME_GPUS:
             found[name] = f"{len(value.split(','))} GPUs"
         elif name.endswith(("_TIME", "SLUID", "JOB_ID")) or "JOBID" in name:
             found[name] = "a number"
