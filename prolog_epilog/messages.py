@@ -5,8 +5,6 @@ The table of all ids, with what they mean, is docs/troubleshooting.md; a test co
 
 import re
 
-__all__ = ["EPILOG", "GUARD", "PREFLIGHT", "PROLOG", "numbered", "tagged"]
-
 PROLOG, EPILOG, GUARD, PREFLIGHT = 901, 902, 903, 904
 """Ids of lines without one of their own, by the program."""
 

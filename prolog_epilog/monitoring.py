@@ -26,8 +26,6 @@ from prolog_epilog.messages import numbered
 from prolog_epilog.node import cgroups, devices, files, processes
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["FORMAT", "arrive", "clean", "leave"]
-
 FORMAT = "berth-listed/1"
 _LOCKED_BYTE = 10_000
 """The byte of the node's lock that stands for these files; those before it stand for GPUs."""

@@ -20,8 +20,6 @@ from prolog_epilog.job.job import NodeJob
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["MOST", "MOST_OF_A_USER", "Failed", "add", "alone", "take", "waiting"]
-
 MOST = 256
 MOST_OF_A_USER = 64
 """A bound for each user, so that one whose jobs fail by the hundred does not keep out the others' jobs."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from topology.errors import TopologyFileError
 
-__all__ = ["replace"]
-
 
 def replace(
     path: str | os.PathLike[str], content: bytes, mode: int = 0o644, owner: tuple[int, int] | None = None

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = "npt.NDArray[np.int64]"
 
-__all__ = ["IN_NO_BLOCK", "Blocks"]
-
 IN_NO_BLOCK = -1
 """Same value as NOBODY of topology.fabric, so that callers compare group numbers in one way."""
 

@@ -23,8 +23,6 @@ from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Machine
 from topology.providers import slurm_fabric
 
-__all__ = ["FILE_NAME", "FORMAT", "CompiledCluster", "load", "save", "sources", "stamp"]
-
 FORMAT = "berth-cluster/2"
 FILE_NAME = "cluster.compiled"
 """Its name in the folder of its topology files."""

@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 
 from topology.model import NEAR, Gpu, Machine, Nic, PathWord
 
-__all__ = ["Severity", "TopologyChange", "changes", "cluster_changes"]
-
 Severity: TypeAlias = Literal["loss", "change", "gain", "software"]
 
 #: Every kind of change with its severity, the worst first.

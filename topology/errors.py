@@ -12,17 +12,6 @@ TopologyError
 
 from __future__ import annotations
 
-__all__ = [
-    "HostlistError",
-    "MachineError",
-    "ProviderError",
-    "QuestionError",
-    "TooManySetsError",
-    "TopologyError",
-    "TopologyFileError",
-    "UnknownError",
-]
-
 
 class TopologyError(Exception):
     """Base of every error that this package raises; its text is one sentence for an admin."""

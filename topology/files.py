@@ -18,8 +18,6 @@ from topology import atomic
 from topology.errors import MachineError, TopologyError, TopologyFileError
 from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord, Via
 
-__all__ = ["FORMAT", "decode", "dump", "encode", "load", "load_directory"]
-
 FORMAT = "berth-topology/1"
 
 T = TypeVar("T")

@@ -29,13 +29,6 @@ import networkx as nx
 from topology.model import Machine
 from topology.pcie import Branch, tree
 
-__all__ = [
-    "generation",
-    "nic_steps",
-    "node_graph",
-    "widest_paths",
-]
-
 _PCIE = {3: 15.754, 4: 31.508, 5: 63.015}
 _SOCKET = {3: 10.0, 4: 16.0, 5: 22.0}
 _NIC = {3: 12.5, 4: 25.0, 5: 50.0}

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     Ints: TypeAlias = npt.NDArray[np.int64]
     Bools: TypeAlias = npt.NDArray[np.bool]
 
-__all__ = ["NOBODY", "LevelGroups"]
-
 NOBODY = -1
 """In a group array: the node's group is unknown, so it shares none with any other node."""
 

@@ -12,8 +12,6 @@ from itertools import islice
 
 from topology.errors import HostlistError
 
-__all__ = ["expand", "expand_at_most", "fold"]
-
 _MOST_HOSTS = 65_536
 _MOST_DIGITS = 9
 #: A name with its brackets; a bracket that belongs to no pair stands alone.

@@ -6,8 +6,6 @@ import functools
 
 from topology.model import MachineShape, positions
 
-__all__ = ["islands", "positions"]
-
 
 @functools.lru_cache(maxsize=1024)
 def islands(shape: MachineShape) -> tuple[int, ...]:

@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 
 from topology.errors import MachineError
 
-__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "MachineShape", "Nic", "PathWord", "Via", "positions"]
-
 Via: TypeAlias = Literal["direct", "switch"]
 PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
 

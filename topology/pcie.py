@@ -13,8 +13,6 @@ from typing import Literal, TypeAlias
 
 from topology.model import NEAR, Machine
 
-__all__ = ["Branch", "BranchKind", "rails", "tree"]
-
 BranchKind: TypeAlias = Literal["numa", "bridge", "switches", "switch"]
 
 #: What two devices of each nearness have in common. `switches` is several PCIe switches above one another.

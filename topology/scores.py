@@ -22,8 +22,6 @@ from pathlib import Path
 from topology import atomic
 from topology.errors import TopologyFileError
 
-__all__ = ["FORMAT", "PAL_CLASSES", "Score", "decode", "decode_pal", "dump", "encode", "encode_pal", "is_pal", "load"]
-
 FORMAT = "berth-scores/1"
 
 PAL_CLASSES = {"A": "compute", "B": "mixed", "C": "memory"}

@@ -10,8 +10,6 @@ from topology.drawing.style import BACKGROUND, INK, LINE, MUTED
 from topology.drawing.svg import Canvas, fit, text_width
 from topology.scores import Score
 
-__all__ = ["draw_map", "text_map"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Band:

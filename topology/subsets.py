@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Masks: TypeAlias = npt.NDArray[np.uint64]
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ["Level", "SubsetChoice", "SubsetTable"]
-
 Level: TypeAlias = Literal["nvlink", "node"]
 
 #: 16 GPUs have 12,870 sets of 8, 20 GPUs 184,756 of 10. Beyond, a table would take seconds and much memory.

@@ -17,8 +17,6 @@ from typing import Any
 
 from topology.model import Machine, MachineShape
 
-__all__ = ["Wiring", "kind_of", "remember", "wiring"]
-
 _KINDS = 1024
 
 

@@ -10,8 +10,6 @@ from typing import Literal, get_args
 
 from policy.formats.errors import FormatError
 
-__all__ = ["FORMAT", "Campaign", "NodeState", "State", "begin", "decode", "encode"]
-
 FORMAT = "berth-campaign/1"
 State = Literal["waiting", "running", "done", "failed"]
 _HOLD_S, _MOST_HOLD_S = 60.0, 1_800.0

@@ -14,8 +14,6 @@ from policy.calibrate.campaign import Campaign
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
-__all__ = ["Rules", "Window", "free", "measurable", "next_nodes", "parse_window", "to_make_way"]
-
 _HOUR_S, _DAY_MIN = 3_600.0, 24 * 60
 
 

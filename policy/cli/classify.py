@@ -14,8 +14,6 @@ from policy.formats.errors import UsageError
 if TYPE_CHECKING:
     from policy.retry.rules import Rules
 
-__all__ = ["register", "shipped_rules", "tail"]
-
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `classify` to the parser of `berth`."""

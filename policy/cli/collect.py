@@ -11,8 +11,6 @@ from pathlib import Path
 from policy.cli.report import moment
 from policy.formats.errors import UsageError
 
-__all__ = ["register"]
-
 _DAY_S = 86_400.0
 
 

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from policy.site.config import Config
     from policy.slurm.interface import Gateway
 
-__all__ = [
-    "MAJORS",
-    "Row",
-    "before_upgrade",
-    "berth_found",
-    "built_for",
-    "jobs_found",
-    "notices_found",
-    "order",
-    "plugins_found",
-    "scripts_found",
-    "slurmds_found",
-]
-
 MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 """Slurm's releases in their order."""
 SUPPORTED = MAJORS[4:]

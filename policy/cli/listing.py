@@ -14,8 +14,6 @@ from policy.formats.messages import one_line
 from policy.formats.moments import local_time
 from policy.site.overview import STALE_AFTER
 
-__all__ = ["Column", "add_list_options", "columns_of", "lines_of", "list_parser", "moment", "say_age", "span"]
-
 _NAMED = re.compile(r"([A-Za-z_]+)(?::(\.?)([1-9][0-9]{0,3}))?")
 
 

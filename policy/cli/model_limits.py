@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from policy.request.counted import PREFIX
 
-__all__ = ["BY_MODEL", "Limit", "commands", "limits"]
-
 BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
 """A TRES that names a model; types of one GPU each are none."""
 _SETTABLE = {

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from policy.plan.answer.beside import RunningJob, Seen
     from topology.model import Machine
 
-__all__ = ["register"]
-
 _EVERY = 5.0
 """Seconds between two looks; Slurm starts most jobs one by one, so that few start between them."""
 _FIRST = 30.0

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from policy.formats.errors import UsageError, nearest
 
-__all__ = ["CommandParser"]
-
 
 class CommandParser(argparse.ArgumentParser):
     """Raises UsageError where argparse prints its usage and exits."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from policy.report.site import Site
     from policy.report.tally import Period, Tally
 
-__all__ = ["moment", "past", "register"]
-
 _DAY_S = 86_400.0
 _SECONDS = 600
 

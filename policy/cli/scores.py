@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from topology.calibrate.statistics import Calibration
     from topology.scores import Score
 
-__all__ = ["register"]
-
 _Gpu = tuple[str, int, str, str]
 """Node, position, UUID and application class."""
 

@@ -15,8 +15,6 @@ from policy.formats.errors import BerthError, UsageError
 if TYPE_CHECKING:
     from topology.model import Gpu, Machine
 
-__all__ = ["register"]
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from topology.scores import Score
 
-__all__ = ["refreshed", "register"]
-
 _TRIES = 3
 """Most attempts; a calibration that ends meanwhile makes it start again."""
 

@@ -15,8 +15,6 @@ from topology.model import Gpu
 _BASE_MS = 1_000.0
 """The fastest rank's time where only ratios are known: logarithms are compared, within one job alone."""
 
-__all__ = ["learned"]
-
 
 def learned(times: StepTimes, job: str, app_class: str, at: str, gpus_on: Callable[[str], Sequence[Gpu]]) -> JobReport:
     """Returns the report of a job; `gpus_on` tells the GPUs that it holds on a node.

@@ -17,8 +17,6 @@ from policy.formats import segment
 from policy.formats.errors import FormatError, SlurmError
 from policy.report import rows
 
-__all__ = ["COLUMNS", "SEPARATOR", "Collection"]
-
 COLUMNS = (*rows.COLUMNS[:-1], "JobID", "JobName", "Partition", "QOS", "Timelimit", rows.COLUMNS[-1])
 SEPARATOR = "\x1f"
 """The character between columns that sacct is asked for, since a job's name may hold any visible one."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from policy.report.rows import JobRun
 
-__all__ = ["PastDays", "past_days"]
-
 
 @dataclass(frozen=True, slots=True)
 class PastDays:

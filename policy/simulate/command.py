@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from policy.simulate.report.summary import Summary
     from policy.simulate.study import Study
 
-__all__ = ["register"]
-
 _POLICIES = {
     "slurm": ("slurm", "packed", "berth"),
     "berthd": ("slurm", "berth"),

@@ -3,8 +3,6 @@
 import contextlib
 import os
 
-__all__ = ["give_way"]
-
 _NICENESS = 10
 
 

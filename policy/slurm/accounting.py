@@ -14,8 +14,6 @@ from policy.formats.errors import SlurmError
 from policy.formats.moments import local_time
 from policy.slurm.command_failures import not_started
 
-__all__ = ["days", "opened"]
-
 _DAY_S = 86_400.0
 _CLOCK_S = 3_600.0
 """Seconds read in addition at both ends.

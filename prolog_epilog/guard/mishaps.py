@@ -12,8 +12,6 @@ from pathlib import Path
 
 from prolog_epilog.errors import NodeError
 
-__all__ = ["Mishaps", "sentence"]
-
 _AGAIN_S = 60.0
 _MOST_KNOWN = 256
 

@@ -11,8 +11,6 @@ from prolog_epilog.config import filled
 from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard_keys import GuardSettings, NoticeTable
 
-__all__ = ["NoticeOptions", "load"]
-
 _MOST_HOSTS = 4
 
 

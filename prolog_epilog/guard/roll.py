@@ -17,8 +17,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.share_file import ShareRecord
 
-__all__ = ["Member", "Roll", "Seating"]
-
 _Stamp = tuple[int, int, int]
 _MTIME = 1
 

@@ -20,19 +20,6 @@ from pathlib import Path
 
 from prolog_epilog.injob.errors import WordError
 
-__all__ = [
-    "OPEN",
-    "Order",
-    "OrderPage",
-    "WordBeat",
-    "WordSlot",
-    "create",
-    "map_order",
-    "read_beats",
-    "read_order",
-    "remove",
-]
-
 PAGE = 4096
 SLOT = 256
 SLOTS = range(1, PAGE // SLOT)

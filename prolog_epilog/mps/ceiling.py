@@ -20,8 +20,6 @@ from prolog_epilog.mps.limits import (
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = ["Ceiling", "InteractiveServer", "least_ceiling"]
-
 _UNKNOWN = "Unknown command"
 #: Below 1 GiB MPS may show nothing to compare with, so a ceiling is never lower.
 _LEAST_MIB = 1024

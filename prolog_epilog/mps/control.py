@@ -20,17 +20,6 @@ from typing import Protocol
 from prolog_epilog.errors import ControlError
 from prolog_epilog.node import processes
 
-__all__ = [
-    "Abilities",
-    "Control",
-    "MpsConfig",
-    "Refused",
-    "abilities",
-    "clear_trials",
-    "mebibytes",
-    "why_not_started",
-]
-
 #: A control command answers in milliseconds; if one hangs, the daemon does not work.
 COMMAND_SECONDS = 10.0
 _POLL_SECONDS = 0.05

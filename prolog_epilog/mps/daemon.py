@@ -14,8 +14,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState
 
-__all__ = ["EndedAtOnce", "await_socket", "running", "start", "stop"]
-
 LOG = "control.log"
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0

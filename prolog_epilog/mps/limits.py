@@ -25,20 +25,6 @@ from prolog_epilog.node import processes
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = [
-    "Level",
-    "Method",
-    "NotOffered",
-    "await_server",
-    "ceiling_of",
-    "check_memory",
-    "check_percent",
-    "memory_environment",
-    "memory_words",
-    "shows_memory",
-    "shows_percent",
-]
-
 _POLL_SECONDS = 0.05
 #: A server that is in no list this long after its start has died.
 _APPEAR_SECONDS = 3.0

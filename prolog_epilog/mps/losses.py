@@ -20,8 +20,6 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants.state import Tenant
 
-__all__ = ["Loss", "LossRecord", "culprits", "evidence", "forget", "leave", "records"]
-
 FORMAT = "berth-lost/1"
 KEEP_SECONDS = 120.0
 """Seconds for which a record is kept for a guard that does not look."""

@@ -9,8 +9,6 @@ from prolog_epilog.errors import CannotShare
 from prolog_epilog.node import devices
 from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver
 
-__all__ = ["restore", "set_all", "usable"]
-
 _POLL_SECONDS = 0.05
 #: The driver takes a moment to see that a process has ended.
 _VANISH_SECONDS = 1.0

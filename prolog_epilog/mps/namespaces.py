@@ -20,8 +20,6 @@ from prolog_epilog.node import files
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = ["Namespaces"]
-
 _SERVER = "berth"
 #: Limits for clients that bypass their namespace: enough to be told, too little to be worth it.
 _ELSE_PERCENT, _ELSE_MEMORY = 1, "64M"

@@ -14,8 +14,6 @@ from prolog_epilog.mps.limits import Level, NotOffered, ceiling_of, memory_envir
 from prolog_epilog.node.processes import Proven
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = ["Partitions", "chunk_size"]
-
 _CREATED = re.compile(r"(GPU-[0-9A-Za-z-]+/[A-Za-z0-9+/=]{8,})")
 
 

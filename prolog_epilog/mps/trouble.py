@@ -15,8 +15,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = ["Reset", "culprits", "reset_after_fault", "server_status", "terminate_clients"]
-
 #: Seconds that a server may take to recover once its clients are gone.
 RECOVERY_SECONDS = 30.0
 _POLL_SECONDS = 0.1

@@ -16,8 +16,6 @@ from prolog_epilog.node import devices
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 
-__all__ = ["raise_wall"]
-
 
 def raise_wall(paths: Paths, job: int, cgroup: Path) -> Level | None:
     """Holds the job's processes at its memory on each of its GPUs; returns the level that is now in force.

@@ -14,8 +14,6 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import boot_id
 
-__all__ = ["DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED", "Driver", "GpuProcess", "NodeGpu", "driver", "gpus"]
-
 FORMAT = "berth-gpus/1"
 #: Compute modes, as NVML numbers them.
 DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS = 0, 2, 3

@@ -16,8 +16,6 @@ from pathlib import Path
 from prolog_epilog.errors import Busy, StateError
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["grant", "locked", "own_folder", "prepare", "read", "remove_drafts", "remove_folder", "remove_lock", "write"]
-
 #: Mode of a folder that users may pass through but not list.
 THROUGH = 0o711
 _PRIVATE = 0o700

@@ -20,19 +20,6 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.node import cgroups, files, processes
 from prolog_epilog.node.paths import Paths
 
-__all__ = [
-    "LEASE_SECONDS",
-    "end_lease",
-    "freeze",
-    "groups",
-    "leases",
-    "pids",
-    "release",
-    "send",
-    "thaw",
-    "thaw_expired",
-]
-
 ROOT = cgroups.ROOT
 LEASE_SECONDS = 4.0
 """Seconds after the guard's last sign of life at which a guest is thawed at the latest."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from prolog_epilog.errors import StateError
 
-__all__ = ["Paths"]
-
 #: A UUID or the name of a set: it becomes a file name, so nothing else is allowed.
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 

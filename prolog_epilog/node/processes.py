@@ -11,21 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "Proven",
-    "alive",
-    "boot_id",
-    "children",
-    "end",
-    "end_all",
-    "held",
-    "prove",
-    "real_user_of",
-    "serving",
-    "start_detached",
-    "user_of",
-]
-
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["DEVICE_XIDS", "DRAINING_XIDS", "MPS_XIDS", "Remedy", "remedy"]
-
 
 class Remedy(StrEnum):
     """The action that an Xid calls for."""

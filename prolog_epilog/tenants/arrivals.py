@@ -21,20 +21,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
 
-__all__ = [
-    "Arrival",
-    "announce",
-    "answer",
-    "clean",
-    "forget",
-    "guard_lives",
-    "guests_on",
-    "hold_guard",
-    "meet",
-    "pending",
-    "shut",
-]
-
 FORMAT = "berth-arrival/1"
 WAIT_SECONDS = 6.0
 """A guest that ignores everything delays the first task by no more than this."""

@@ -20,8 +20,6 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import Proven
 
-__all__ = ["SetState", "Tenant", "abandoned", "everything", "forget", "held", "load", "set_name", "store"]
-
 FORMAT = "berth-mps/1"
 
 

@@ -18,8 +18,6 @@ from topology.calibrate.peers import GpuPlace, PeerKey, verdicts
 from topology.calibrate.runs import KernelRun, Verdict, Visit, seconds_of
 from topology.calibrate.statistics import Estimate
 
-__all__ = ["CapEvidence", "SlowBy", "slow_by"]
-
 SlowBy = Literal["", "power cap only", "power cap", "heat", "low clock", "other"]
 """Empty: not slow. `power cap only`: every class that stays below the power limit is as fast as on other GPUs."""
 

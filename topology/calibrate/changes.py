@@ -9,8 +9,6 @@ import numpy as np
 
 from topology.calibrate.posterior import Floats
 
-__all__ = ["Drifts", "Steps", "changes_in", "drifts", "steps"]
-
 _SURE = 4.5
 """Standard errors from which on a change is announced: among thousands of GPUs about none is announced by chance."""
 _WORTH = 0.02

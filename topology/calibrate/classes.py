@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ClassProfile", "by_rule"]
-
 _IDLE = 0.10
 _COMPUTE_FROM, _MEMORY_TO = 0.60, 0.40
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from topology.errors import ProviderError
 
-__all__ = ["SIZE", "Gemm", "find"]
-
 SIZE = 8192
 """Rows and columns of the matrices."""
 _HALF, _FLOAT_SUMS, _DEFAULT = 2, 68, -1  # CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT

@@ -20,8 +20,6 @@ from topology.calibrate.measure import Device, DeviceReading, Work
 from topology.calibrate.runs import CopySpeed
 from topology.errors import ProviderError
 
-__all__ = ["CudaDevice"]
-
 _COMPUTE_ROUNDS = 40_000
 _COMPUTE_FLOP = 4 * 2 * 16 * 8 * 16 / 32
 """Operations of each thread in each round: four tensor products of a warp."""

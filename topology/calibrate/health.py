@@ -12,8 +12,6 @@ import numpy as np
 from topology.calibrate.runs import Verdict
 from topology.calibrate.statistics import Calibration, Estimate, SpeedChange
 
-__all__ = ["Advice", "Watched", "watch_list"]
-
 
 class Advice(StrEnum):
     """The advised action, the most urgent first."""

@@ -9,8 +9,6 @@ from statistics import median
 
 from topology.calibrate.runs import Visit
 
-__all__ = ["SlowLink", "slow_links"]
-
 _SLOW = 0.90
 """Part of the same link's rate on other nodes; a link below it is slow."""
 _LEAST_NODES = 4

@@ -29,8 +29,6 @@ from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 from topology.calibrate.variances import PUBLISHED
 from topology.scores import Score
 
-__all__ = ["Living", "refresh", "table"]
-
 _RUN_SD = 0.05
 """Standard deviation between two runs of one application as a whole, in logarithms."""
 _UNKNOWN_SD = 0.03

@@ -17,8 +17,6 @@ from typing import Protocol
 
 from topology.calibrate.runs import CopySpeed, GpuVisit, KernelRun, verdict
 
-__all__ = ["PHASES", "Device", "DeviceReading", "Phase", "SimulatedDevice", "Work", "measure", "measure_all", "summary"]
-
 _LEAST_WARM_S, _MOST_WARM_S = 8.0, 15.0
 _STEADY_S, _STEADY = 3.0, 0.005
 """Warm is when the SM clock moved by less than this part over so many seconds."""

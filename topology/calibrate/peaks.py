@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from topology.calibrate.runs import KernelRun
 
-__all__ = ["Peak", "part_of_peak", "peak_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Peak:

@@ -12,8 +12,6 @@ import numpy as np
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import GpuVisit, KernelRun, Verdict, Visit, seconds_of, verdict
 
-__all__ = ["LATEST", "GpuPlace", "PeerKey", "Peers", "peers_of", "verdicts"]
-
 LATEST = 24
 """Number of a node's latest visits that count; older ones add no information."""
 _ENOUGH_PEERS = 8

@@ -15,8 +15,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Disturbance", "Fitted", "Located", "Outlier", "Rarities", "Variances", "fit", "learnt", "locate"]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 _ROUNDS = 60

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from topology.errors import TopologyFileError
 
-__all__ = ["read_lines", "records"]
-
 
 def records(lines: Iterable[str], form: str, source: str) -> Iterator[tuple[str, object]]:
     """Yields each object after the first, with the place to name in an error about it."""

@@ -24,21 +24,6 @@ from typing import Any, Literal, TypeVar
 from topology.calibrate.records import read_lines, records
 from topology.errors import TopologyFileError
 
-__all__ = [
-    "FORMAT",
-    "CopySpeed",
-    "GpuVisit",
-    "KernelRun",
-    "Verdict",
-    "Visit",
-    "append",
-    "decode",
-    "encode",
-    "load",
-    "seconds_of",
-    "verdict",
-]
-
 FORMAT = "berth-runs/1"
 
 Way = Literal["together", "alone"]

@@ -23,8 +23,6 @@ from topology.calibrate.runs import Verdict, Visit, seconds_of
 from topology.calibrate.variances import PUBLISHED, reml
 from topology.scores import Score
 
-__all__ = ["SLOW_FROM", "Calibration", "Estimate", "SpeedChange", "calibrate", "probability", "table"]
-
 SLOW_FROM = 1.10
 """A GPU that takes so many times the typical is called slow."""
 

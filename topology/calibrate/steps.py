@@ -22,8 +22,6 @@ from topology.calibrate.records import read_lines, records
 from topology.calibrate.runs import seconds_of
 from topology.errors import TopologyFileError
 
-__all__ = ["FORMAT", "ClockReport", "JobReport", "Rank", "Report", "decode", "encode", "load"]
-
 FORMAT = "berth-steps/1"
 
 

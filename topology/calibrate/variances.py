@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from topology.calibrate.posterior import Floats, Variances
 
-__all__ = ["PUBLISHED", "complete_blocks", "reml"]
-
 PUBLISHED = {
     "compute": Variances(0.026**2, 0.010**2, 0.049**2, 0.019**2),
     "mixed": Variances(0.008**2, 0.003**2, 0.013**2, 0.005**2),

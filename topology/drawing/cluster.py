@@ -17,8 +17,6 @@ from topology.model import Machine
 if TYPE_CHECKING:
     from topology.fabric import Fabric
 
-__all__ = ["draw_cluster"]
-
 #: Nodes with a machine of the same kind look the same: model and number of GPUs.
 Kind: TypeAlias = tuple[str, int]
 

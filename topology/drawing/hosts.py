@@ -10,8 +10,6 @@ from topology.drawing.style import FAINT, HOST, INK, LINE, MUTED, NIC, SWITCH, l
 from topology.drawing.svg import Canvas, fit, text_width
 from topology.model import Machine, Nic
 
-__all__ = ["HOST_HEIGHT", "LEAST_SIZE", "depth", "draw_host", "panel_words"]
-
 HOST_HEIGHT = 30
 LEAST_SIZE = 10.0
 """The smallest text on the bar of a NUMA node; it is as large as there is room."""

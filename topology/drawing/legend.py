@@ -7,8 +7,6 @@ import textwrap
 from topology.drawing.style import INK, PROBLEM
 from topology.drawing.svg import Canvas, fit, text_width
 
-__all__ = ["Legend"]
-
 _ROW, _SIZE = 22, 12
 
 

@@ -28,8 +28,6 @@ from topology.drawing.style import (
 from topology.drawing.svg import MOST_WIDTH, Canvas, fit, text_width
 from topology.model import Machine
 
-__all__ = ["draw_node"]
-
 _MARGIN, _TOP, _LEAST_WIDTH = 30, 92, 640
 #: Width of a square of four cards, and room above and below it for links that go around cards.
 _QUAD_WIDTH = 2 * places.CARD_WIDTH + places.MESH_X

@@ -9,8 +9,6 @@ from topology.drawing.style import INK, MUTED, PROBLEM, link_colour, link_width
 from topology.drawing.svg import Canvas, fit
 from topology.model import Link, Machine
 
-__all__ = ["HUB_HEIGHT", "arcs_height", "draw_arcs", "draw_hub", "draw_mesh", "link_words", "short_domain", "uplinks"]
-
 HUB_HEIGHT = 34
 _HUB = "#e4e2f2"
 

@@ -10,8 +10,6 @@ from itertools import permutations
 from topology.model import Machine
 from topology.pcie import Branch, tree
 
-__all__ = ["Box", "Panel", "Stem", "first_stem", "is_mesh", "panels_of", "put_mesh", "put_stems", "tints"]
-
 CARD_WIDTH, CARD_HEIGHT = 104, 62
 #: A card of a node with too many GPUs for one row of wide ones.
 NARROW_WIDTH = 52

@@ -4,23 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "BACKGROUND",
-    "CARD",
-    "FAINT",
-    "HOST",
-    "INK",
-    "LINE",
-    "MUTED",
-    "NIC",
-    "PANEL",
-    "PROBLEM",
-    "SWITCH",
-    "TINTS",
-    "link_colour",
-    "link_width",
-]
-
 BACKGROUND, PANEL, CARD = "#fbfbfd", "#f0f2f6", "#ffffff"
 INK, MUTED, FAINT, LINE = "#1c2330", "#5a6475", "#c9d0db", "#8893a5"
 HOST, SWITCH, NIC, PROBLEM = "#dfe4ec", "#e9e2f3", "#d9eef0", "#b3261e"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["FONT", "MOST_WIDTH", "Canvas", "fit", "text_width"]
-
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 
 #: A wider picture is shown smaller, so that a window of 1,200 pixels does not cut it off.

@@ -19,8 +19,6 @@ from topology.errors import ProviderError
 from topology.machines.catalog import KINDS, RACKS
 from topology.model import Machine
 
-__all__ = ["machine", "names", "places", "rack", "rack_names"]
-
 _NAMESPACE = uuid.UUID("6f2f0c0e-5a0c-5d0e-9a53-c6e9a0a3be7a")
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from topology.machines.kinds import Card, NodeKind
 
-__all__ = ["KINDS", "RACKS"]
-
 _DGX_1V = NodeKind(
     source="matrix of a DGX-1V (msccl test data), 4 EDR InfiniBand cards of 100 Gb/s (a reseller's page)",
     gpu="Tesla V100-SXM2-32GB",

@@ -10,8 +10,6 @@ from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord, Via
 from topology.providers import speeds
 from topology.providers.naming import short_model
 
-__all__ = ["Card", "NodeKind", "relation"]
-
 #: What two devices are to each other when this part of their places is the first that differs.
 _LEVELS: tuple[PathWord, ...] = ("SYS", "NODE", "PHB", "PXB")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["cpus_of_words", "format_cpus", "parse_cpus"]
-
 
 def parse_cpus(text: str) -> list[int]:
     """Returns the CPUs of a list, ascending.

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 
 from topology.errors import TopologyFileError
 
-__all__ = ["Grid", "read"]
-
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _TITLE = re.compile("|".join(_TITLES), re.IGNORECASE)

@@ -16,8 +16,6 @@ from topology.providers import speeds
 from topology.providers.cpus import format_cpus, parse_cpus
 from topology.providers.matrix_grid import Grid, read
 
-__all__ = ["SOURCE", "parse"]
-
 #: `discovered.by` of such a machine.
 SOURCE = "nvidia-smi topo -m"
 

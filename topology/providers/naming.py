@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["short_model"]
-
 #: Words of a product name that say nothing about which GPU it is.
 _VENDOR = frozenset({"nvidia", "tesla", "quadro", "geforce", "grid", "graphics"})
 #: Families whose name belongs to the number behind it: "RTX 6000" and "A6000" are different GPUs.

@@ -23,8 +23,6 @@ from topology.providers.naming import short_model
 from topology.providers.nvml_fabric import ChipToChip, FabricRegistration, ask_chip_to_chip, ask_fabric, domain_of
 from topology.providers.nvml_links import GpuLinks, bus_id, quiet, survey
 
-__all__ = ["discover"]
-
 _ANCESTORS: dict[int, PathWord] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK = 0

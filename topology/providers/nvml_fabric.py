@@ -10,8 +10,6 @@ from typing import Any
 
 from topology.providers.nvml_links import field_value, quiet
 
-__all__ = ["ChipToChip", "FabricRegistration", "ask_chip_to_chip", "ask_fabric", "domain_of"]
-
 _NOT_STARTED, _IN_PROGRESS, _COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_...; 0 is a GPU without a fabric
 _SUMMARIES = {2: "is unhealthy", 3: "has limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_...
 _DEGRADED_MASK, _DEGRADED = 0x3, 1  # NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_...

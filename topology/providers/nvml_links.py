@@ -9,8 +9,6 @@ from typing import Any
 
 from topology.providers import speeds
 
-__all__ = ["GpuLinks", "bus_id", "field_value", "quiet", "survey"]
-
 #: Links that a GPU of this compute capability can have; the driver's own count wins where it is greater.
 _MOST_LINKS = ((9, 18), (8, 12), (7, 6), (0, 4))
 _P2P = 0  # NVML_NVLINK_CAP_P2P_SUPPORTED

@@ -16,20 +16,6 @@ from typing import Literal, NoReturn, TypeAlias
 from topology.errors import HostlistError, TopologyFileError
 from topology.hostlist import expand
 
-__all__ = [
-    "Entry",
-    "Kind",
-    "Leaf",
-    "SlurmFabric",
-    "block_sizes_of",
-    "fail",
-    "leaves_of",
-    "names_of",
-    "perhaps",
-    "text_of",
-    "whole",
-]
-
 Kind: TypeAlias = Literal["tree", "block", "ring", "flat"]
 
 _DEFAULT_LEVELS = range(5)

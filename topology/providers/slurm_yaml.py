@@ -21,8 +21,6 @@ from topology.providers.slurm_layout import (
     whole,
 )
 
-__all__ = ["read_yaml"]
-
 _TYPES = ("tree", "block", "ring", "flat", "torus3d")
 #: Of each type: its list, the key that names an item, the key of child switches, further keys.
 _LISTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {

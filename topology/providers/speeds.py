@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SM86", "V1", "V2", "V4", "V5", "guess_mbps", "most_links", "of_model", "of_version"]
-
 # MB/s as drivers report them (`nvidia-smi nvlink -s`).
 V1, V2, V4, V5 = 20000, 25781, 26562, 53125
 #: Third generation, but narrower: the boards of compute capability 8.6 that take a bridge.

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from topology.model import Gpu, Nic, PathWord
 
-__all__ = ["ROOT", "cpus", "discover_nics", "nic_paths", "numa"]
-
 ROOT = Path("/sys")
 
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

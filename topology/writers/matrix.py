@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 from topology.model import Machine
 
-__all__ = ["matrix"]
-
 
 def matrix(machine: Machine, paint: Callable[[str, str], str] | None = None) -> Iterator[str]:
     """Yields lines of the table: NVn for n NVLinks, else the PCIe relation.

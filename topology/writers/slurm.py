@@ -17,8 +17,6 @@ from topology.providers.cpus import format_cpus
 from topology.providers.naming import short_model
 from topology.writers.slurm_cores import CpuLayout, cores_of, near_sockets
 
-__all__ = ["GRES_TYPES", "SlurmLines", "objection", "render"]
-
 GRES_TYPES = "GresTypes=gpu,shard,seat"
 _SHARDS = 100
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

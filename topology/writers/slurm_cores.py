@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from topology.errors import UnknownError
 from topology.providers.cpus import format_cpus, parse_cpus
 
-__all__ = ["CpuLayout", "cores_of", "near_sockets"]
-
 _CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 

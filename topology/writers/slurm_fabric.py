@@ -10,8 +10,6 @@ from topology.errors import UnknownError
 from topology.fabric import NOBODY, Fabric
 from topology.hostlist import fold
 
-__all__ = ["Form", "block_conf", "tree_conf", "yaml"]
-
 Form: TypeAlias = Literal["tree", "block"]
 
 _ROOT = "berth-root"

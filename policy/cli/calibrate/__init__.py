@@ -6,8 +6,6 @@ import argparse
 
 from policy.cli.calibrate import node, run
 
-__all__ = ["register"]
-
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `calibrate` and its commands to the parser of `berth`."""

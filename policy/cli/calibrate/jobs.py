@@ -19,8 +19,6 @@ from policy.slurm.by_command.command import run_command
 from topology.calibrate.runs import Visit, decode
 from topology.errors import TopologyError
 
-__all__ = ["Jobs", "MeasurementEnd", "request"]
-
 _NICE = 2_147_483_645
 """The greatest nice value that Slurm accepts."""
 _CPUS_PER_GPU = 2

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from topology.calibrate.measure import Device
     from topology.calibrate.runs import GpuVisit, Visit
 
-__all__ = ["register"]
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from policy.calibrate.campaign import Campaign, NodeState
 
-__all__ = ["CampaignProgress"]
-
 _ROWS = 16
 _ORDER = ("running", "failed", "waiting", "done")
 

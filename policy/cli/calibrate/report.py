@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from policy.calibrate.campaign import Campaign
     from topology.scores import Score
 
-__all__ = ["differences", "merged", "report"]
-
 _WORTH = 0.01
 """Smallest change of a score that gets a line."""
 _LINES = 20

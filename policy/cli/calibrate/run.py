@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from policy.slurm.interface import Gateway
     from topology.calibrate.runs import Visit
 
-__all__ = ["register"]
-
 _TICK_S, _READING_SHARE = 1.0, 0.1
 """Seconds between two queries of Slurm, and the part of the time that they may take.
 

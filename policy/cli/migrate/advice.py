@@ -13,8 +13,6 @@ from policy.cli.migrate.site import Files
 from policy.cli.migrate.state import Change
 from policy.formats.hostlist import fold
 
-__all__ = ["Step", "steps", "steps_back"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -8,8 +8,6 @@ from typing import Any
 
 from policy.formats.errors import ConfigError
 
-__all__ = ["set_key", "value_of"]
-
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*([\w.-]+)[ \t]*\][ \t]*(?:#.*)?\r?(?:\n|\Z)", re.MULTILINE)
 
 

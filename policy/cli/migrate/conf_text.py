@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["ConfLine", "KeyValue", "add_words", "entries", "set_value", "value_of", "words_of"]
-
 _JOINT = "\0"
 """Stands for each character between two lines that Slurm joins."""
 _PAIR = re.compile(r'([A-Za-z][\w.\0]*)[ \t\0]*[-*+/]?\0*=[ \t\0]*("[^"]*"|[^\s"\0]\S*)')

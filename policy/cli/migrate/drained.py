@@ -13,8 +13,6 @@ from policy.cli.output import some
 from policy.formats.errors import BerthError
 from policy.formats.hostlist import fold
 
-__all__ = ["DrainState", "node_states", "turn"]
-
 REASON = "berth migrate"
 _AWAY = "Not responding"
 """Slurm's own reason for a node whose slurmd is away; it may come back at any time."""

@@ -12,8 +12,6 @@ from policy.cli.topo.export import layouts_of, machines_of
 from policy.formats.errors import BerthError
 from policy.formats.hostlist import expand
 
-__all__ = ["exact_words"]
-
 
 def exact_words(names: Sequence[str], folder: Path, *, cores: bool) -> dict[str, ExactNode]:
     """Returns the words of each node; raises BerthError if those of one cannot be made."""

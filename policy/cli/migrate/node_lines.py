@@ -13,8 +13,6 @@ from policy.cli.migrate.conf_text import ConfLine, entries, words_of
 from policy.formats.errors import FormatError
 from policy.formats.hostlist import expand, fold
 
-__all__ = ["ExactNode", "ListedNode", "exact_gres", "exact_nodes", "listed", "sorted_nodes"]
-
 _OURS = frozenset({"gpu", "shard", "seat", "mps"})
 _RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")
 """Lists the settings of a NodeName line that may differ by node, beside the names."""

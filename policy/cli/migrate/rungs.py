@@ -19,8 +19,6 @@ from policy.cli.model_limits import BY_MODEL
 from policy.formats.errors import UsageError
 from policy.request.counted import PREFIX, ours
 
-__all__ = ["RUNGS", "Rung", "Texts", "changed", "names_spank", "rung_of"]
-
 Rung: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
 RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
 

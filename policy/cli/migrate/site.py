@@ -13,8 +13,6 @@ from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError
 
-__all__ = ["Files", "jobs_on", "read_files", "sharing_jobs"]
-
 Printed = Callable[..., str]
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
 

@@ -25,8 +25,6 @@ from policy.formats.errors import BerthError
 from topology import atomic
 from topology.errors import TopologyFileError
 
-__all__ = ["Change", "ChangeStore", "FileChange", "content_of", "difference", "put"]
-
 VERSION = 1
 
 

@@ -15,8 +15,6 @@ from policy.cli.migrate.node_lines import ListedNode
 from policy.request.counted import change, ours
 from policy.slurm.by_command.text import records
 
-__all__ = ["Rewrite", "rewrites"]
-
 _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
 _TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
 _HELD = re.compile(r"License_request_'([^']*)'_is_no_longer_valid,_holding_job")

@@ -6,8 +6,6 @@ import argparse
 
 from policy.cli.topo import compile, diff, discover, draw, export, sets, show  # noqa: A004  named after the command
 
-__all__ = ["register"]
-
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `topo` and its commands to the parser of `berth`."""

@@ -21,8 +21,6 @@ from policy.cli.topo.sources import (
 from topology import files
 from topology.errors import TopologyFileError
 
-__all__ = ["register", "run"]
-
 _SHOW_EVERY = 0.2
 """Seconds between two updates of the progress."""
 

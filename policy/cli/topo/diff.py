@@ -12,8 +12,6 @@ from topology.diff import TopologyChange, changes, cluster_changes
 from topology.errors import TopologyError
 from topology.model import Machine
 
-__all__ = ["register", "run"]
-
 _DIFFERENT = 1
 
 

@@ -14,8 +14,6 @@ from policy.formats.errors import BerthError
 from topology import files
 from topology.errors import TopologyError
 
-__all__ = ["register", "run"]
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""

@@ -10,8 +10,6 @@ from policy.cli.topo.sources import OK, WHAT, add_directory, add_slurm_topology,
 from policy.formats.errors import BerthError, UsageError
 from topology.model import Machine
 
-__all__ = ["register", "run"]
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""

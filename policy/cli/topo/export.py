@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from topology.model import Machine
     from topology.writers.slurm_cores import CpuLayout
 
-__all__ = ["layouts_of", "read_layouts", "register", "run"]
-
 _WORD = re.compile(r"(\w+)=(\S*)")
 #: scontrol writes the kernel's build as "#1", which is no comment.
 _SYSTEM = re.compile(r" OS=.*?(?= RealMemory=)")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from policy.placement.nodesets import NodeSet
     from topology.fabric import FabricLevel
 
-__all__ = ["register", "run"]
-
 _FOUND, _NONE = 0, 1
 
 _LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")

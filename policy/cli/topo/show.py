@@ -14,8 +14,6 @@ from topology import files, pcie
 from topology.model import Machine
 from topology.writers.matrix import matrix
 
-__all__ = ["register", "run"]
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""

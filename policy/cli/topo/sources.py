@@ -21,22 +21,6 @@ from topology.model import Machine
 if TYPE_CHECKING:
     from topology.fabric import Fabric
 
-__all__ = [
-    "DEGRADED",
-    "FAILED",
-    "OK",
-    "WHAT",
-    "add_directory",
-    "add_slurm_topology",
-    "default_directory",
-    "directory_of",
-    "fabric_file",
-    "fabric_of",
-    "load",
-    "machines",
-    "nothing_in",
-]
-
 OK, DEGRADED, FAILED = 0, 1, 2
 
 WHAT = "NODE, topology FILE.json, FILE.txt with the output of nvidia-smi topo -m, or machine:NAME"

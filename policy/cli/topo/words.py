@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from topology.model import Machine
 
-__all__ = ["Paint", "islands", "paint", "plain", "summary"]
-
 #: Takes a word of the matrix and the same word with its padding; gives the latter, coloured.
 Paint = Callable[[str, str], str]
 

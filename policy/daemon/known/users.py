@@ -6,8 +6,6 @@ import pwd
 from contextlib import suppress
 from functools import lru_cache
 
-__all__ = ["names_of"]
-
 
 @lru_cache(maxsize=4_096)
 def names_of(user: int) -> tuple[str, frozenset[str]]:

@@ -19,8 +19,6 @@ from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
 
-__all__ = ["FeedForwardAimd"]
-
 WINDOW_S = 10.0
 """The bound on slowdown holds for the mean of any window of this length."""
 LATE_SHARE, LATE_MEMORY_S = 0.01, 600.0

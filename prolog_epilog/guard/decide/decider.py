@@ -22,8 +22,6 @@ from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.node.xid_list import DRAINING_XIDS, MPS_XIDS
 
-__all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "GuestState"]
-
 GATE_LAG_S, DRAIN_S = 0.05, 0.1
 """Time until a new duty reaches the guest, and time for which the queued work of a stopped guest still runs."""
 ANSWER_S = 2.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import sqrt
 
-__all__ = ["SlopeFit"]
-
 
 class SlopeFit:
     """Least squares of loss = slope x duty over beats, each weighted by its certainty."""

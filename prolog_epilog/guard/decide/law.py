@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol
 
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 
-__all__ = ["GuardReading", "Law"]
-
 
 class GuardReading(NamedTuple):
     """One reading of the guard; a law needs no other input, and keeps its own state."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from prolog_epilog.guard.decide.law import GuardReading
 
-__all__ = ["Muxflow", "blind_law", "complement"]
-
 MARGIN, SMALLEST, LARGEST = 0.10, 0.10, 0.90
 """The guest's share: what the owner's highest SM activity and the margin leave, kept between the other two."""
 UTILISATION = 0.95

@@ -7,8 +7,6 @@ takes more than it was given.
 
 from __future__ import annotations
 
-__all__ = ["Trust"]
-
 _CLEARLY = 4.0
 """More standard deviations than this beyond what the duty explains are not noise."""
 _TIMES = 3

@@ -15,8 +15,6 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["DeadMan", "start"]
-
 _LOOK_SECONDS = 0.5
 
 

@@ -17,8 +17,6 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.hold.guest_hold import TERM_S, GuestHold
 from prolog_epilog.node import freezer
 
-__all__ = ["Ending"]
-
 ASK_S = 1.0
 """Time that berthd and Slurm get to put an ended guest back into the queue before its processes get SIGTERM."""
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from prolog_epilog.node import cgroups, freezer
 
-__all__ = ["FreezerWatch"]
-
 _MODIFY = 0x2  # IN_MODIFY
 _GONE = 0x8000  # IN_IGNORED
 _HEAD = struct.Struct("iIII")

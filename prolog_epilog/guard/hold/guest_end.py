@@ -9,8 +9,6 @@ from __future__ import annotations
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell.slow_work import Question, SlowWork
 
-__all__ = ["GuestEnd"]
-
 _ASK_AGAIN_S = 2.0
 """Least seconds between two questions to Slurm: users may send SIGCONT to their jobs as often as they like."""
 

@@ -16,8 +16,6 @@ from prolog_epilog.injob.word import OPEN, OrderPage, WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["Ground", "GuestHold"]
-
 TERM_S = 1.5
 """Time from SIGTERM to SIGKILL of a guest that has to end."""
 

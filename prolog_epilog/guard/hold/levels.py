@@ -17,8 +17,6 @@ from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.share_file import ShareRecord
 
-__all__ = ["Counts", "EnforcedLevels", "LevelNotice"]
-
 Counts = Mapping[tuple[int, str, str], int]
 """The number of jobs by the position and UUID of a GPU, and the level at which they are held there."""
 

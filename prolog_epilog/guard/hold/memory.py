@@ -6,8 +6,6 @@ from prolog_epilog.guard.hold.guest_hold import GuestHold
 from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard_keys import MachineSettings
 
-__all__ = ["MemoryTarget"]
-
 _SLACK = 0.05
 """The target is this far below the mark, so that the guest is not asked again at once."""
 _RAISE_EVERY_S = 30.0

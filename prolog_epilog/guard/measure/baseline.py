@@ -6,8 +6,6 @@ from math import exp, log, sqrt
 
 from prolog_epilog.guard.measure.signals import HostBeat
 
-__all__ = ["Baseline", "ChangeDetector"]
-
 STEPS = 8
 """Number of steps without a guest that make a baseline; with 3 % of noise they leave an error of 1 %."""
 WAIT_S, FEW_STEPS = 30.0, 3

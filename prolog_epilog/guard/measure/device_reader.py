@@ -13,8 +13,6 @@ from prolog_epilog.guard.measure.telemetry import Telemetry
 from prolog_epilog.guard.mishaps import sentence
 from prolog_epilog.node import cgroups
 
-__all__ = ["DeviceReader", "Look"]
-
 PERIOD = 1.0
 
 

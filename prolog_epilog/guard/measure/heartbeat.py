@@ -15,8 +15,6 @@ from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.measure.work_rate import WorkRate
 from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["OwnerHeartbeat", "Rank"]
-
 Rank = tuple[str, int]
 """A process of the owner: its GPU and its slot."""
 

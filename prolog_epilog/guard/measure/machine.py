@@ -20,8 +20,6 @@ from enum import Enum
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard_keys import MachineSettings
 
-__all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
-
 HEALTHY_UTILISATION, HEALTHY_SM_ACTIVE = 0.80, 0.60
 """A GPU without a heartbeat is healthy below these."""
 OVER_UTILISATION, OVER_SM_ACTIVE = 0.95, 0.85

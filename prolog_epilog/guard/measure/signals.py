@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DeviceSample", "HostBeat", "work_beat"]
-
 
 class HostBeat(NamedTuple):
     """Some steps of a training job, or requests of a service, that ended since the last beat.

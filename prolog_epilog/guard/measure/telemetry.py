@@ -15,8 +15,6 @@ from typing import Any
 from prolog_epilog.errors import DriverError
 from prolog_epilog.guard.measure.signals import DeviceSample
 
-__all__ = ["Telemetry"]
-
 _SM_ACTIVE = 2
 """GPM's number for the share of SMs with a warp."""
 _HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from prolog_epilog.guard.measure.signals import work_beat
 from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["WorkRate"]
-
 _WINDOW_S = 1.5
 """Launches are counted for so long before they are a beat; the guard looks ten times a second, so the end is vague."""
 _QUIET_S = 0.25

@@ -14,8 +14,6 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.xid_list import DEVICE_XIDS, DRAINING_XIDS
 
-__all__ = ["last", "note", "of_gpus", "since"]
-
 _MOST_BYTES = 1 << 16
 
 

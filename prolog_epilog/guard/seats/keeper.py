@@ -33,8 +33,6 @@ from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 
-__all__ = ["PERIOD", "Devices", "Keeper"]
-
 PERIOD = 0.1
 _METRICS_S = 5.0
 _STEPS_S = 1.0

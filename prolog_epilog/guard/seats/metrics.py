@@ -14,8 +14,6 @@ from prolog_epilog.guard.measure.machine import State
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.node import files
 
-__all__ = ["text", "write"]
-
 _GAUGES = {
     "hosts": "Jobs that own the GPU: 1 or 0.",
     "guests": "Jobs that are a guest on it: 1 or 0.",

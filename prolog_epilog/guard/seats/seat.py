@@ -30,8 +30,6 @@ from prolog_epilog.node import freezer
 from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
 from prolog_epilog.tenants.arrivals import Arrival
 
-__all__ = ["Counts", "GuardedSeat"]
-
 SLOPE = 0.3
 """Share of its speed that an owner loses at full duty of a guest whose slope was not predicted: 0 to 1."""
 TELL_EVERY_S = 60.0

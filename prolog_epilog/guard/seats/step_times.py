@@ -21,8 +21,6 @@ from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["StepNotice", "ToldStepTimes"]
-
 REPORT_S = 3_600.0
 """Seconds between reports: hours of the wall clock, so that all nodes of a job report at about the same moment."""
 _SPREAD_S = 60

@@ -32,8 +32,6 @@ from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.audit import AuditAction, Excess
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = ["PERIOD", "Watch", "step"]
-
 PERIOD = 1.0
 """Seconds between two looks."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from prolog_epilog.guard.measure.baseline import Baseline
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 
-__all__ = ["Figures", "Told"]
-
 _MIB = 1 << 20
 
 Told = tuple[tuple[str, float], ...]

@@ -13,8 +13,6 @@ from prolog_epilog.guard.measure.heartbeat import Rank
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["LossNotice", "ToldLosses"]
-
 _TELL_EVERY_S = 600.0
 
 

@@ -20,8 +20,6 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell.figures import Told
 
-__all__ = ["GuardNotice", "Payload", "credential", "tell"]
-
 SECONDS = 0.3
 """Time limit in seconds for one notice, from its beginning to its end."""
 

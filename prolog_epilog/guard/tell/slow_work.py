@@ -20,8 +20,6 @@ from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import numbered
 
-__all__ = ["Question", "SlowWork"]
-
 _MOST_WAITING = 256
 _URGENT, _TOLD = 0, 1
 

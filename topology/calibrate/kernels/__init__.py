@@ -14,8 +14,6 @@ from pathlib import Path
 
 from topology.errors import ProviderError
 
-__all__ = ["AMPERE", "SOURCE", "VOLTA", "Ptx", "compile_ptx", "ptx_for"]
-
 SOURCE = Path(__file__).with_name("calibrate.cu")
 
 
