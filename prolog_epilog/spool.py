@@ -3,8 +3,6 @@
 However many jobs fail while berthd is away, there is one process for them, and no more files than this bound.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Replaces files atomically: a reader sees the old content or the new content, never a part. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -4,8 +4,6 @@ Nodes come in a few kinds: what nodes of one kind have in common is stored once,
 node's own name and UUIDs, and a node is made a Machine again when it is asked for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -10,8 +10,6 @@ TopologyError
 └── TooManySetsError         the GPUs of a node can be combined in more ways than can be looked at
 """
 
-from __future__ import annotations
-
 
 class TopologyError(Exception):
     """Base of every error that this package raises; its text is one sentence for an admin."""

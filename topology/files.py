@@ -3,8 +3,6 @@
 Standard library only, because `berth topo discover` runs on compute nodes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import json

@@ -18,8 +18,6 @@ Sapphire Rapids (src/graph/topo.h); a NIC has 100, 200 or 400 Gb/s.
 NVLink islands are in `topology.islands`, the best k GPUs in `topology.subsets`, nearest NICs in `topology.pcie`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import combinations

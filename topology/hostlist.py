@@ -3,8 +3,6 @@
 Small and fast, because every reading of the queue opens some; only folding needs ClusterShell.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

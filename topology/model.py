@@ -7,8 +7,6 @@
 (56.248, 2)
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass, field

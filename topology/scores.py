@@ -8,8 +8,6 @@ node,position,uuid,class,score,runs,spread,at
 n1,0,GPU-a,compute,1.02,5,0.004,
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

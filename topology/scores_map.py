@@ -1,7 +1,5 @@
 """Score tables as heat maps of the machine room, nodes x GPUs: SVG, and text for a terminal. Standard library only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Placement compares sets of GPUs by these; the graph itself is asked once for eac
 (0.0, 31.508, 16.0, 16.0)
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ it can still cost is the rest of its minute, to a job that comes or could start 
 waiting job that could use its node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Prints lists as Slurm's list commands do: a header, a row for each thing, `-h`, and `-o` with names of columns."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

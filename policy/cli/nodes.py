@@ -1,7 +1,5 @@
 """The command `berth nodes`, which shows the GPUs of the nodes: one row for each node, one cell for each GPU."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The command `berth queue`: squeue's columns for jobs with GPUs, with their level, planned place, start and reason."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pwd

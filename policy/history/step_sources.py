@@ -8,8 +8,6 @@
 A rank's time is always its own: without the time in which it waits for other ranks. Pure: the caller reads the files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

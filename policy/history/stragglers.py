@@ -5,8 +5,6 @@ times of ranks are replaced by ideal ones, the steps are simulated again, and th
 Causes are repaired one after the other, so that their costs add up to no more than what was lost. Pure.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

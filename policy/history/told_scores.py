@@ -1,7 +1,5 @@
 """Makes a line of `berth-steps/1` of what a job itself told of its ranks, for the scores between calibrations."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ comments only Berth's own segment is kept. Names can be replaced: the same name 
 and nobody can find the name from the word.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -4,8 +4,6 @@ It is what berthd does with trials (`trials`, `companions`), on a table of measu
 heard in a trial; with `hosts_only` the first side alone, as berthd hears and promises its owner's speed alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Asks sacct day by day, so that neither slurmdbd nor sacct has to hold more, and opens what was saved of it."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

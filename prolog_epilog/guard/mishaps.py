@@ -3,8 +3,6 @@
 A part that fails ten times a second, perhaps because a user wants it to, must not fill the log.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable

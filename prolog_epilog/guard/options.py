@@ -1,7 +1,5 @@
 """Reads the tables `[guard]` and `[notice]` of berth.conf for the guard."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

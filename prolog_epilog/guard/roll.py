@@ -4,8 +4,6 @@ A Prolog writes the job into the books before its share file is good, and an Epi
 good file's job is not in the books, its Epilog is about to remove the file, or never came to it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """MPS v2 with percentages: a ceiling on the server, and each client's own environment below it."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sends commands to nvidia-cuda-mps-control, one at a time: absolute path, clean environment, time limit."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Starts and ends a control daemon, which belongs to the node and never to the job that happened to come first."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

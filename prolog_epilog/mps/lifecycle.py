@@ -5,8 +5,6 @@ Epilog and guard agree. A step is written down before it is done: after a crash,
 caller finds what to take back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ CUDA_MPS_PINNED_DEVICE_MEM_LIMIT loses all its limits (measured by NVIDIA on dri
 `dmem` controller; without it the audit checks each second.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ and the last Epilog removes MPS with its logs. So the Epilog of a job that faile
 (evidence). It leaves that for the guard (a record), which knows whose process was the cause.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

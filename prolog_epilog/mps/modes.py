@@ -1,7 +1,5 @@
 """Compute modes of the GPUs that jobs share: they say who may use a GPU without MPS."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

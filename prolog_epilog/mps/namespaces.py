@@ -1,7 +1,5 @@
 """MPS v3 (driver 615): a namespace for each job, with limits of its own that its environment cannot change."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MPS v2 with static partitions (`-S`): multiprocessors that no other job can use, but that idle with their job."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The guard's actions on an MPS server: asks its status, ends clients, and restarts it after a fault."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ raises the level of enforcement with it. It ends with the cgroup: nothing is res
 left.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The GPUs of this node, through NVML (pynvml, imported only where a GPU is shared or guarded)."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Iterator

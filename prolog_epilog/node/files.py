@@ -1,7 +1,5 @@
 """Files that root keeps beside users' files: written whole, read without following links, locked with a time limit."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The paths of the node side's files. Tests give other roots; nothing here comes from a user's environment."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

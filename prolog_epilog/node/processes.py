@@ -1,7 +1,5 @@
 """Processes that are proven to be those that Berth started: number, start time, program and boot must all agree."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

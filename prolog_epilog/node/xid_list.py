@@ -5,8 +5,6 @@ Action". The guard, the failure rules (policy/retry/rules.toml) and `berth docto
 in the list is reported and does nothing else.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -5,8 +5,6 @@ same power. Such a GPU is slow in work that reaches the limit and as fast as oth
 not be kept from the latter. Calibration runs record clock and seconds at the limit; peers have the same limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

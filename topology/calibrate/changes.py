@@ -1,7 +1,5 @@
 """Finds steps and drifts in the times of a GPU or a node over its visits."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

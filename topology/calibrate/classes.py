@@ -8,8 +8,6 @@ GPU: the share of time in which the tensor or FMA pipes were active, and the sha
 'compute'
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _IDLE = 0.10

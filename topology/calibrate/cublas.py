@@ -3,8 +3,6 @@
 Found in the wheels `nvidia-cublas*`, or where the system has it. Nothing of Berth needs it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import sys

@@ -1,7 +1,5 @@
 """Lists the GPUs and nodes that stand out, with evidence and advice for an admin. Drains nothing."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

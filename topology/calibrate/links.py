@@ -1,7 +1,5 @@
 """Finds links that are slower than the same links of other nodes: a lost lane, a wrong slot, a bad bridge."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

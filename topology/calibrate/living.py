@@ -10,8 +10,6 @@ A report is a user's word, which may be false. So each user has one vote on a GP
 stays within `_WORTH` of the median vote, and within `_WORTH` of the table until `_LEAST_USERS` have voted.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ Data sheets since Ampere print the tensor rates with sparsity, which is twice th
 stays below. Boards of which no public data sheet tells all three figures are left out: None is better than a guess.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Groups visits into arrays of comparable peers and decides which runs count."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ of it is linear and normal, so that the posterior is known in closed form. Of th
 disturbed those count in which the slowest are: disturbed runs are slower.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 

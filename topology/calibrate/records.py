@@ -1,7 +1,5 @@
 """Reads files of one JSON object a line, whose first line names the format; runs and step times use it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

@@ -6,8 +6,6 @@ by their times, given how the node's other runs were. A GPU whose node waits kee
 signs and is a matter of now, not of the chip.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence

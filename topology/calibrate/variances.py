@@ -6,8 +6,6 @@ variances to those that were published, with the weight of a few observations: i
 one run, and no more than that.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Below the GPUs in the picture of a node: PCIe switches, NICs, host bridges and NUMA nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from topology.drawing import places

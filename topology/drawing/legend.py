@@ -1,7 +1,5 @@
 """Draws the legend of the colours in rows under a picture."""
 
-from __future__ import annotations
-
 import textwrap
 
 from topology.drawing.style import INK, PROBLEM

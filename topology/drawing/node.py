@@ -1,7 +1,5 @@
 """The picture of a node: GPUs by NUMA node, NVLinks above them, PCIe and NICs below."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

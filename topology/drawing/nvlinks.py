@@ -1,7 +1,5 @@
 """The NVLinks in the picture of a node: a bar for switches, arcs over a row of cards, lines between quads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from topology.drawing.places import Box

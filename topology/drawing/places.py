@@ -1,7 +1,5 @@
 """Computes the positions of all parts of a node in its picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Colours and scales of the pictures; tints are Okabe and Ito's, which the colour-blind can tell apart."""
 
-from __future__ import annotations
-
 import math
 
 BACKGROUND, PANEL, CARD = "#fbfbfd", "#f0f2f6", "#ffffff"

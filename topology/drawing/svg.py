@@ -1,7 +1,5 @@
 """SVG text, piece by piece: just what the pictures need, and every text escaped."""
 
-from __future__ import annotations
-
 from html import escape
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"

@@ -8,8 +8,6 @@
 (72, 1)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import uuid

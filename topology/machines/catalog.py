@@ -7,8 +7,6 @@ Memory is the total that nvidia-smi prints for the GPU model in public logs; a d
 It is a plan's number: placement does not look at it.
 """
 
-from __future__ import annotations
-
 from topology.machines.kinds import Card, NodeKind
 
 _DGX_1V = NodeKind(

@@ -1,7 +1,5 @@
 """Describes kinds of machines, and builds nodes of a kind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Lists of CPUs as Linux writes them, such as `0-7,16-23`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

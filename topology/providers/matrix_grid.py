@@ -10,8 +10,6 @@ It comes with tabs or blanks, with and without escape codes, cut, wrapped and gl
     (('GPU0', 'GPU1'), ('NIC0',), ('X', 'NV4', 'PIX'), '0-3')
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The text has no UUIDs, device minor numbers or link speeds: where the caller kno
 guessed stands in the machine's problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from typing import cast

@@ -1,7 +1,5 @@
 """Short names of GPU models, as users write them in `gpu:MODEL:N`."""
 
-from __future__ import annotations
-
 import re
 
 #: Words of a product name that say nothing about which GPU it is.

@@ -3,8 +3,6 @@
 Standard library and pynvml only: this runs on compute nodes.
 """
 
-from __future__ import annotations
-
 import datetime
 import importlib
 from collections import Counter

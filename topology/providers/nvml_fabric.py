@@ -1,7 +1,5 @@
 """Reads a GPU's connections beyond its node's NVLinks: NVLink domain, and chip-to-chip links to its CPU."""
 
-from __future__ import annotations
-
 import ctypes
 import uuid
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """NVLinks as the driver tells them, one GPU at a time, the way NCCL reads them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ What their levels mean here (docs/formats.md, section 7):
 Standard library, and PyYAML (which ClusterShell brings) for topology.yaml alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

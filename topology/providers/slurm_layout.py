@@ -3,8 +3,6 @@
 Shared by both forms, topology.conf and topology.yaml; topology.providers.slurm_fabric defines pods.
 """
 
-from __future__ import annotations
-
 import difflib
 import graphlib
 import re

@@ -1,7 +1,5 @@
 """Slurm's topology.yaml: the lists of the one topology that is chosen."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Speed of one NVLink in one direction, for sources that do not tell it."""
 
-from __future__ import annotations
-
 # MB/s as drivers report them (`nvidia-smi nvlink -s`).
 V1, V2, V4, V5 = 20000, 25781, 26562, 53125
 #: Third generation, but narrower: the boards of compute capability 8.6 that take a bridge.

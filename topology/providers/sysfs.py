@@ -3,8 +3,6 @@
 Standard library only: this runs on compute nodes. `root` is `/sys` or a tree of the same form.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence

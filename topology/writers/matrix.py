@@ -1,7 +1,5 @@
 """A machine as a table, in the words of `nvidia-smi topo -m`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from topology.model import Machine

@@ -4,8 +4,6 @@ Each GPU K has `gpu:gK`, a hundred shards `shard:gK` for jobs that share it, and
 which something is not known gets no line at all: half of a right line would drain the node, or give wrong GPUs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ a part of a socket, as one NUMA node of several in it, is drained as INVALID_REG
 four. So what counts is the socket of each GPU.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence

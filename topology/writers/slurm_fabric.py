@@ -1,7 +1,5 @@
 """Lines for Slurm's topology.conf or topology.yaml from a fabric; what is read back means the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias

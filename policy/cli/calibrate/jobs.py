@@ -3,8 +3,6 @@
 The jobs have the lowest priority and a limit of minutes, so that Slurm runs them only where nothing waits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import tempfile

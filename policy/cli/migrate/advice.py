@@ -1,7 +1,5 @@
 """Says what to do for a rung and back, in which order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

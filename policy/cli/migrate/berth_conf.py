@@ -1,7 +1,5 @@
 """Changes single keys of berth.conf as text, so that comments and order stay."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

@@ -1,7 +1,5 @@
 """The command `berth migrate`, which takes a site from plain Slurm to Berth rung by rung, and back."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -3,8 +3,6 @@
 The reason of a drain tells whose it is. Each step looks at it anew: hours may lie between a plan and its last step.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

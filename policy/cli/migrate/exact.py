@@ -1,7 +1,5 @@
 """Makes the words of the exact layout from the topology files, as `berth topo export --slurm` prints them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

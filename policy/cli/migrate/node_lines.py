@@ -3,8 +3,6 @@
 All functions are pure: texts in, texts out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The rungs are those of docs/rollout.md. To go up is to apply one; to go down is to undo.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

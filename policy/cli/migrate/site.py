@@ -1,7 +1,5 @@
 """Reads what a site has: its configuration files, and the jobs that Slurm knows."""
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ A change is written down before the first file is replaced. After a crash in bet
 some not, and restores those that were.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import fcntl

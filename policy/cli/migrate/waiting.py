@@ -5,8 +5,6 @@ on the plain layout a feature that no node has any more becomes a type again. A 
 out; slurmctld 26.05 holds such jobs at its start, and so they are released.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Describes machines in text, the same way in all commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The machines and the fabric that berthd plans with, read again when a file of theirs changed."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

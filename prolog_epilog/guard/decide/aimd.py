@@ -10,8 +10,6 @@ A test on the residuals tells a burst from noise within a few steps. The law the
 and keeps it at 0 until the mean loss of the bound's window is back within the bound.
 """
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 from prolog_epilog.guard.decide.fit import SlopeFit

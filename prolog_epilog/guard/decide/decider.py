@@ -5,8 +5,6 @@ are ordered from weak to strong: the gate, which the guest's own process obeys; 
 refuse; a request to leave; the end through MPS; the end by Slurm. Berth uses the weakest action that works.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The fit of the slope (the owner's loss per duty of the guest), learned from beats."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 

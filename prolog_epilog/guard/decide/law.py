@@ -1,7 +1,5 @@
 """The interface of all control laws: the reading that a law gets, and the duty that it returns."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat

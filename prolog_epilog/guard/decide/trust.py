@@ -5,8 +5,6 @@ slower than that whenever the guest runs, and as fast as alone each time the fre
 takes more than it was given.
 """
 
-from __future__ import annotations
-
 _CLEARLY = 4.0
 """More standard deviations than this beyond what the duty explains are not noise."""
 _TIMES = 3

@@ -5,8 +5,6 @@ Then berthd, or Slurm itself, puts it back into the queue. It is thawed behind a
 left of it gets SIGKILL. If berthd sent the guest away itself, Slurm has already done all of that except the SIGKILL.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from contextlib import suppress

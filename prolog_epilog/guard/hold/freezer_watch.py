@@ -5,8 +5,6 @@ first writes to the freezer of each of the job's steps. The kernel (inotify) rep
 between. It is only a hint: a user's own SIGCONT looks the same, so the caller asks Slurm.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -4,8 +4,6 @@ KillWait is meant for jobs that their users or their time limits end, and is lon
 away has an owner waiting for its seat, and had its time to save its work before.
 """
 
-from __future__ import annotations
-
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell.slow_work import Question, SlowWork
 

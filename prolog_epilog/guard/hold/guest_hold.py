@@ -1,7 +1,5 @@
 """Holds one guest by its gate, the freezer and its memory limit. All of them lapse if the guard dies."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The levels: what really holds each share of this node. Raises the kernel's memory wall, counts, and tells berthd."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The guest's target of GPU memory: lowered at once when the GPU runs full, raised again slowly."""
 
-from __future__ import annotations
-
 from prolog_epilog.guard.hold.guest_hold import GuestHold
 from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard_keys import MachineSettings

@@ -1,7 +1,5 @@
 """The baseline: how long an owner's step takes when no guest runs, how much that varies, and when it changed."""
 
-from __future__ import annotations
-
 from math import exp, log, sqrt
 
 from prolog_epilog.guard.measure.signals import HostBeat

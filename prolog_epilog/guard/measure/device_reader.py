@@ -1,7 +1,5 @@
 """Reads the devices in a thread, so that a driver that hangs does not hold up the guard's main thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

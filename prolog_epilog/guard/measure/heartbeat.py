@@ -6,8 +6,6 @@ the first rank's, so that ranks with different step lengths have one baseline. A
 by how fast it launches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

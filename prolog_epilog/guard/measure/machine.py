@@ -12,8 +12,6 @@ while the owner has no heartbeat. With one, the control law keeps the owner's bo
 memory and faults.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """The guard's inputs: the device's metrics and the owners' heartbeats."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ GPM counts busy SMs where the device has it (Hopper and newer). Everywhere else 
 that something ran. A metric that a device lacks is None.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Sequence

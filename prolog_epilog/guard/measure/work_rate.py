@@ -4,8 +4,6 @@ The signal is TGS's, the law behind it the guard's own. It is rougher than a hea
 themselves, as a service's with its requests, is sometimes taken for slowed, and its guest gets less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

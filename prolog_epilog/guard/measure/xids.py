@@ -1,7 +1,5 @@
 """The GPU faults that the guard has heard of, kept for the jobs that they end: `/run/berth/xids`, one line each."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -4,8 +4,6 @@ Each seat is handled by itself. A failure at one seat, above all through what us
 not affect the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field

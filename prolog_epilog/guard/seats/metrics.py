@@ -3,8 +3,6 @@
 No job number is in it: jobs are joined to GPUs by berthd's `berth_gpu_job_info`, if the site wants that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One GPU and its seat: passes reports of owner and device to the Decider, and applies its actions to the guest."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ rank that waits for its input leaves its GPU idle, and its time is not counted. 
 restarted loses an hour of times at most.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import zlib

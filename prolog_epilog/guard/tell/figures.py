@@ -4,8 +4,6 @@ For a job that had the GPU to itself: what it used. For an owner and its guest: 
 guest was allowed. The guard itself decides nothing by them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from prolog_epilog.guard.measure.baseline import Baseline

@@ -3,8 +3,6 @@
 A process that ends takes its word along, so what was heard of each job is kept until berthd was told.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It uses the same port and credential as the Epilog's notice. The guard does not 
 on alone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import select
 import socket

@@ -3,8 +3,6 @@
 Urgent work, for which a user or a node waits, goes before plain messages.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

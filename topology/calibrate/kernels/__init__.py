@@ -3,8 +3,6 @@
 There are two PTX files, since the tensor instructions of Ampere are unknown to Volta and Turing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import re
