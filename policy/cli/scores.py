@@ -42,10 +42,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
 
-    heat = commands.add_parser("map", help="print a heat map of nodes and GPUs, or write it as SVG")
+    heat = commands.add_parser("map", help="print a heat map of nodes and GPUs")
     _add_file(heat)
     heat.add_argument("--class", dest="app_class", default="compute", metavar="CLASS", help="default: %(default)s")
-    heat.add_argument("--output", metavar="FILE", help="write an SVG; - for standard output")
     heat.set_defaults(run=_map)
 
     history = commands.add_parser("history", help="print the runs of a GPU or a node, and how it changed")
@@ -163,12 +162,10 @@ def _watch(calibration: Calibration, *, as_json: bool) -> int:
 
 
 def _map(args: argparse.Namespace) -> int:
-    from topology.scores_map import draw_map, text_map  # noqa: PLC0415
+    from topology.scores_map import text_map  # noqa: PLC0415
 
     path = _path(args)
     scores = _wanted(_scores(path, None), args.app_class)
-    if args.output:
-        return _write(args.output, draw_map(scores, args.app_class))
     # https://no-color.org
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     sys.stdout.write(text_map(scores, args.app_class, shutil.get_terminal_size().columns, colour=colour))

@@ -108,7 +108,6 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    group.add_argument("--csv", metavar="FILE", help="write the figures as CSV")
     group.add_argument(
         "--placements", default="", metavar="FILE", help="write the GPUs of each job: job,start_s,end_s,gpus"
     )
@@ -196,14 +195,12 @@ def _run_here(study: Study, args: argparse.Namespace) -> int:
 
 
 def _show(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: int, args: argparse.Namespace) -> None:
-    from policy.simulate.report.files import as_csv, as_json, write_text  # noqa: PLC0415
+    from policy.simulate.report.files import as_json, write_text  # noqa: PLC0415
     from policy.simulate.report.table import as_text  # noqa: PLC0415
     from policy.simulate.report.verdict import verdict  # noqa: PLC0415
 
     for text, count in notes.items():
         sys.stderr.write(f"berth simulate: {count} jobs {text}\n")
-    if args.csv:
-        write_text(args.csv, as_csv(rows))
     if args.report:
         from policy.simulate.report.html import page  # noqa: PLC0415
 

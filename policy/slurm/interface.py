@@ -46,11 +46,9 @@ class Gateway(Protocol):
 
     def version(self) -> str:
         """Slurm's version, such as 24.11.5."""
-        ...
 
     def in_control(self) -> bool:
         """Tells whether the slurmctld on this host is the one that decides now."""
-        ...
 
     def read(self, *, ended: bool) -> Reading:
         """One look at nodes, jobs, partitions and reservations; with `ended`, at jobs that are over too.
@@ -58,11 +56,9 @@ class Gateway(Protocol):
         Asks Slurm for what changed since the last look where it can. An unchanged record is the same object as in the
         last reading, so that whoever reads can tell by `is` what to look at again.
         """
-        ...
 
     def job(self, job_id: int) -> JobText:
         """One job's record."""
-        ...
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
         """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
@@ -71,46 +67,36 @@ class Gateway(Protocol):
         In a `hurry`, which is when somebody waits for the pin, the texts of the last reading are the base. A job that
         started meanwhile is left as it is.
         """
-        ...
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
         """Replace the segment of a job, and with `requeue` let Slurm requeue the job; nothing else."""
-        ...
 
     def requeue(self, job_id: int | str) -> None:
         """Put a job that runs, or has failed, back into the queue; `ARRAY_TASK` names a task of an array alone."""
-        ...
 
     def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
         """Replace the segment of a waiting job and keep it from starting for so long, in one update."""
-        ...
 
     def evict(self, job_id: int) -> bool:
         """Put a job that runs back into the queue; False where it has ended, or is about to: it is not run again."""
-        ...
 
     def cancel(self, job_id: int) -> None:
         """End a job for good."""
-        ...
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         """Send a signal to the steps of a running job, or with `batch` to its script's shell alone."""
-        ...
 
     def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
         """Take a waiting guest off its node, and keep it from starting for so long, in one update."""
-        ...
 
     def close(self) -> None:
         """Let go of what it holds; a closed gateway is not used again."""
-        ...
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Undo the pin of a waiting job; False where it has none (any more).
 
         `for_now` it is until the next berthd takes it, else for good.
         """
-        ...
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs that may hold a pin of ours, as `release` takes them; of those only who is `called` so.
@@ -118,8 +104,6 @@ class Gateway(Protocol):
         Jobs that end on their nodes are among them: those that were put back can be changed already, others cannot.
         An array's number is all its tasks, `ARRAY_TASK` one of them.
         """
-        ...
 
     def config(self) -> Mapping[str, str]:
         """Slurm's configuration."""
-        ...

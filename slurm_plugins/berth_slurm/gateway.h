@@ -4,8 +4,7 @@
  * policy/slurm/by_library/program.py reads. Texts in it are percent-escaped, so every line is ASCII
  * whatever users wrote.
  */
-#ifndef BERTH_GATEWAY_H
-#define BERTH_GATEWAY_H
+#pragma once
 
 #include "common/slurm_api.h"
 #include "text/text.h"
@@ -59,5 +58,3 @@ void gateway_changed(const char *name);
 int gateway_config(void);
 int gateway_ping(void);
 void gateway_forget(void);
-
-#endif

@@ -6,8 +6,7 @@
  * others still go without. A user also goes without for as long as berthd says that it has spent
  * too much time on that user's requests. slurmctld calls from several threads at once.
  */
-#ifndef BERTH_BREAKER_H
-#define BERTH_BREAKER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -41,5 +40,3 @@ void breaker_not_tried(struct breaker *breaker);
 void breaker_report(struct breaker *breaker, uint64_t now_ms, uint32_t uid, bool ok);
 /* berthd has spent enough on this user: the user goes without for so long. */
 void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint64_t seconds);
-
-#endif

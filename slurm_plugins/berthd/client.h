@@ -3,8 +3,7 @@
  * Questions to berthd and their answers, each within a deadline, over a connection that is kept
  * from one to the next: a new one for each takes berthd longer than the answer. No Slurm in here.
  */
-#ifndef BERTH_CLIENT_H
-#define BERTH_CLIENT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -39,5 +38,3 @@ enum ask_result client_ask(struct client *client, const char *path, uid_t owner,
 void client_hang_up(struct client *client);
 
 uint64_t monotonic_us(void);
-
-#endif

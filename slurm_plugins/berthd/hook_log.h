@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One line for each call that asked berthd or would have. No Slurm in here. */
-#ifndef BERTH_HOOK_LOG_H
-#define BERTH_HOOK_LOG_H
+#pragma once
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -10,5 +9,3 @@
 int hook_log_open(const char *path);
 /* Threads and other processes may write to the same file: each line is one append. */
 void hook_log_write(int fd, uint64_t spent_us, const char *outcome, uid_t uid);
-
-#endif

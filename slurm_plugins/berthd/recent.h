@@ -3,8 +3,7 @@
  * Who has submitted something of late that berthd's list cannot name yet: it is a second or so
  * behind. Forgotten by itself. No Slurm in here.
  */
-#ifndef BERTH_RECENT_H
-#define BERTH_RECENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@
 
 void recent_note(uint32_t uid, uint32_t what, uint64_t now_us);
 bool recent_has(uint32_t uid, uint32_t what, uint64_t now_us);
-
-#endif

@@ -3,8 +3,7 @@
  * berthd's answer, from wire text to a checked structure. Nothing in here is trusted: what passes
  * obeys docs/formats.md section 1.2 in full, or the whole reply is dropped. No Slurm in here.
  */
-#ifndef BERTH_REPLY_H
-#define BERTH_REPLY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ struct reply_expected {
  */
 bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *expected,
 		 char error[REPLY_ERROR_MAX]);
-
-#endif

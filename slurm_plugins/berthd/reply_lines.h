@@ -3,8 +3,7 @@
  * The lines of berthd's answer: which verb it is, and one value for each key. What the values say
  * is checked in reply.c. No Slurm in here.
  */
-#ifndef BERTH_REPLY_LINES_H
-#define BERTH_REPLY_LINES_H
+#pragma once
 
 #include "berthd/reply_value.h"
 
@@ -56,5 +55,3 @@ bool reply_fail(char error[REPLY_ERROR_MAX], const char *why);
  * does not need may have none. */
 bool reply_split(struct reply *reply, size_t len, char *values[KEY_COUNT],
 		 char error[REPLY_ERROR_MAX]);
-
-#endif

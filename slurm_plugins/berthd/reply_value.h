@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The values of berthd's answer, as the plugin works with them. No Slurm in here. */
-#ifndef BERTH_REPLY_VALUE_H
-#define BERTH_REPLY_VALUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ struct reply {
 };
 
 #define REPLY_ERROR_MAX 160
-
-#endif

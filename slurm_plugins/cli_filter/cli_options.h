@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Slurm's library exports to its cli_filter plugins of a command's options. */
-#ifndef BERTH_CLI_OPTIONS_H
-#define BERTH_CLI_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ void requests_scan(slurm_opt_t *opt, struct tres_found *found);
 uint64_t requests_gpus(slurm_opt_t *opt, const char *name);
 /* No GPUs are asked for any more; what a request asks beside them stays. */
 int requests_drop_gpus(slurm_opt_t *opt);
-
-#endif

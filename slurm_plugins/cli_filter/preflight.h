@@ -3,8 +3,7 @@
  * The pre-flight: a job's own script first runs on one GPU, as a job of its own on which the real
  * one depends. All of it is the user's doing, in sbatch, with the user's rights.
  */
-#ifndef BERTH_PREFLIGHT_H
-#define BERTH_PREFLIGHT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@
 int preflight_sbatch(slurm_opt_t *opt, int offset);
 /* What was submitted has this id. */
 void preflight_submitted(uint32_t job_id);
-
-#endif

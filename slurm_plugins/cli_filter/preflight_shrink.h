@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request of any size becomes one for one task with one GPU. */
-#ifndef BERTH_PREFLIGHT_SHRINK_H
-#define BERTH_PREFLIGHT_SHRINK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ uint64_t preflight_gpus(slurm_opt_t *opt);
 int preflight_shrink(slurm_opt_t *opt, const char *partition, uint64_t seconds);
 /* A step inside of a pre-flight asks for what there is: one task on one node. */
 int preflight_step(slurm_opt_t *opt);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the plugins inside sbatch, srun and salloc share. */
-#ifndef BERTH_CLIENT_SIDE_H
-#define BERTH_CLIENT_SIDE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ void client_preflight_config(struct preflight_config *config);
 bool inside_allocation(void);
 /* Take model names out of what srun reads from its environment. Only ever for a step. */
 void client_strip_environment(void);
-
-#endif

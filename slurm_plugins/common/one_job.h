@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One job's record, asked of slurmctld: its number's name and the call differ between releases. */
-#ifndef BERTH_ONE_JOB_H
-#define BERTH_ONE_JOB_H
+#pragma once
 
 #include "common/slurm_api.h"
 
@@ -22,5 +21,3 @@ static inline int load_job(uint32_t job_id, job_info_msg_t **found, uint16_t fla
 	return slurm_load_job(found, job_id, flags);
 #endif
 }
-
-#endif

@@ -3,8 +3,7 @@
  * What the plugins use of Slurm beyond its installed headers: a few functions that libslurm exports
  * under the same names and prototypes in every supported release.
  */
-#ifndef BERTH_SLURM_API_H
-#define BERTH_SLURM_API_H
+#pragma once
 
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
@@ -37,5 +36,3 @@ static inline void set_string(char **field, const char *value)
 	if (value)
 		*field = slurm_xstrdup(value);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables [hook], [notice] and [preflight] of berth.conf. No Slurm in here. */
-#ifndef BERTH_CONFIG_H
-#define BERTH_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
  * another is Berth's: else nobody would have to be who adds a skipped one to the list.
  */
 bool config_skips(const struct hook_config *config, const char *partitions);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a table of berth.conf is read, line by line, into a struct. No Slurm in here. */
-#ifndef BERTH_CONFIG_TABLE_H
-#define BERTH_CONFIG_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ bool table_parse(const char *text, const struct table *table, void *config,
 		 char error[CONFIG_ERROR_MAX]);
 bool table_load(const char *path, const struct table *table, void *config,
 		char error[CONFIG_ERROR_MAX]);
-
-#endif

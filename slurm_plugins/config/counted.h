@@ -3,8 +3,7 @@
  * GPU models that the site counts, for limits and bills: each is a licence of Slurm called
  * "berth_MODEL". One GPU of that model is one licence. No Slurm in here.
  */
-#ifndef BERTH_COUNTED_H
-#define BERTH_COUNTED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ bool counted_named(const char *licenses);
 bool counted_join(const char *own, const char *ours, struct text *joined);
 /* Are these licences of Berth's alone, each with a number, that the site has? */
 bool counted_valid(const char *licenses, const char *of_the_site);
-
-#endif

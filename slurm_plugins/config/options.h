@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The flags: their names, their help, and which values are right. No Slurm in here. */
-#ifndef BERTH_OPTIONS_H
-#define BERTH_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ bool option_value_ok(const struct berth_option *option, const char *value);
  * "" for a flag without one (Slurm writes "(null)" there).
  */
 const struct berth_option *option_in_env(const char *entry, const char *prefix, const char **value);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asking berthd, with everything that keeps slurmctld safe from it. */
-#ifndef BERTH_ASK_H
-#define BERTH_ASK_H
+#pragma once
 
 #include "job_submit/job_submit.h"
 
@@ -28,5 +27,3 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 /* One line in hook_log, where there is one. */
 void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *job,
 	     uint32_t submit_uid);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the job_submit plugin share. */
-#ifndef BERTH_JOB_SUBMIT_H
-#define BERTH_JOB_SUBMIT_H
+#pragma once
 
 #include "berthd/reply.h"
 #include "common/slurm_api.h"
@@ -95,5 +94,3 @@ bool change_too_early(const job_desc_msg_t *change, const struct listed *job, ui
 		      char message[MESSAGE_MAX + 1]);
 /* Is the job, after this change, in partitions that Berth does not touch? */
 bool change_is_elsewhere(const job_desc_msg_t *change, const struct listed *job);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job's GPUs as planned, beside those that it can really open. No Slurm in here. */
-#ifndef BERTH_DEVICES_H
-#define BERTH_DEVICES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ enum device_state device_probe(unsigned int minor);
 enum devices_verdict devices_check(const uint8_t *minors, size_t count, bool whole,
 				   enum device_state (*probe)(unsigned int minor),
 				   unsigned int *minor);
-
-#endif

@@ -4,8 +4,7 @@
  * it and root reads it, and still it is checked in full: its values become a user's environment. No
  * Slurm in here.
  */
-#ifndef BERTH_SHARE_FILE_H
-#define BERTH_SHARE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
  * job's Epilog tells berthd. Nothing changes where that cannot be written, or stands there already.
  */
 bool share_file_degrade(const char *folder, uint32_t job, uid_t owner, const char *why);
-
-#endif

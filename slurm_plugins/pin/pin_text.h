@@ -3,8 +3,7 @@
  * What a pin writes into a job. Slurm refuses the whole submission where one of these texts is
  * longer than it takes, so each says whether it fits. No Slurm in here.
  */
-#ifndef BERTH_PIN_TEXT_H
-#define BERTH_PIN_TEXT_H
+#pragma once
 
 #include "berthd/reply.h"
 #include "text/text.h"
@@ -16,5 +15,3 @@ bool pin_extra(const struct reply *reply, const char *own, struct text *extra);
  * a job that is placed later it names no types.
  */
 bool pin_tres(const struct reply *reply, const char *own, size_t count, struct text *tres);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of pinned jobs that berthd keeps; see docs/formats.md section 1.4. No Slurm in here. */
-#ifndef BERTH_PINNED_H
-#define BERTH_PINNED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ uint32_t pinned_kinds(const char *path, uint32_t job_id);
 uint32_t pinned_record_id(const char *name);
 /* The array of "18_3" or "JobId=18_3(21)", 18; 0: it is of none. */
 uint32_t pinned_array_id(const char *name);
-
-#endif

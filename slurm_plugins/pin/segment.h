@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Our one tagged segment in a text that belongs to others: [berth/1 key=value ...] */
-#ifndef BERTH_SEGMENT_H
-#define BERTH_SEGMENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ bool segment_claimed(const char *text);
 void segment_set(struct text *out, const char *text, const char *body);
 /* Add " key=value" (the first: "key=value") to a segment's body; the value is escaped. */
 void segment_add(struct text *body, const char *key, const char *value);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request as Slurm hands it over: what it asks for, by whom, and with which of our flags. */
-#ifndef BERTH_REQUEST_H
-#define BERTH_REQUEST_H
+#pragma once
 
 #include "berthd/reply.h"
 #include "common/slurm_api.h"
@@ -86,5 +85,3 @@ void component_begin(const job_desc_msg_t *job);
 void component_end(const job_desc_msg_t *job);
 /* The nodes of the components before this one of a heterogeneous job; "" where there are none. */
 const char *components_nodes(const job_desc_msg_t *job);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPANK plugin where the user sits: sbatch, srun, salloc. */
-#ifndef BERTH_SPANK_CLIENT_H
-#define BERTH_SPANK_CLIENT_H
+#pragma once
 
 #include <slurm/spank.h>
 
@@ -16,5 +15,3 @@ void spank_client_prepare_srun(void);
 void spank_client_part_the_flags(spank_t spank);
 /* What cli_filter found out about a pre-flight becomes part of the job. */
 void spank_client_hand_on_preflight(spank_t spank);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a task finds before its user's own PYTHONPATH and LD_PRELOAD; docs/injob.md. */
-#ifndef BERTH_SPANK_INJECTED_H
-#define BERTH_SPANK_INJECTED_H
+#pragma once
 
 #include <slurm/spank.h>
 
@@ -11,5 +10,3 @@
 void spank_injected_forget(spank_t spank);
 /* Give this task what its job's share file says, unless its user wants none. */
 void spank_injected_give(spank_t spank, const struct share_file *file);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The SPANK plugin in slurmstepd, in the process that becomes a task. */
-#ifndef BERTH_SPANK_NODE_H
-#define BERTH_SPANK_NODE_H
+#pragma once
 
 #include <slurm/spank.h>
 
@@ -11,5 +10,3 @@ void spank_node_inspect(spank_t spank, int argc, char **argv);
 void spank_node_prepare(spank_t spank);
 /* The script of a pre-flight is started under the runner, which ends it in time. */
 void spank_node_preflight(spank_t spank);
-
-#endif

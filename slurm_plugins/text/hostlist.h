@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host lists as Slurm writes them. No Slurm in here. */
-#ifndef BERTH_HOSTLIST_H
-#define BERTH_HOSTLIST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ void hostlist_fold(const char *names, struct text *out);
  */
 bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name, const void *context),
 		  const void *context);
-
-#endif

@@ -3,8 +3,7 @@
  * Every bound of the formats in one place. Nothing that crosses a process is read or written
  * without one of these.
  */
-#ifndef BERTH_LIMITS_H
-#define BERTH_LIMITS_H
+#pragma once
 
 #define REQUEST_MAX_BYTES 65536
 #define REPLY_MAX_BYTES 16384
@@ -51,5 +50,3 @@
 #define GPUS_MAX 1000000u
 
 #define NONCE_LEN 16
-
-#endif

@@ -3,8 +3,7 @@
  * Environment variables that list paths (PYTHONPATH, LD_PRELOAD): one element is put in and taken
  * out, and what others wrote beside it stays byte for byte. No Slurm in here.
  */
-#ifndef BERTH_PATH_LIST_H
-#define BERTH_PATH_LIST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -20,5 +19,3 @@ void path_list_prepend(const char *list, const char *element, struct text *out);
 /* The list without `element`, wherever it stands. */
 void path_list_remove(const char *list, const char *element, const char *separators,
 		      struct text *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A growing string with a limit. A failure sticks, so a row of additions is checked once. */
-#ifndef BERTH_TEXT_H
-#define BERTH_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ const char *text_str(const struct text *t);
 bool unescape(char *s);
 /* A decimal number without sign or leading zeros, the whole of s, at most max. */
 bool parse_number(const char *s, uint64_t max, uint64_t *out);
-
-#endif

@@ -4,8 +4,7 @@
  * --gpus and its like. They are read as Slurm reads them: `make fuzz-tres` compares the two. No
  * Slurm in here.
  */
-#ifndef BERTH_TRES_H
-#define BERTH_TRES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ enum feature_join {
 	JOIN_UNCLEAR, /* the expression's form leaves no place for one more feature */
 };
 enum feature_join features_join(const char *user, const char *model, struct text *out);
-
-#endif

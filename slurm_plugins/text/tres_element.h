@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One element of a TRES request, read as Slurm reads it. For tres.c alone. */
-#ifndef BERTH_TRES_ELEMENT_H
-#define BERTH_TRES_ELEMENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ void element_parse_gres(const char *start, const char *end, struct element *e);
 void element_parse_gpus(const char *start, const char *end, struct element *e);
 /* The number of GPUs with those of `e`, which comes after `before`. */
 uint64_t element_add(uint64_t sum, const struct element *before, const struct element *e);
-
-#endif

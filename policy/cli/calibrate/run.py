@@ -95,8 +95,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        with CampaignProgress() as progress:
-            loop.until_over(progress, stop_at)
+        loop.until_over(CampaignProgress(), stop_at)
     except KeyboardInterrupt:
         print(f"interrupted with {loop.campaign.count('done')} nodes done; the same command goes on from there")
         raise
@@ -165,7 +164,7 @@ class _Loop:
                 self._failures = 0
                 if not self._reachable(reading):
                     return
-            progress.show(self.campaign, why)
+            progress.waits(why)
             spent = time.monotonic() - begun
             time.sleep(max(_TICK_S - spent, spent * (1.0 / _READING_SHARE - 1.0) if spent > _TICK_S else 0.0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from policy.cli.output import number_of, print_json, say
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"berth topo diff: {error}", number_of(error))
         return FAILED
     if args.json:
-        print_json({"changes": [_as_json(change) for change in found]})
+        print_json({"changes": [asdict(change) for change in found]})
     else:
         for change in found:
             print(f"{change.node}: {change.severity}: {change.text}")
@@ -77,13 +78,3 @@ def _wanted(change: TopologyChange, only: str | None) -> bool:
     if only == "loss":
         return change.severity == "loss"
     return only is None or change.severity != "software"
-
-
-def _as_json(change: TopologyChange) -> dict[str, str]:
-    return {
-        "severity": change.severity,
-        "kind": change.kind,
-        "node": change.node,
-        "uuid": change.uuid,
-        "text": change.text,
-    }

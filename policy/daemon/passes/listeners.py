@@ -34,7 +34,6 @@ class Apart(Protocol):
 
     def __call__(self, step: Callable[..., T], *arguments: object) -> T | None:
         """Runs the step."""
-        ...
 
 
 class Listeners:

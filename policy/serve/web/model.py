@@ -123,19 +123,15 @@ class WebSource(Protocol):
 
     def room(self) -> WebRoom:
         """Returns the nodes."""
-        ...
 
     def moment(self, at: float | None) -> WebMoment:
         """Returns the latest reading, or that of a moment of a simulation."""
-        ...
 
     def visibility(self) -> Visibility:
         """Returns who may see what."""
-        ...
 
     def decision(self, job: WebJob) -> Mapping[str, str]:
         """Returns all that is known of a job's decision, for its page."""
-        ...
 
 
 def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:

@@ -1,9 +1,9 @@
-"""Writes files for programs: placements, figures as CSV and JSON."""
+"""Writes files for programs: placements as CSV, figures as JSON."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from policy.formats.errors import UsageError
@@ -38,25 +38,6 @@ def write_placements(outcome: SimulationOutcome, path: str) -> None:
 def as_json(rows: Sequence[Summary]) -> str:
     """Returns an object with an object for each run."""
     return json.dumps({"schema_version": 1, "runs": [one.row() for one in rows]}, indent=2) + "\n"
-
-
-def as_csv(rows: Sequence[Summary]) -> str:
-    """Returns a line for each run; a figure within a figure is called `outer.inner`."""
-    flat = [dict(_flat(one.row())) for one in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def write_text(path: str, text: str) -> None:

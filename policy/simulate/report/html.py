@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from xml.sax.saxutils import escape
 
 from policy.report import charts
@@ -57,21 +56,19 @@ def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: 
 
 
 def _plots(every: Sequence[Line]) -> list[str]:
-    """Returns the three plots that matter, before them the average over a swept number."""
+    """Returns the plots that matter, before them the average over a swept number."""
     few = _few(every)
     waits = {_name(line): _waits(line) for line in every if any(run.waits for run in line.runs)}
-    third = (
-        _section(
-            "Why jobs waited",
-            "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + ".",
-            charts.bars("Waits by reason", waits, "hours of waiting"),
-        )
+    why = (
+        [
+            _section(
+                "Why jobs waited",
+                "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + ".",
+                charts.bars("Waits by reason", waits, "hours of waiting"),
+            )
+        ]
         if waits
-        else _section(
-            "GPUs held",
-            "Share of the GPUs that jobs held, from the first submission until 95 % of the GPU time was served.",
-            _held(few),
-        )
+        else []
     )
     return [
         _over_values(every),
@@ -86,7 +83,7 @@ def _plots(every: Sequence[Line]) -> list[str]:
             "Share of jobs that waited longer than a time before they first started; lower is better.",
             _waited(few),
         ),
-        third,
+        *why,
     ]
 
 
@@ -201,19 +198,6 @@ def _curves(every: Sequence[Line], curves: Sequence[Sequence[Sequence[float]]], 
         shares = [number / (len(times) - 1) for number in range(len(times))]
         series.append(charts.Series(_name(line), times, shares, *_look(every, line)))
     return series
-
-
-def _held(every: Sequence[Line]) -> str:
-    runs = [(line, line.runs[0]) for line in every if line.runs[0].held]
-    size, unit = unit_of(run.step_s * len(run.held) for _, run in runs)
-    series = []
-    for line, run in runs:
-        # Drawn as steps, because each value is the mean of its time span.
-        edges = [0.0, *accumulate([run.step_s / size] * len(run.held))]
-        x = [edge for left, right in pairwise(edges) for edge in (left, right)]
-        y = [value for value in run.held for _ in range(2)]
-        series.append(charts.Series(_name(line), x, y, *_look(every, line)))
-    return charts.lines("GPUs held", series, f"time, {unit}", "share of GPUs", y_high=1.0)
 
 
 def _waits(line: Line) -> dict[str, float]:

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from policy.formats.arrays import Floats
 from policy.simulate.result import SimulationOutcome
 
 _POINTS = 200
 """Points of a curve; more would not be visible."""
-
-_NEARLY_ALL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +24,6 @@ class Summary:
     """Quantiles of the job completion time, from the least to the greatest in equal steps."""
     wait_s: Sequence[float] = ()
     """The same for the time from submission to the first start."""
-    held: Sequence[float] = ()
-    """Share of all GPUs that jobs held, in equal steps of time, until nearly all GPU time was served."""
-    step_s: float = 0.0
-    """Length of these steps."""
     waits: Mapping[str, float] = field(default_factory=dict)
     """Seconds of waiting by reason."""
     wait_by_gpus: Mapping[str, float] = field(default_factory=dict)
@@ -47,9 +40,6 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
     figures.pop("policy")
     jct = [outcome.ends[job.id] - job.submit for job in outcome.jobs]
     wait = [outcome.starts[job.id] - job.submit for job in outcome.jobs]
-    first = min(job.submit for job in outcome.jobs)
-    last = max(outcome.ends[job.id] for job in outcome.jobs)
-    held, step = _held(outcome, first, last)
     return Summary(
         policy=policy,
         seed=seed,
@@ -57,8 +47,6 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
         figures=figures,
         jct_s=_quantiles(jct),
         wait_s=_quantiles(wait),
-        held=[float(value) for value in held],
-        step_s=step,
         waits=_waits(outcome.extra),
         wait_by_gpus=_by_gpus(outcome),
     )
@@ -90,20 +78,3 @@ def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
         for reason, seconds in reasons.items():
             together[reason] = together.get(reason, 0.0) + seconds
     return together
-
-
-def _held(outcome: SimulationOutcome, first: float, last: float) -> tuple[Floats, float]:
-    """Returns the held share of GPUs over time, as a mean of each step, and the length of a step."""
-    if not outcome.stretches:
-        return np.zeros(0), 0.0
-    at = np.array([moment for one in outcome.stretches for moment in (one.start, one.end)])
-    change = np.array([sign * len(one.gpus) for one in outcome.stretches for sign in (1, -1)], np.float64)
-    order = np.argsort(at, kind="stable")
-    at, level = at[order], np.cumsum(change[order])
-    # Held GPU seconds up to each moment. The sum grows linearly between moments, so values at the edges are exact.
-    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
-    # A few long jobs at the end would squeeze all else into a corner.
-    served = np.searchsorted(area, _NEARLY_ALL * float(np.interp(last, at, area)))
-    edges = np.linspace(first, min(last, float(at[served])), _POINTS + 1)
-    step = float(edges[1] - edges[0])
-    return np.diff(np.interp(edges, at, area)) / (step * outcome.gpus), step

@@ -78,19 +78,15 @@ class PlaceChooser(Protocol):
 
     def submitted(self, task: Task) -> None:
         """Answers a submission."""
-        ...
 
     def changed(self) -> None:
         """Notes that Slurm's state has changed."""
-        ...
 
     def notice(self, node: int, go_on: Callable[[float], None]) -> None:
         """Takes an Epilog's notice that a job has ended on a node; `go_on` gets the time of the answer."""
-        ...
 
     def figures(self) -> Mapping[str, object]:
         """Returns what was written into jobs, counted."""
-        ...
 
 
 class SlurmWorld:

@@ -37,4 +37,3 @@ class Law(Protocol):
 
     def duty(self, reading: GuardReading) -> float:
         """Returns the share of time, 0 to 1, in which the guest may launch work from now on."""
-        ...

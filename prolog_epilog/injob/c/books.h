@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who holds how much GPU memory: a quota for all processes of a job together. No locks. */
-#ifndef BERTH_BOOKS_H
-#define BERTH_BOOKS_H
+#pragma once
 
 #include "process.h"
 
@@ -32,5 +31,3 @@ void books_context_gone(CUcontext context, CUdevice device);
 bool books_left(CUdevice device, uint64_t *left, uint64_t *quota);
 /* In a child after fork: what the parent holds is the parent's. */
 void books_forget(void);
-
-#endif

@@ -3,8 +3,7 @@
  * What we need of the driver's binary interface, so that nothing here needs the CUDA toolkit. Names
  * are the exported ones: where a function has several versions, the newest that programs still use.
  */
-#ifndef BERTH_CUDA_ABI_H
-#define BERTH_CUDA_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -188,5 +187,3 @@ EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **function, int ver
 				    uint64_t flags, int *status);
 EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **function, int version,
 					 uint64_t flags, int *status);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of the driver, past our own hooks. */
-#ifndef BERTH_DRIVER_H
-#define BERTH_DRIVER_H
+#pragma once
 
 typedef void *(*dlsym_t)(void *, const char *);
 
@@ -10,5 +9,3 @@ dlsym_t real_dlsym(void);
 
 /* Any function of the driver that is not hooked. */
 void *driver_symbol(const char *name);
-
-#endif

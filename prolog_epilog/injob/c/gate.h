@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate: AntMan's duty cycle for programs that nobody can see into. */
-#ifndef BERTH_GATE_H
-#define BERTH_GATE_H
+#pragma once
 
 #include "process.h"
 
@@ -18,5 +17,3 @@ static inline void gate_pass(CUstream stream)
 		return;
 	gate_wait(stream, true);
 }
-
-#endif

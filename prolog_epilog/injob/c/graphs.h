@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that graphs take: when a node is added, and as the driver reports it after launches. */
-#ifndef BERTH_GRAPHS_H
-#define BERTH_GRAPHS_H
+#pragma once
 
 #include "process.h"
 
@@ -22,5 +21,3 @@ static inline void graphs_launched(void)
 	if (!likely(!atomic_load_explicit(&graphs_take_memory, memory_order_relaxed)))
 		graphs_ask_driver();
 }
-
-#endif

@@ -3,8 +3,7 @@
  * The one table of hooks: X(exported name, name for cuGetProcAddress, since which CUDA version that
  * name means this function, 1 for the variant with a default stream per thread).
  */
-#ifndef BERTH_HOOKS_H
-#define BERTH_HOOKS_H
+#pragma once
 
 #include "cuda_abi.h"
 
@@ -72,5 +71,3 @@ void *hook_real(enum hook hook);
 	__typeof__(&(name)) real = REAL(name);                                                     \
 	if (!real)                                                                                 \
 	return CUDA_ERROR_NOT_FOUND
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the library knows of its process: its words, and how it is to leave. */
-#ifndef BERTH_PROCESS_H
-#define BERTH_PROCESS_H
+#pragma once
 
 #include "cuda_abi.h"
 #include "word.h"
@@ -44,5 +43,3 @@ void context_made(CUcontext context);
 /* The calling thread's context; NULL where it is a primary one. */
 CUcontext context_current_made(void);
 void context_gone(CUcontext context);
-
-#endif

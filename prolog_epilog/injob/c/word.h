@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The word between guard and job, berth-word/1: docs/formats.md has the layout. */
-#ifndef BERTH_WORD_H
-#define BERTH_WORD_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -70,5 +69,3 @@ static inline bool words_all_open(const struct words *words)
 			return false;
 	return true;
 }
-
-#endif

@@ -4,7 +4,6 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -14,7 +13,7 @@ from topology.calibrate.runs import append
 from topology.calibrate.steps import JobReport, Rank
 from topology.calibrate.steps import encode as steps_line
 from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load
-from topology.scores_map import draw_map, text_map
+from topology.scores_map import text_map
 
 TABLE = tuple(
     Score(f"n{node}", gpu, f"GPU-{node}-{gpu}", "compute", score, 3, 0.01, "2026-11-21T10:00:00Z", 0.02)
@@ -56,30 +55,7 @@ def test_a_wide_terminal_has_nodes_side_by_side() -> None:
     assert text_map(TABLE, "compute", width=40).splitlines()[1] == "n1  ox   n2  .=   n10 +#"
 
 
-def test_a_picture_is_well_formed_and_has_a_tip_for_each_gpu() -> None:
-    tree = ElementTree.fromstring(draw_map(TABLE, "compute"))  # noqa: S314  our own text, written a moment ago
-    tips = [one.text or "" for one in tree.iter("{http://www.w3.org/2000/svg}title")]
-
-    assert sum(tip.startswith("n") for tip in tips) == len(TABLE)
-    assert any("n10 GPU 1\ncompute 1.200 +- 0.020\n3 runs, the last 2026-11-21T10:00:00Z" in tip for tip in tips)
-
-
-def test_a_small_picture_is_as_wide_as_its_legend_and_shows_what_is_known_badly_by_a_square_in_a_frame() -> None:
-    tree = ElementTree.fromstring(draw_map(TABLE, "compute"))  # noqa: S314  our own text, written a moment ago
-    squares = [
-        tuple(float(one.get(name, "")) for name in ("x", "y", "width", "height"))
-        for one in tree.iter("{http://www.w3.org/2000/svg}rect")
-        if one.get("width") in {"13", "6"}
-    ]
-    (inner,) = (one for one in squares if one[2] == 6)
-    frame = squares[squares.index(inner) - 1]
-
-    assert (tree.get("width"), tree.get("viewBox")) == ("760", "0 0 760 248")
-    assert [inner[at] + 3 for at in (0, 1)] == [frame[at] + 6.5 for at in (0, 1)], "it is in the middle of its frame"
-
-
-def test_a_picture_of_nothing_says_so() -> None:
-    assert "no score" in draw_map((), "compute")
+def test_a_map_of_nothing_says_so() -> None:
     assert text_map((), "compute").startswith("compute: no score")
 
 
@@ -147,8 +123,6 @@ def test_export_makes_the_table_that_berthd_reads(
     capsys.readouterr()
     assert main(["scores", "map"]) == 0
     assert capsys.readouterr().out.startswith("compute: 44 GPUs")
-    assert main(["scores", "map", "--output", str(tmp_path / "map.svg")]) == 0
-    assert (tmp_path / "map.svg").read_text().startswith("<svg")
     assert main(["scores", "map", "--class", "memry"]) == 2
     assert "there are compute" in capsys.readouterr().err
 

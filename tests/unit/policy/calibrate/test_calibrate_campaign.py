@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
@@ -12,12 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from policy.calibrate.campaign import Campaign, begin, decode, encode
 from policy.calibrate.choice import Rules, Window, measurable, next_nodes, parse_window, to_make_way
 from policy.cli.calibrate.jobs import Jobs, MeasurementEnd, request
-from policy.cli.calibrate.progress import _table
+from policy.cli.calibrate.progress import CampaignProgress
 from policy.cli.calibrate.report import differences, merged
 from policy.cli.main import main
 from policy.formats.errors import FormatError, SlurmError
@@ -533,16 +531,17 @@ def test_the_greatest_changes_are_told_first() -> None:
     ]
 
 
-def test_the_table_on_a_terminal_shows_what_runs_first_and_counts_the_rest() -> None:
-    campaign = begin([f"n{number}" for number in range(1, 41)], 0.0).start("n1", 1.0).done("n1", "").start("n7", 2.0)
-    campaign = campaign.start("n9", 3.0).make_way("n9", "for job 12", 4.0)
-    text = io.StringIO()
-    Console(file=text, width=100).print(_table(campaign, "waiting for the window 22:00-06:00"))
-    lines = [line.split() for line in text.getvalue().splitlines()]
+def test_events_are_lines_and_what_is_waited_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = begin(["n1", "n7"], 0.0).start("n1", 1.0).done("n1", "8 GPUs").start("n7", 2.0)
+    progress = CampaignProgress()
+    for name, now in (("n1", campaign), ("n7", campaign), ("n7", campaign.make_way("n7", "for job 12", 4.0))):
+        progress.event(now, name)
+    for why in ("waiting for the window 22:00-06:00", "waiting for the window 22:00-06:00", ""):
+        progress.waits(why)
 
-    shown = [words[1] for words in lines if len(words) > 2 and words[1].startswith("n") and words[1] != "node"]
-    assert shown[0] == "n7"
-    assert "1 of 40 done" in text.getvalue()
-    assert "24 more" in text.getvalue()
-    assert "for job 12" in text.getvalue()
-    assert "waiting for the window" in text.getvalue()
+    assert [line[9:] for line in capsys.readouterr().out.splitlines()] == [
+        "n1 done: 8 GPUs (1 of 2 done)",
+        "n7 running (1 of 2 done)",
+        "n7 made way: for job 12 (1 of 2 done)",
+        "waiting for the window 22:00-06:00",
+    ]

@@ -138,30 +138,19 @@ def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.Captu
 
     def files_of(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
         (workload / name).mkdir()
-        found = rows(capsys, *setup, "--csv", f"{name}/f.csv", "--placements", f"{name}/p.csv", *options)
+        found = rows(capsys, *setup, "--placements", f"{name}/p.csv", *options)
         texts = {path.name: path.read_text() for path in sorted((workload / name).iterdir())}
-        with io.StringIO(texts.pop("f.csv")) as text:
-            texts["f.csv"] = str(without_wall(list(csv.DictReader(text))))
         return found, texts
 
     (alone, one), (together, two) = files_of("alone", "--workers", "1"), files_of("together", "--workers", "2")
 
-    assert len(one) == 9, "a file of placements for each run, and the figures"
+    assert len(one) == 8, "a file of placements for each run"
     assert one == two
     assert without_wall(alone) == without_wall(together)
     order = [(policy, seed, penalty) for penalty in ("1.0", "1.7") for seed in (1, 2) for policy in ("pal", "random")]
     assert [(run["policy"], run["seed"], run["locality-penalty"]) for run in alone] == order
     random_ones = [run["avg_jct_s"] for run in alone if run["policy"] == "random"]
     assert len(set(random_ones)) == len(random_ones)
-
-
-def test_the_csv_file_says_what_json_says(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, *SETUP, *FOUR, "--csv", "f.csv", "--workers", "1")
-
-    with (workload / "f.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert [float(line["avg_jct_s"]) for line in lines] == [one["avg_jct_s"] for one in found]
-    assert [line["policy"] for line in lines] == [one["policy"] for one in found]
 
 
 def test_placements_hold_what_still_ran_at_the_end(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +251,7 @@ def test_accounting_stands_beside_what_would_have_been(
         (("trace.csv", *SETUP, "--limits", "some"), "--limits some"),
         (("trace.csv", *SETUP, "--locality", "rack"), "--locality=rack"),
         (("trace.csv", *SETUP, "--machine", "dgx-a100"), "dgx-a100 has 8 GPUs, and --gpus-per-node says 4"),
-        (("trace.csv", *SETUP, "--csv", "none/f.csv", "--policy", "packed"), "cannot write none/f.csv"),
+        (("trace.csv", *SETUP, "--placements", "none/f.csv", "--policy", "packed"), "cannot write none/f.csv"),
         (("trace.csv", "--topology", "."), "has no topology file"),
         (("trace.csv", *SETUP, "--study", "none.toml"), "cannot read none.toml"),
     ],
@@ -378,21 +367,15 @@ def test_real_nodes_are_known_by_their_names(workload: Path, capsys: pytest.Capt
     assert "gpu-d.json: not a topology file" in refused(capsys, "trace.csv", *setup)
 
 
-def test_a_bar_shows_what_is_left_only_to_a_person() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+def test_a_long_study_tells_what_is_left() -> None:
+    now, stream = [0.0], io.StringIO()
+    progress = RunProgress(5, stream, lambda: now[0])
+    now[0] = 60.0
+    progress.tick(1)
+    now[0] = 70.0
+    progress.show()
 
-    now = [0.0]
-    for stream, says in ((Terminal(), "\r\x1b[K[######"), (io.StringIO(), "berth simulate: 1 of 5 runs done in 1:10")):
-        now[0] = 0.0
-        progress = RunProgress(5, stream, lambda: now[0])
-        now[0] = 60.0
-        progress.tick(1)
-        now[0] = 70.0
-        progress.show()
-        assert stream.getvalue().startswith(says)
-        assert "about 3:50 left" in stream.getvalue()
+    assert stream.getvalue() == "berth simulate: 1 of 5 runs done in 1:10, about 3:50 left\n"
 
 
 def test_what_is_done_soon_shows_nothing() -> None:
@@ -426,7 +409,7 @@ def test_jobs_that_end_as_they_start_are_played_too(
     lines = [f"{job},1,50,0,BERT" for job in range(jobs)]
     (workload / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,model\n" + "\n".join(lines) + "\n")
 
-    words = ("--mode", mode, "--nodes", "2", "--gpus-per-node", "4", "--report", "out.html", "--csv", "out.csv")
+    words = ("--mode", mode, "--nodes", "2", "--gpus-per-node", "4", "--report", "out.html")
     assert ("pal" if mode == "pal-rounds" else "berth") in play(capsys, *words)
     for row in rows(capsys, *words[:6]):
         assert (row["jobs"], row["gpu_util_useful"]) == (jobs, 0.0)
