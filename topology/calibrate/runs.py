@@ -9,6 +9,8 @@ never changed, so that the file is the history too. Standard library only: compu
 True
 """
 
+from __future__ import annotations
+
 import difflib
 import json
 import math

@@ -9,6 +9,8 @@ GPU worked at its power limit. Standard library only: whoever reports can write 
 True
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

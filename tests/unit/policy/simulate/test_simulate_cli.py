@@ -185,7 +185,7 @@ def test_the_page_is_whole_and_needs_nothing_else(workload: Path, capsys: pytest
     text = (workload / "r.html").read_text()
     page = ET.fromstring(text.partition("\n")[2])  # noqa: S314 - our own text
     space = "{http://www.w3.org/2000/svg}"
-    assert len(list(page.iter(f"{space}svg"))) == (3 if charts.available() else 0)
+    assert len(list(page.iter(f"{space}svg"))) == (2 if charts.available() else 0)
     assert not any(mark in text for mark in ("<script", "src=", "href=", "@import", "url("))
     assert text.index('class="verdict"') < text.index("<table>")
     assert all("nan" not in (line.get("d") or "") for line in page.iter(f"{space}path"))
