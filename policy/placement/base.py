@@ -22,18 +22,15 @@ and the lowest positions on it:
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.cluster.view import View
+from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
+from policy.request.demand import Demand
 from topology.tables import positions
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.view import View
-    from policy.formats.arrays import Bools
-    from policy.request.demand import Demand
 
 __all__ = ["Berth", "NotNow", "Policy", "positions", "predicted", "take_off"]
 
@@ -89,15 +86,15 @@ class Policy(ABC):
     """
 
     @abstractmethod
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Chooses nodes and GPUs, or raises `NotNow` or `Never`."""
 
-    def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":  # noqa: ARG002 - for policies that know scores
+    def worthwhile(self, demand: Demand, fleet: Fleet) -> Bools:  # noqa: ARG002 - for policies that know scores
         """Marks the nodes that the policy would ever give to a demand, so that plans for it count on no others."""
         return demand.candidates
 
     @staticmethod
-    def fitting(demand: "Demand", view: "View") -> "Bools":
+    def fitting(demand: Demand, view: View) -> Bools:
         """Marks the candidates that are open and have enough free CPUs and memory; GPUs are left to the policy."""
         fits = demand.candidates & view.open
         if demand.cpus is None:
@@ -111,13 +108,13 @@ class Policy(ABC):
         return fits
 
     @staticmethod
-    def berth(demand: "Demand", view: "View", nodes: Sequence[int], gpus: tuple[int, ...], why: str) -> Berth:
+    def berth(demand: Demand, view: View, nodes: Sequence[int], gpus: tuple[int, ...], why: str) -> Berth:
         """Makes a berth, with its bandwidths and costs, from the same GPUs on each node."""
         mask = sum(1 << place for place in gpus)
         return Policy.spread(demand, view, nodes, [mask] * len(nodes), why)
 
     @staticmethod
-    def spread(demand: "Demand", view: "View", nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
+    def spread(demand: Demand, view: View, nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
         """Makes a berth, with its bandwidths and costs, from GPUs that may differ from node to node."""
         fleet = view.fleet
         level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
@@ -148,7 +145,7 @@ class Policy(ABC):
         )
 
 
-def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
+def take_off(view: View, demand: Demand, berth: Berth) -> None:
     """Takes a berth off a view, which is the caller's own; CPUs and memory may fall below 0."""
     here = list(berth.nodes)
     view.free[here] &= ~np.array(berth.masks, np.int64)
@@ -156,19 +153,19 @@ def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
     view.mem[here] -= view.fleet.mem[here] if demand.mem is None else demand.mem
 
 
-def granted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
+def granted(demand: Demand, fleet: Fleet, nodes: Sequence[int]) -> int:
     """Returns the MiB of each GPU that a packed job may use: what it requested, else its share of the smallest GPU."""
     if demand.share is None:
         return 0
     return min(demand.share.granted(fleet.gpu_mem_for_shares(node)) for node in nodes)
 
 
-def counted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
+def counted(demand: Demand, fleet: Fleet, nodes: Sequence[int]) -> int:
     """Returns the percent of each GPU that is counted for a packed job: the same on all its nodes."""
     return 0 if demand.share is None else demand.share.counted(min(map(fleet.gpu_mem_for_shares, nodes)))
 
 
-def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:
+def predicted(demand: Demand, fleet: Fleet, nodes: Sequence[int], masks: Sequence[int], level: str) -> float:
     """Returns predicted over ideal run time of a demand on certain GPUs."""
     table = fleet.scores_of(demand.app_class)
     score = 1.0

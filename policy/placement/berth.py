@@ -1,24 +1,20 @@
 """Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
 from math import comb
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
 from policy.cluster.shared.fragmentation import without_cpus
+from policy.cluster.view import View
+from policy.formats.arrays import Bools, Floats
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES, Gang, choose, nearness
 from policy.placement.speed import alike, fast_enough
 from policy.placement.too_slow import Bound, bounds, worthwhile
-from policy.request.demand import ANY_SPREAD
+from policy.request.demand import ANY_SPREAD, Demand
 from topology.tables import Ints, positions
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.view import View
-    from policy.formats.arrays import Bools, Floats
-    from policy.request.demand import Demand
 
 _MOST_LEFT = 127
 """Most free GPUs left over that the 7 upper bits of a code's low byte can count.
@@ -60,12 +56,12 @@ class BerthPolicy(Policy):
         self._bounds: dict[tuple[str, int, int], tuple[Floats, list[Bound]]] = {}
         """Too slow nodes by class, nodes and GPUs on each, with the scores that tell so."""
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Returns the best free set."""
         fits = self.fitting(demand, view)
         return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
 
-    def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":
+    def worthwhile(self, demand: Demand, fleet: Fleet) -> Bools:
         """Marks the candidates whose GPUs are not too slow for such a job (policy/placement/too_slow.py)."""
         scores = fleet.scores_of(demand.app_class)
         if scores is None or demand.n == ANY_SPREAD or demand.gpus < 2 or demand.share is not None:
@@ -78,7 +74,7 @@ class BerthPolicy(Policy):
             known = self._bounds[key] = scores, bounds(np.where(exists, scores, np.inf), demand.n, demand.k)
         return worthwhile(demand.candidates, fleet.size >= demand.k, demand.n, known[1])
 
-    def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
+    def _one_node(self, demand: Demand, view: View, fits: Bools) -> Berth:
         tables = view.fleet.tables
         fast = fast_enough(demand, view, fits) if view.fleet.scores else None
         offered = view.free if fast is None else fast[0]
@@ -101,7 +97,7 @@ class BerthPolicy(Policy):
         return self.berth(demand, view, [node], positions(mask), why)
 
     @staticmethod
-    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int, *, equal: int, by_need: bool) -> str:
+    def _reasons(view: View, values: Ints, node: int, mask: int, k: int, *, equal: int, by_need: bool) -> str:
         able = int(np.count_nonzero(values >= 0))
         # The broken islands are the six bits above the node's byte; the links are above them.
         rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
@@ -120,7 +116,7 @@ class BerthPolicy(Policy):
         sets = f"best of {comb(free, k)} sets of its {free} free GPUs" if free > k else "all its free GPUs"
         return f"{reason}; {sets}; {_islands(kept, broken)}"
 
-    def _same_on_each(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
+    def _same_on_each(self, demand: Demand, view: View, fits: Bools) -> Berth:
         """Finds a free set that several nodes have in common, because one typed request holds for all nodes.
 
         Machines of one kind are tried first.
@@ -147,7 +143,7 @@ class BerthPolicy(Policy):
 _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}
 
 
-def _with_all_free(demand: "Demand", view: "View", fast: Ints, codes: Ints) -> tuple[Ints, Ints]:
+def _with_all_free(demand: Demand, view: View, fast: Ints, codes: Ints) -> tuple[Ints, Ints]:
     """Returns the GPUs to choose from and their codes, with islands counted over all free GPUs.
 
     Without this, only the fast GPUs would count for the islands. Only the sets with the best links matter, and only
@@ -168,7 +164,7 @@ def _with_all_free(demand: "Demand", view: "View", fast: Ints, codes: Ints) -> t
     return fast, codes
 
 
-def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: Ints) -> Ints:
+def _judged(demand: Demand, view: View, rows: Ints, offered: Ints, codes: Ints) -> Ints:
     """Returns the codes with the number of islands that their sets break, counted over all free GPUs."""
     offsets, tables = view.fleet.offset[rows], view.fleet.tables
     picks = tables.row(demand.k, demand.level).picks[offsets + offered]
@@ -176,11 +172,11 @@ def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: In
     return np.asarray(codes + ((unbroken - (codes >> _NODE_BITS & _MOST_BROKEN)) << _NODE_BITS))
 
 
-def _greatest(values: "Ints | Floats") -> "Bools":
+def _greatest(values: Ints | Floats) -> Bools:
     return np.asarray(values == values.max())
 
 
-def _least_needed(demand: "Demand", view: "View", best: Ints) -> tuple[Ints, bool]:
+def _least_needed(demand: Demand, view: View, best: Ints) -> tuple[Ints, bool]:
     """Returns those of the best nodes, in links and islands, that other jobs need no more than this one.
 
     A wholly free node is kept for bigger jobs while a node of its kind in part use fits. Then CPUs decide: a job with
@@ -203,7 +199,7 @@ def _least_needed(demand: "Demand", view: "View", best: Ints) -> tuple[Ints, boo
     return kept, kept.size < closed.size
 
 
-def _with_cpus_to_spare(demand: "Demand", view: "View", nodes: Ints) -> Ints:
+def _with_cpus_to_spare(demand: Demand, view: View, nodes: Ints) -> Ints:
     """Returns those of some nodes on which a job adds least to the GPUs that have no CPUs left."""
     if not view.cpus_per_gpu or demand.cpus is None:
         return nodes
@@ -217,7 +213,7 @@ def _with_cpus_to_spare(demand: "Demand", view: "View", nodes: Ints) -> Ints:
     return np.asarray(nodes[step == step.min()])
 
 
-def _least_missed(demand: "Demand", view: "View", best: Ints) -> int:
+def _least_missed(demand: Demand, view: View, best: Ints) -> int:
     """Among the best nodes, picks one whose leaf has the fewest empty nodes; ties go to the slowest GPUs.
 
     Empty nodes of a leaf are kept for gangs. All these nodes are fast enough for the job.
@@ -239,7 +235,7 @@ def _islands(kept: int, broken: int) -> str:
     return f"{whole}, {broken} cut into" if kept else f"{broken} NVLink island{'s' if broken > 1 else ''} cut into"
 
 
-def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang, int, int] | None:
+def _common_set(demand: Demand, view: View, nodes: Ints) -> tuple[int, Gang, int, int] | None:
     """Finds the best set that enough of these nodes have free.
 
     Returns its code, the nodes, the set, and how many nodes have it.
@@ -277,7 +273,7 @@ def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang,
     return None
 
 
-def _nothing_free(demand: "Demand") -> str:
+def _nothing_free(demand: Demand) -> str:
     gpus = f"{demand.k} free GPU{'s' if demand.k > 1 else ''}"
     if demand.level == "nvlink" and demand.k > 1:
         gpus += ", all pairs joined by NVLink,"

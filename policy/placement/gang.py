@@ -1,19 +1,15 @@
 """Chooses the nodes of a gang: near each other, none of them slow, and the ones that other jobs need least."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from policy.cluster.view import View
+from policy.formats.arrays import Bools, Floats
 from policy.placement.speed import alike, node_scores
-from topology.fabric import NOBODY, FabricLevel
+from policy.request.demand import Demand
+from topology.fabric import NOBODY, Fabric, FabricLevel
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.formats.arrays import Bools, Floats
-    from policy.request.demand import Demand
-    from topology.fabric import Fabric
-
 
 LEVELS_OF_NODES: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod", "any")
 """Levels at which several nodes meet, from near to far; `nvlink` is a domain that spans nodes."""
@@ -27,7 +23,7 @@ class Gang(NamedTuple):
     level: str
 
 
-def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None:
+def choose(demand: Demand, view: View, able: Ints, mask: int) -> Gang | None:
     """Returns the best n of the nodes that have these GPUs free; None where no group of the required level has n.
 
     The answer is also None where Slurm chooses by blocks and would not start the job on any n of these nodes.
@@ -60,7 +56,7 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
     return best
 
 
-def nearness(n: int, fabric: "Fabric", nodes: Ints, has: "Bools") -> Ints:
+def nearness(n: int, fabric: Fabric, nodes: Ints, has: Bools) -> Ints:
     """Returns for each set of GPUs the nearest level at which n of the nodes have it, as a place in LEVELS_OF_NODES.
 
     `has` tells for each node and each set whether the node has it free.
@@ -79,7 +75,7 @@ def _of_both(groups: Ints, others: Ints) -> Ints:
     return np.where(in_one, NOBODY, groups * (int(others.max(initial=0)) + 1) + others)
 
 
-def _fullest_group(demand: "Demand", view: "View", slowest: "Floats", groups: Ints) -> "Ints | None":
+def _fullest_group(demand: Demand, view: View, slowest: Floats, groups: Ints) -> Ints | None:
     """Returns the indices of the nodes in the best group for the gang, None where no group holds it.
 
     The best group has the lowest score threshold; among equal groups it is the smallest.
@@ -99,7 +95,7 @@ def _fullest_group(demand: "Demand", view: "View", slowest: "Floats", groups: In
     return group
 
 
-def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats") -> Ints:
+def _least_missed(demand: Demand, view: View, able: Ints, slowest: Floats) -> Ints:
     """Picks n of the nodes that do not slow the gang: on few leaves, then empty, the fullest, the slowest.
 
     A gang runs at the speed of the node where neighbours disturb it most (Philly, table 5), so empty nodes come first.

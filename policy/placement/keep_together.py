@@ -9,23 +9,19 @@ of open leaves follows from the GPUs that small jobs hold and wait for. This is 
 room on those leaves a job goes elsewhere (docs/placement.md).
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.cluster.snapshot import Cluster
+from policy.formats.arrays import Bools, Floats
+from policy.placement.base import Berth
 from policy.placement.speed import ALIKE_IN_A_CROWD
+from policy.request.demand import Demand
 from topology.fabric import NOBODY
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.snapshot import Cluster
-    from policy.formats.arrays import Bools, Floats
-    from policy.placement.base import Berth
-    from policy.request.demand import Demand
-    from topology.tables import Ints
+from topology.tables import Ints
 
 
-def is_piece(demand: "Demand") -> bool:
+def is_piece(demand: Demand) -> bool:
     """Tells whether a demand leaves the other GPUs of its node to other jobs.
 
     Jobs on shares of GPUs have rules of their own. A job that lists several partitions goes to the first one with room.
@@ -46,7 +42,7 @@ class Leaves:
         """Drops everything, because nodes may have come or gone."""
         self._of.clear()
 
-    def nodes(self, demand: "Demand", picture: "Cluster") -> "Bools | None":
+    def nodes(self, demand: Demand, picture: Cluster) -> Bools | None:
         """Returns the nodes where a demand should go; None where it may go anywhere."""
         if not is_piece(demand):
             return None
@@ -55,7 +51,7 @@ class Leaves:
             self._of[key] = _OpenLeaves(demand, picture)
         return self._of[key].nodes(picture)
 
-    def may_be_better(self, demand: "Demand", here: "Berth", picture: "Cluster") -> bool:
+    def may_be_better(self, demand: Demand, here: Berth, picture: Cluster) -> bool:
         """Tells whether any place could be `clearly_better` for a job that leaves a node in part to others.
 
         Where no GPUs of the fleet, free or not, are so much better, a search for them is spared.
@@ -68,7 +64,7 @@ class Leaves:
         # No factor of a cost is below 1.
         return self._least_score(demand, fleet) < here.cost * (1 - ALIKE_IN_A_CROWD)
 
-    def _least_score(self, demand: "Demand", fleet: "Fleet") -> float:
+    def _least_score(self, demand: Demand, fleet: Fleet) -> float:
         table = fleet.scores_of(demand.app_class)
         if table is None:
             return 1.0
@@ -88,7 +84,7 @@ class _OpenLeaves:
     Most jobs that start or end leave the same leaves open, so the nodes are computed again only if the number changes.
     """
 
-    def __init__(self, demand: "Demand", picture: "Cluster") -> None:
+    def __init__(self, demand: Demand, picture: Cluster) -> None:
         self._demand = demand
         """Keeps the array of candidates alive, so that no other array gets its id."""
         fleet = picture.fleet
@@ -101,7 +97,7 @@ class _OpenLeaves:
         self._open = 0
         self._nodes: Bools | None = None
 
-    def nodes(self, picture: "Cluster") -> "Bools | None":
+    def nodes(self, picture: Cluster) -> Bools | None:
         """Returns the open nodes; None for all candidates."""
         if self._before is None:
             return None
@@ -114,7 +110,7 @@ class _OpenLeaves:
         return self._nodes
 
 
-def clearly_better(there: "Berth", here: "Berth", *, crowded: bool) -> bool:
+def clearly_better(there: Berth, here: Berth, *, crowded: bool) -> bool:
     """Tells whether a place away from the other small jobs is worth it to a job that could be among them.
 
     Better links always are. Faster GPUs are not worth it in a crowded fleet, where another job could use them as well.

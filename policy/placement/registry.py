@@ -10,12 +10,10 @@ makes a policy from keyword options:
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from policy.formats.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from policy.placement.base import Policy
+from policy.placement.base import Policy
 
 GROUP = "berth.policies"
 
@@ -35,7 +33,7 @@ def policies() -> tuple[str, ...]:
     return tuple(sorted({*OURS, *(point.name for point in entry_points(group=GROUP))}))
 
 
-def create(name: str, **options: object) -> "Policy":
+def create(name: str, **options: object) -> Policy:
     """Makes the policy of that name; the options are those of its class.
 
     Other packages cannot replace Berth's own names.
@@ -47,7 +45,7 @@ def create(name: str, **options: object) -> "Policy":
         raise ConfigError(f"policy {name} cannot be made with the options {', '.join(options)}: {error}") from error
 
 
-def _maker(name: str) -> "Callable[..., Policy]":
+def _maker(name: str) -> Callable[..., Policy]:
     if name in OURS:
         module, _, attribute = OURS[name].partition(":")
         return cast("Callable[..., Policy]", getattr(import_module(module), attribute))

@@ -8,19 +8,14 @@ This was observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind
 it is the lowest positions. Each node of a job gets its own set of GPUs.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, positions
-from policy.request.demand import ANY_SPREAD
+from policy.request.demand import ANY_SPREAD, Demand
+from topology.model import Machine, MachineShape
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
-    from topology.model import Machine, MachineShape
 
 
 class SlurmPolicy(Policy):
@@ -32,7 +27,7 @@ class SlurmPolicy(Policy):
         self._links: dict[MachineShape, Ints] = {}
         self._picked: dict[tuple[MachineShape, int, int], int] = {}
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Returns the first nodes of the smallest run of nodes that is enough."""
         counts = np.where(self.fitting(demand, view), np.bitwise_count(view.free), 0).astype(np.int64)
         if demand.n == ANY_SPREAD and int(counts.max(initial=0)) < demand.k:
@@ -45,7 +40,7 @@ class SlurmPolicy(Policy):
         chosen.sort()
         return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
 
-    def _as_it_comes(self, demand: "Demand", view: "View", counts: Ints) -> Berth:
+    def _as_it_comes(self, demand: Demand, view: View, counts: Ints) -> Berth:
         """Takes GPUs from as many nodes as the job needs."""
         nodes = np.flatnonzero(counts)
         if int(counts[nodes].sum()) < demand.k:
@@ -75,7 +70,7 @@ class SlurmPolicy(Policy):
         order = np.argsort(-lengths, kind="stable").tolist()
         return np.concatenate([nodes[starts[run] : starts[run] + lengths[run]] for run in order])
 
-    def _take(self, demand: "Demand", view: "View", nodes: list[int], taken: list[int]) -> Berth:
+    def _take(self, demand: Demand, view: View, nodes: list[int], taken: list[int]) -> Berth:
         machines = view.fleet.machines
         masks = [
             self._lowest_least_linked(machine, int(view.free[node]), count)
@@ -84,7 +79,7 @@ class SlurmPolicy(Policy):
         ]
         return self.spread(demand, view, nodes, masks, "the nodes and GPUs that plain Slurm takes")
 
-    def _lowest_least_linked(self, machine: "Machine", free: int, count: int) -> int:
+    def _lowest_least_linked(self, machine: Machine, free: int, count: int) -> int:
         key = (machine.shape, free, count)
         mask = self._picked.get(key)
         if mask is None:
@@ -94,7 +89,7 @@ class SlurmPolicy(Policy):
             mask = self._picked[key] = sum(1 << place for place in chosen)
         return mask
 
-    def _links_of(self, machine: "Machine") -> Ints:
+    def _links_of(self, machine: Machine) -> Ints:
         if machine.shape not in self._links:
             links = np.zeros((machine.size, machine.size), np.int64)
             for link in machine.links:

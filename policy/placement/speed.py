@@ -5,17 +5,13 @@ node still has enough GPUs that are no slower. GPUs that are nearly as fast are 
 and then the needs of other jobs.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.cluster.view import View
+from policy.formats.arrays import Bools, Floats
+from policy.request.demand import Demand
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.view import View
-    from policy.formats.arrays import Bools, Floats
-    from policy.request.demand import Demand
 
 ALIKE = 0.02
 """Scores within two percent count as equal, which is the error of a median of few runs (std 0.009 to 0.036 a run)."""
@@ -27,12 +23,12 @@ A slow GPU that one job avoids goes to another job then, so it matters more that
 """
 
 
-def alike(view: "View") -> float:
+def alike(view: View) -> float:
     """Returns the relative difference up to which scores count as equal."""
     return ALIKE_IN_A_CROWD if view.crowded else ALIKE
 
 
-def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, float] | None:
+def fast_enough(demand: Demand, view: View, fits: Bools) -> tuple[Ints, float] | None:
     """Returns the free GPUs that a job on one node should be offered, as masks, and the best score it can have.
 
     The answer is None where the fleet has no scores for the job's class, so that all GPUs are equal, and where no node
@@ -59,11 +55,11 @@ def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, fl
     return view.free & _as_masks(scores <= chosen * (1 + alike(view))), chosen
 
 
-def _levels(demand: "Demand") -> tuple[str, ...]:
+def _levels(demand: Demand) -> tuple[str, ...]:
     return ("nvlink",) if demand.level == "nvlink" or demand.k == 1 else ("nvlink", "node")
 
 
-def _threshold(demand: "Demand", view: "View", scores: "Floats", least: float, level: str) -> float | None:
+def _threshold(demand: Demand, view: View, scores: Floats, least: float, level: str) -> float | None:
     """Returns the lowest score threshold at which some node has a set at this level.
 
     It is at least `least`, the threshold at which some node has k free GPUs at all.
@@ -86,18 +82,18 @@ def _threshold(demand: "Demand", view: "View", scores: "Floats", least: float, l
     return float(steps[low])
 
 
-def _free_scores(view: "View", table: "Floats", fits: "Bools") -> "Floats":
+def _free_scores(view: View, table: Floats, fits: Bools) -> Floats:
     """Returns the scores of free GPUs on nodes that fit; infinite elsewhere."""
     free = (view.free[:, None] >> np.arange(table.shape[1])) & 1
     return np.where(free.astype(np.bool_) & fits[:, None], table, np.inf)
 
 
-def _as_masks(which: "Bools") -> Ints:
+def _as_masks(which: Bools) -> Ints:
     masks: Ints = which @ (np.int64(1) << np.arange(which.shape[1], dtype=np.int64))
     return masks
 
 
-def node_scores(fleet: "Fleet", app_class: str, nodes: Ints, mask: int) -> "Floats":
+def node_scores(fleet: Fleet, app_class: str, nodes: Ints, mask: int) -> Floats:
     """Returns for each node the slowest score of the GPUs in `mask`."""
     table = fleet.scores_of(app_class)
     if table is None:

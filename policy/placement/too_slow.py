@@ -14,22 +14,21 @@ No constant says what is slow. Nodes whose speeds differ by small steps are neve
 work than they cost. A job on one GPU takes any.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from policy.formats.arrays import Bools, Floats
+from policy.formats.arrays import Bools, Floats
 
 
 class Bound(NamedTuple):
     """A bound on speed: the nodes that meet it, and how much slower the fastest of the others is."""
 
     gap: float
-    fast: "Bools"
+    fast: Bools
 
 
-def bounds(scores: "Floats", nodes: int, gpus: int) -> list[Bound]:
+def bounds(scores: Floats, nodes: int, gpus: int) -> list[Bound]:
     """Returns the bounds above which GPUs cost a job on `nodes` x `gpus` GPUs more than they bring, strictest first.
 
     A row of `scores` is a node; a place without a GPU is infinitely slow. The job takes the fastest GPUs of each node,
@@ -58,7 +57,7 @@ def bounds(scores: "Floats", nodes: int, gpus: int) -> list[Bound]:
     return found
 
 
-def worthwhile(candidates: "Bools", able: "Bools", nodes: int, some: "list[Bound]") -> "Bools":
+def worthwhile(candidates: Bools, able: Bools, nodes: int, some: list[Bound]) -> Bools:
     """Returns the candidates that a job on so many nodes is expected to gain by waiting for; all if none are too slow.
 
     `able` marks the nodes that have enough GPUs for it.

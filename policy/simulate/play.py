@@ -19,26 +19,22 @@ know by then.
     (600.0, 0)
 """
 
+from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
+from policy.cluster.fleet import Fleet
+from policy.placement.base import Policy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.berthd.beside import BesideSlurm
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.slurm.world import SlurmWorld
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from policy.cluster.fleet import Fleet
-    from policy.placement.base import Policy
-    from policy.simulate.jobs import TraceJob
-    from policy.simulate.result import SimulationOutcome
-
 
 def run(
-    jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: "Policy", settings: SlurmSettings | None = None
-) -> "SimulationOutcome":
+    jobs: Sequence[TraceJob], fleet: Fleet, policy: Policy, settings: SlurmSettings | None = None
+) -> SimulationOutcome:
     """Plays a trace; the same input gives the same outcome, but for `wall_s`."""
     began = perf_counter()
     settings = settings or SlurmSettings()

@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import BerthError, FormatError, nearest
@@ -24,15 +24,13 @@ from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
+from policy.simulate.pal_rounds.round_policies import RoundPolicy
 from policy.simulate.report.files import placement_files, write_placements
 from policy.simulate.report.history import write_history
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import BY_BERTHD, Cell, Study, cells
 from topology.scores import PAL_CLASSES
-
-if TYPE_CHECKING:
-    from policy.simulate.pal_rounds.round_policies import RoundPolicy
 
 PLAIN_SLURM = "slurm"
 RECORDED = "recorded"
@@ -122,7 +120,7 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) ->
     return run(jobs, fleet, _in_rounds(cell.policy, cell.seed), settings)
 
 
-def _in_rounds(name: str, seed: int) -> "RoundPolicy":
+def _in_rounds(name: str, seed: int) -> RoundPolicy:
     from policy.simulate.pal_rounds.round_policies import in_rounds  # noqa: PLC0415 - as above
 
     base = _without_sticky(name)

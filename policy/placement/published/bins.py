@@ -10,14 +10,12 @@ On the published scores the two agree.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.formats.arrays import Floats
-    from topology.tables import Ints
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
+from topology.tables import Ints
 
 _K1 = 2
 _OUTLIER_STDS = 3.0
@@ -29,13 +27,13 @@ class Bins:
 
     values: tuple[float, ...]
     """Score of each bin, ascending."""
-    exactly: "Ints"
+    exactly: Ints
     """GPUs in the bin."""
-    upto: "Ints"
+    upto: Ints
     """GPUs in the bin or a faster one."""
 
 
-def bins_of(fleet: "Fleet", table: "Floats | None") -> Bins:
+def bins_of(fleet: Fleet, table: Floats | None) -> Bins:
     """Returns the bins of one application class on a fleet; without a table all GPUs are equal."""
     if table is None:
         full = fleet.full[None, :]
@@ -51,7 +49,7 @@ def bins_of(fleet: "Fleet", table: "Floats | None") -> Bins:
     return Bins(tuple(values.tolist()), exactly, np.bitwise_or.accumulate(exactly, axis=0))
 
 
-def binned(scores: "Floats") -> "Floats":
+def binned(scores: Floats) -> Floats:
     """Returns for each score that of its bin."""
     deviation = float(scores.std(ddof=1)) if scores.size > 1 else 0.0
     outliers = scores > scores.mean() + _OUTLIER_STDS * deviation
@@ -60,7 +58,7 @@ def binned(scores: "Floats") -> "Floats":
     return result
 
 
-def clusters(scores: "Floats", k: int) -> "tuple[Ints, Floats]":
+def clusters(scores: Floats, k: int) -> tuple[Ints, Floats]:
     """Returns each score's label and the centroids, for the least sum of squared distances to the centroids.
 
     In one dimension clusters are stretches of the sorted scores, so the optimum is found by dynamic programming. Fewer
@@ -74,7 +72,7 @@ def clusters(scores: "Floats", k: int) -> "tuple[Ints, Floats]":
         np.concatenate(([0.0], np.cumsum(part))) for part in (count, count * centred, count * centred**2)
     )
 
-    def cost(first: "Ints", end: int) -> "Floats":
+    def cost(first: Ints, end: int) -> Floats:
         sums = total[end] - total[first]
         inside: Floats = squares[end] - squares[first] - sums**2 / (weight[end] - weight[first])
         return inside

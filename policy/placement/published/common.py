@@ -2,22 +2,19 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.view import View
 from policy.placement.base import Berth, Policy
+from policy.request.demand import Demand
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
 
 _MASKS_AT_ONCE = 64
 """Sets tried in one numpy step."""
 
 
-def usable(demand: "Demand", view: "View") -> Ints:
+def usable(demand: Demand, view: View) -> Ints:
     """Returns the free GPUs of each node that a demand may use."""
     return np.where(Policy.fitting(demand, view), view.free, 0)
 
@@ -56,7 +53,7 @@ def sets_of(size: int, k: int) -> Ints:
 
 
 def same_on_each(
-    n: int, k: int, free: Ints, preference: "Ints | np.ndarray[tuple[int], np.dtype[np.float64]]", sets: Ints
+    n: int, k: int, free: Ints, preference: Ints | np.ndarray[tuple[int], np.dtype[np.float64]], sets: Ints
 ) -> tuple[list[int], int] | None:
     """Returns the first of `sets` that n nodes have free, and the n nodes of them with the least `preference`."""
     nodes = np.flatnonzero(np.bitwise_count(free) >= k)
@@ -77,7 +74,7 @@ def _parts(sets: Ints) -> Iterable[Ints]:
     return (sets[start : start + _MASKS_AT_ONCE] for start in range(0, sets.size, _MASKS_AT_ONCE))
 
 
-def spread(demand: "Demand", view: "View", masks: dict[int, int], why: str) -> Berth:
+def spread(demand: Demand, view: View, masks: dict[int, int], why: str) -> Berth:
     """Returns the berth of these GPUs, nodes in the fleet's order."""
     nodes = sorted(masks)
     return Policy.spread(demand, view, nodes, [masks[node] for node in nodes], why)

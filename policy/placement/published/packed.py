@@ -1,17 +1,12 @@
 """The policy `packed`: as few nodes as possible, without regard to scores; the baseline of PAL's evaluation."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.published.common import fill, gpus, lowest, same_on_each, sets_of, spread, usable
-from policy.request.demand import ANY_SPREAD
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
+from policy.request.demand import ANY_SPREAD, Demand
 
 
 class PackedPolicy(Policy):
@@ -23,7 +18,7 @@ class PackedPolicy(Policy):
 
     name = "packed"
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Returns the tightest fit."""
         free = usable(demand, view)
         counts = np.bitwise_count(free).astype(np.int64)

@@ -1,19 +1,14 @@
 """The policy `pal`: score and locality combined, as in PAL (SC'24)."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from policy.cluster.view import View
 from policy.placement.base import Berth
 from policy.placement.published.bins import Bins
 from policy.placement.published.common import gpus, lowest, usable
 from policy.placement.published.pm_first import PmFirstPolicy
-from policy.request.demand import ANY_SPREAD
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
-    from topology.tables import Ints
+from policy.request.demand import ANY_SPREAD, Demand
+from topology.tables import Ints
 
 
 class PalPolicy(PmFirstPolicy):
@@ -30,23 +25,23 @@ class PalPolicy(PmFirstPolicy):
 
     name = "pal"
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Returns the first cell that fits."""
         if demand.n == ANY_SPREAD and 1 < demand.k <= int(view.fleet.size.max()):
             return self._walk(demand, view, usable(demand, view), self.bins(demand, view))
         return super().place(demand, view)
 
-    def cells(self, view: "View", bins: Bins) -> list[tuple[int, bool]]:
+    def cells(self, view: View, bins: Bins) -> list[tuple[int, bool]]:
         """Returns the cells, as bin and whether within a node, the least score x locality first."""
         across = view.fleet.costs.locality("", "", "any", 2)
         both = [(place, within) for place in range(len(bins.values)) for within in (True, False)]
         return sorted(both, key=lambda cell: bins.values[cell[0]] * (1.0 if cell[1] else across))
 
-    def preference(self, counts: "Ints", k: int) -> "Ints":  # noqa: ARG002 - as PM-First has it
+    def preference(self, counts: Ints, k: int) -> Ints:  # noqa: ARG002 - as PM-First has it
         """Returns the sort key of nodes that serve a cell; the least comes first."""
         return -counts
 
-    def _walk(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
+    def _walk(self, demand: Demand, view: View, free: Ints, bins: Bins) -> Berth:
         for place, within in self.cells(view, bins):
             here = free & bins.upto[place]
             counts = np.bitwise_count(here).astype(np.int64)

@@ -1,21 +1,17 @@
 """The policy `pm_first`: the fastest free GPUs by binned score, on any nodes."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.view import View
+from policy.formats.arrays import Floats
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.published.bins import Bins, bins_of
 from policy.placement.published.common import fill, gpus, lowest, same_on_each, sets_of, spread, usable
-from policy.request.demand import ANY_SPREAD
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.formats.arrays import Floats
-    from policy.request.demand import Demand
-    from topology.tables import Ints
+from policy.request.demand import ANY_SPREAD, Demand
+from topology.tables import Ints
 
 
 class PmFirstPolicy(Policy):
@@ -31,14 +27,14 @@ class PmFirstPolicy(Policy):
     def __init__(self) -> None:
         self._bins: dict[str, tuple[Floats | None, Ints, Bins]] = {}
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Returns the fastest GPUs."""
         bins, free = self.bins(demand, view), usable(demand, view)
         if demand.gpus == 1 or demand.n == ANY_SPREAD:
             return self.fastest(demand, view, free, bins)
         return self.fastest_alike(demand, view, free, bins)
 
-    def bins(self, demand: "Demand", view: "View") -> Bins:
+    def bins(self, demand: Demand, view: View) -> Bins:
         """Returns the bins of the demand's class; they are kept until the scores change."""
         table = view.fleet.scores_of(demand.app_class)
         known = self._bins.get(demand.app_class)
@@ -48,7 +44,7 @@ class PmFirstPolicy(Policy):
             self._bins[demand.app_class] = known
         return known[2]
 
-    def fastest(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
+    def fastest(self, demand: Demand, view: View, free: Ints, bins: Bins) -> Berth:
         """Returns the fastest GPUs by bin, on any nodes."""
         groups = free & bins.exactly
         counts = np.bitwise_count(groups)
@@ -68,7 +64,7 @@ class PmFirstPolicy(Policy):
             taken[node] = taken.get(node, 0) | mask
         return spread(demand, view, taken, f"the fastest free GPUs, scores up to {bins.values[last]:.3f}")
 
-    def fastest_alike(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
+    def fastest_alike(self, demand: Demand, view: View, free: Ints, bins: Bins) -> Berth:
         """Returns the same GPUs on each of n nodes, chosen by the slowest of them."""
         for score, here, counts in allowing(free, bins):
             match = self.preference(counts, demand.k)
@@ -84,12 +80,12 @@ class PmFirstPolicy(Policy):
         where = "no node has" if demand.n == 1 else f"no {demand.n} nodes have the same"
         raise NotNow(f"{where} {gpus(demand.k)} free", 300)
 
-    def preference(self, counts: "Ints", k: int) -> "Ints":
+    def preference(self, counts: Ints, k: int) -> Ints:
         """Returns the sort key of nodes that can all serve; the least comes first."""
         return np.abs(counts - k)
 
 
-def allowing(free: "Ints", bins: Bins) -> "Iterator[tuple[float, Ints, Ints]]":
+def allowing(free: Ints, bins: Bins) -> Iterator[tuple[float, Ints, Ints]]:
     """Yields for each bin its score, the free GPUs that are no slower, and their number on each node."""
     for score, group in zip(bins.values, bins.upto, strict=True):
         here = free & group

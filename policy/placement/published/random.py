@@ -1,18 +1,14 @@
 """The policies `random` and `pinned-random`: controls, which show the value of any deliberate choice."""
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, positions
 from policy.placement.published.common import gpus, same_on_each, sets_of, spread, usable
-from policy.request.demand import ANY_SPREAD
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
+from policy.request.demand import ANY_SPREAD, Demand
 
 SEED = 42
 """The seed of PAL's artifact."""
@@ -31,7 +27,7 @@ class RandomPolicy(Policy):
         """Uses the generator `draw`, or a new one with this seed."""
         self._draw = draw or Random(seed)  # noqa: S311 - a control in experiments, not a secret
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Draws a berth at random."""
         return draw_berth(demand, view, self._draw)
 
@@ -48,13 +44,13 @@ class PinnedRandomPolicy(Policy):
     def __init__(self, *, seed: int = SEED) -> None:
         self.seed = seed
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Draws a berth; the same question gives the same one."""
         question = f"{self.seed} {demand.n} {demand.k} ".encode() + usable(demand, view).tobytes()
         return draw_berth(demand, view, Random(question))  # noqa: S311 - a control, not a secret
 
 
-def draw_berth(demand: "Demand", view: "View", draw: Random) -> Berth:
+def draw_berth(demand: Demand, view: View, draw: Random) -> Berth:
     """Draws free GPUs in the number and form that the demand requests."""
     free = usable(demand, view)
     masks: dict[int, int] = {}

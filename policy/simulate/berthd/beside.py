@@ -1,17 +1,14 @@
 """berthd beside the simulated Slurm: it answers submissions, and plans at each change."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError
+from policy.placement.base import Policy
 from policy.simulate.berthd.processes import SimulatedAnswerer, SimulatedPlanner, pinned_by
 from policy.simulate.berthd.records import SlurmRecords
 from policy.simulate.slurm.clock import Loop
-
-if TYPE_CHECKING:
-    from policy.placement.base import Policy
-    from policy.simulate.slurm.queue.jobs import Task
-    from policy.simulate.slurm.world import SlurmWorld
+from policy.simulate.slurm.queue.jobs import Task
+from policy.simulate.slurm.world import SlurmWorld
 
 QUIET_TICK = 120.0
 """Seconds between berthd's passes while nothing changes."""
@@ -20,7 +17,7 @@ QUIET_TICK = 120.0
 class BesideSlurm:
     """berthd's two processes; the first plan is made before any job comes."""
 
-    def __init__(self, world: "SlurmWorld", policy: "Policy") -> None:
+    def __init__(self, world: SlurmWorld, policy: Policy) -> None:
         self._world = world
         self._clock = world.clock
         self._records = SlurmRecords(world)
@@ -32,7 +29,7 @@ class BesideSlurm:
         self._quiet_tick = Loop(world.clock, QUIET_TICK, self.changed)
         self._plan()
 
-    def submitted(self, task: "Task") -> None:
+    def submitted(self, task: Task) -> None:
         """Answers a submission."""
         decision = self._answerer.answer(task, self._records.partition, self._clock.now)
         if decision.reply.verb == "refuse":

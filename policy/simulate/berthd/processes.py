@@ -7,8 +7,8 @@ thing at a time. Each step takes as long as in the real berthd (`Delays`).
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from policy.cluster.fleet import Fleet
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
@@ -27,12 +27,8 @@ from policy.simulate.berthd.moves import SimulatedMoves
 from policy.simulate.berthd.records import SlurmRecords, request_of
 from policy.simulate.result import EPOCH
 from policy.simulate.slurm.clock import Clock
+from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.simulate.slurm.queue.jobs import Task
-
 
 CHEAP = 0.01
 """Seconds; up to this length of a whole pass each notice gets one, as in policy.daemon.passes.planner."""
@@ -61,7 +57,7 @@ class SimulatedAnswerer:
             book.claim(held.claim)
         self._book = book
 
-    def answer(self, task: "Task", partition: str, now: float) -> Decision:
+    def answer(self, task: Task, partition: str, now: float) -> Decision:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         submission = read(request_of(task, partition))
@@ -78,7 +74,7 @@ class SimulatedPlanner:
 
     def __init__(
         self,
-        fleet: "Fleet",
+        fleet: Fleet,
         policy: Policy,
         settings: SlurmSettings,
         answerer: SimulatedAnswerer,

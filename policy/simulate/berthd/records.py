@@ -1,24 +1,21 @@
 """Slurm's records of simulated jobs and nodes, as a gateway reads them."""
 
 from math import ceil, floor
-from typing import TYPE_CHECKING
 
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.plan_fields import RELEASED, STATE
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.request.demand import A_YEAR
 from policy.simulate.result import EPOCH
-
-if TYPE_CHECKING:
-    from policy.simulate.slurm.nodes.ledger import Ledger
-    from policy.simulate.slurm.queue.jobs import Task
-    from policy.simulate.slurm.world import SlurmWorld
+from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.queue.jobs import Task
+from policy.simulate.slurm.world import SlurmWorld
 
 
 class NodeRecords:
     """The records of all nodes; those of unchanged nodes are the same objects as before."""
 
-    def __init__(self, ledger: "Ledger") -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         members = ledger.fleet.members.items()
         self._partitions = [
@@ -58,7 +55,7 @@ class NodeRecords:
 class SlurmRecords:
     """All that berthd reads and writes in the simulated Slurm; each write is one update."""
 
-    def __init__(self, world: "SlurmWorld") -> None:
+    def __init__(self, world: SlurmWorld) -> None:
         self._world = world
         self._nodes = NodeRecords(world.ledger)
         members = world.fleet.members
@@ -124,22 +121,22 @@ class SlurmRecords:
         self._world.put_back(task, task.movable or 0.0)
         return True
 
-    def _record(self, task: "Task") -> "JobFacts":
+    def _record(self, task: Task) -> JobFacts:
         return record_of(task, self._world.fleet.names, self.partition)
 
-    def _updated(self, task: "Task") -> None:
+    def _updated(self, task: Task) -> None:
         self.updates += 1
         self.note(task)
         task.facts = None
         self._world.changed(asks_for_pass=True)
 
-    def note(self, task: "Task") -> None:
+    def note(self, task: Task) -> None:
         """Keeps a plan as it was written, if the outcome is to have all of them."""
         if self._world.settings.history and task.plan is not None:
             self._world.written.append((self._world.clock.now, task.job.id, task.plan.texts))
 
 
-def record_of(task: "Task", names: tuple[str, ...], partition: str) -> JobFacts:
+def record_of(task: Task, names: tuple[str, ...], partition: str) -> JobFacts:
     """Returns what a gateway reads of a job, the same object until it changes; a known end is told as its limit."""
     if task.facts is None:
         runs, demand, berth = task.state == "RUNNING", task.demand, task.berth
@@ -168,7 +165,7 @@ def record_of(task: "Task", names: tuple[str, ...], partition: str) -> JobFacts:
     return task.facts
 
 
-def request_of(task: "Task", partition: str) -> dict[str, str]:
+def request_of(task: Task, partition: str) -> dict[str, str]:
     """Returns the request that the job_submit plugin would send for this job."""
     job, demand, rule = task.job, task.demand, task.locality
     fields = {

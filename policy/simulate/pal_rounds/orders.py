@@ -7,22 +7,20 @@ that is left.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policy.placement.base import Berth
-    from policy.request.demand import Demand
-    from policy.simulate.jobs import TraceJob
+from policy.placement.base import Berth
+from policy.request.demand import Demand
+from policy.simulate.jobs import TraceJob
 
 
 @dataclass(slots=True, eq=False)
 class JobProgress:
     """One job in a simulation, and its progress; times are in seconds."""
 
-    job: "TraceJob"
+    job: TraceJob
     number: int
     """Place in the order of arrival."""
-    demand: "Demand"
+    demand: Demand
     done: float = 0.0
     """Work done, in seconds on GPUs of score 1 on one node."""
     service: float = 0.0
@@ -31,7 +29,7 @@ class JobProgress:
     """First start."""
     since: float = 0.0
     """The time at which it got its present berth."""
-    berth: "Berth | None" = None
+    berth: Berth | None = None
     slowdown: float = 1.0
     """True time for each unit of work on that berth."""
     debt: float = 0.0
@@ -42,7 +40,7 @@ class JobProgress:
         """Work that is left."""
         return self.job.work - self.done
 
-    def demand_now(self) -> "Demand":
+    def demand_now(self) -> Demand:
         """Returns its demand, with the work that is left."""
         return replace(self.demand, remaining=self.left)
 

@@ -7,18 +7,15 @@ that `RoundPolicy` has: `sticky`, `steady`, `order` and `place_together`. What i
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from policy.cluster.view import View
 from policy.formats.errors import NotNow, UsageError
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.berth import BerthPolicy
 from policy.placement.published.packed import PackedPolicy
 from policy.placement.published.pm_first import PmFirstPolicy
 from policy.placement.published.random import PinnedRandomPolicy
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.request.demand import Demand
+from policy.request.demand import Demand
 
 _STEADY = (PackedPolicy, PinnedRandomPolicy, PmFirstPolicy)
 
@@ -57,19 +54,19 @@ class RoundPolicy:
         self.sticky = getattr(policy, "sticky", not isinstance(policy, PmFirstPolicy)) if sticky is None else sticky
         self.steady = getattr(policy, "steady", isinstance(policy, _STEADY))
 
-    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
+    def order(self, demands: Sequence[Demand]) -> Sequence[int]:
         """Returns the order in which the jobs of one round are placed; the demands come in the queue's order."""
         own = getattr(self.policy, "order", None)
         found: Sequence[int] = own(demands) if own else range(len(demands))
         return found
 
-    def place(self, demand: "Demand", view: "View") -> Berth:
+    def place(self, demand: Demand, view: View) -> Berth:
         """Chooses nodes and GPUs for one job, or raises `NotNow` or `Never`."""
         return self.policy.place(demand, view)
 
     def place_together(
-        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
-    ) -> "list[Berth | None]":
+        self, demands: Sequence[Demand], view: View, held: Sequence[Berth | None] = ()
+    ) -> list[Berth | None]:
         """Places jobs that can start in one round; None for one that has to wait.
 
         `held` are the berths of running jobs that may be moved; in `view` their GPUs count as free.
@@ -78,7 +75,7 @@ class RoundPolicy:
         found: list[Berth | None] = own(demands, view, held) if own else self.one_by_one(demands, view)
         return found
 
-    def one_by_one(self, demands: "Sequence[Demand]", view: "View") -> "list[Berth | None]":
+    def one_by_one(self, demands: Sequence[Demand], view: View) -> list[Berth | None]:
         """Places one job after another."""
         # All jobs share one copy of the view, from which each berth is taken off.
         left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
@@ -93,7 +90,7 @@ class RoundPolicy:
 class SensitiveFirst(RoundPolicy):
     """PM-First and PAL: jobs are placed in the order of their classes, the most sensitive first."""
 
-    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
+    def order(self, demands: Sequence[Demand]) -> Sequence[int]:
         """Returns the most sensitive class first."""
         return sorted(range(len(demands)), key=lambda job: class_rank(demands[job].app_class))
 

@@ -16,25 +16,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.cluster.view import View
+from policy.formats.arrays import Floats
 from policy.formats.errors import Never, NotNow
-from policy.placement.base import positions
+from policy.placement.base import Berth, Policy, positions
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.orders import ORDERS, UNCHANGING, JobProgress
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.view import View
-    from policy.formats.arrays import Floats
-    from policy.placement.base import Berth, Policy
-    from policy.simulate.jobs import TraceJob
-    from topology.tables import Ints
+from topology.tables import Ints
 
 _AN_HOUR = 3600.0
 _PATIENCE = 10_000
@@ -67,16 +63,16 @@ class RoundsSettings:
 
 
 def run(
-    jobs: "Sequence[TraceJob]",
-    fleet: "Fleet",
-    policy: "Policy | RoundPolicy",
+    jobs: Sequence[TraceJob],
+    fleet: Fleet,
+    policy: Policy | RoundPolicy,
     settings: RoundsSettings | None = None,
 ) -> SimulationOutcome:
     """Simulates a trace until all measured jobs have ended."""
     return Rounds(jobs, fleet, policy, settings or RoundsSettings()).run()
 
 
-def arrivals(jobs: "Sequence[TraceJob]", per_hour: float, seed: int) -> "Iterator[TraceJob]":
+def arrivals(jobs: Sequence[TraceJob], per_hour: float, seed: int) -> Iterator[TraceJob]:
     """Yields the trace, then the same jobs again and again with Poisson arrivals, unless `per_hour` is 0.
 
     Arrivals are in whole seconds, and the draws are those of PAL's artifact.
@@ -96,9 +92,9 @@ class Rounds:
 
     def __init__(
         self,
-        jobs: "Sequence[TraceJob]",
-        fleet: "Fleet",
-        policy: "Policy | RoundPolicy",
+        jobs: Sequence[TraceJob],
+        fleet: Fleet,
+        policy: Policy | RoundPolicy,
         settings: RoundsSettings,
     ) -> None:
         trace = sorted(jobs, key=lambda job: job.submit)
@@ -248,17 +244,17 @@ class Rounds:
             self._assign(one, None, at)
         self.running = [one for one in chosen if one.berth]
 
-    def _place_one(self, one: JobProgress, free: "Ints") -> "Berth | None":
+    def _place_one(self, one: JobProgress, free: Ints) -> Berth | None:
         return self.policy.place_together([one.demand_now()], self.everything.with_free(free))[0]
 
-    def _free(self) -> "Ints":
+    def _free(self) -> Ints:
         free = self.fleet.full.copy()
         for one in self.running:
             assert one.berth, "what runs has a berth"  # noqa: S101 - narrows the type
             free[list(one.berth.nodes)] &= ~np.array(one.berth.masks, np.int64)
         return free
 
-    def _assign(self, one: JobProgress, berth: "Berth | None", at: float) -> None:
+    def _assign(self, one: JobProgress, berth: Berth | None, at: float) -> None:
         """Gives a job a berth, or takes it away."""
         if one.berth is not None:
             if berth is not None and _same(one.berth, berth):
@@ -291,7 +287,7 @@ class Rounds:
         locality = self.fleet.costs.locality(demand.model, demand.app_class, one.berth.level, demand.gpus)
         return float(self._times(one).max()) * locality
 
-    def _times(self, one: JobProgress) -> "Floats":
+    def _times(self, one: JobProgress) -> Floats:
         """Returns the true scores of a job's GPUs, events included."""
         assert one.berth, "only what runs has GPUs"  # noqa: S101 - narrows the type
         table = self.true.get(one.demand.app_class)
@@ -354,12 +350,12 @@ class Rounds:
             self.unfinished.discard(one.job.id)
 
 
-def _give_back(free: "Ints", one: JobProgress) -> None:
+def _give_back(free: Ints, one: JobProgress) -> None:
     assert one.berth, "only what runs holds GPUs"  # noqa: S101 - narrows the type
     free[list(one.berth.nodes)] |= np.array(one.berth.masks, np.int64)
 
 
-def _same(one: "Berth", other: "Berth") -> bool:
+def _same(one: Berth, other: Berth) -> bool:
     """Tells whether two berths are the same GPUs."""
     if one.nodes == other.nodes:
         return one.masks == other.masks

@@ -1,25 +1,22 @@
 """Writes the history of one run, which `berth web --from-simulation` plays (docs/formats.md, section 10)."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+from policy.cluster.fleet import Fleet
 from policy.simulate.report.files import write_text
 from policy.simulate.result import EPOCH, SimulationOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from policy.cluster.fleet import Fleet
 
 SCHEMA_VERSION = 1
 
 
-def write_history(outcome: SimulationOutcome, fleet: "Fleet", path: str) -> None:
+def write_history(outcome: SimulationOutcome, fleet: Fleet, path: str) -> None:
     """Writes who ran where and when, and what Berth wrote into the jobs meanwhile."""
     write_text(path, json.dumps(_plain(outcome, fleet), separators=(",", ":")) + "\n")
 
 
-def _plain(outcome: SimulationOutcome, fleet: "Fleet") -> dict[str, Any]:
+def _plain(outcome: SimulationOutcome, fleet: Fleet) -> dict[str, Any]:
     width = int(fleet.size.max(initial=1))
     runs: dict[str, list[list[Any]]] = {}
     for one in sorted(outcome.stretches, key=lambda one: one.start):
@@ -51,7 +48,7 @@ def _plain(outcome: SimulationOutcome, fleet: "Fleet") -> dict[str, Any]:
     }
 
 
-def _nodes(fleet: "Fleet") -> list[dict[str, Any]]:
+def _nodes(fleet: Fleet) -> list[dict[str, Any]]:
     fabric, scores = fleet.fabric, fleet.scores.get("compute")
 
     def group(names: tuple[str, ...], number: int) -> str:
@@ -71,7 +68,7 @@ def _nodes(fleet: "Fleet") -> list[dict[str, Any]]:
     ]
 
 
-def _places(gpus: "Iterable[int]", width: int) -> list[list[int]]:
+def _places(gpus: Iterable[int], width: int) -> list[list[int]]:
     masks: dict[int, int] = {}
     for gpu in gpus:
         masks[gpu // width] = masks.get(gpu // width, 0) | 1 << gpu % width

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
 from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.events import NodeEvent
 from topology.fabric import LEVELS
-
-if TYPE_CHECKING:
-    from policy.simulate.pal_rounds.events import NodeEvent
 
 ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
 DURATIONS = ("limit", "predicted", "true")
@@ -144,7 +141,7 @@ class SlurmSettings:
     """Tells whether a time limit ends a job."""
     requeue_cost_s: float = 0.0
     """Time that a requeued job loses when it starts again."""
-    events: "Sequence[NodeEvent]" = ()
+    events: Sequence[NodeEvent] = ()
     """Slow nodes, and, with an infinite factor, nodes that are down."""
     movable: Mapping[str, float] = field(default_factory=dict)
     """Jobs that may be moved, by id, and what a move costs each, in seconds."""

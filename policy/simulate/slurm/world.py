@@ -15,11 +15,14 @@ from functools import partial
 from math import isfinite
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from policy.cluster.fleet import Fleet
 from policy.formats.errors import UsageError
 from policy.history.runtime import RunTimes
 from policy.placement.base import Berth, Policy
+from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.rooms import empty_nodes
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm.clock import Clock, Loop
@@ -30,11 +33,6 @@ from policy.simulate.slurm.queue.priority import Queue
 from policy.simulate.slurm.queue.running import RunningJobs
 from policy.simulate.slurm.queue.waits import SIZES, WaitClocks, size_class, totals
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.simulate.jobs import TraceJob
-    from policy.simulate.pal_rounds.events import NodeEvent
 
 RANKS = {
     "end": 0,
@@ -92,7 +90,7 @@ class PlaceChooser(Protocol):
 class SlurmWorld:
     """The queue, the running jobs, and the events to come."""
 
-    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
+    def __init__(self, jobs: Sequence[TraceJob], fleet: Fleet, policy: Policy, settings: SlurmSettings) -> None:
         self.fleet = fleet
         self.settings = settings
         self.delays = settings.delays or INSTANT
@@ -445,7 +443,7 @@ class SlurmWorld:
         self._wait(task)
         self.changed(asks_for_pass=True)
 
-    def _node_changes(self, event: "NodeEvent", *, begins: bool) -> None:
+    def _node_changes(self, event: NodeEvent, *, begins: bool) -> None:
         self._to_come -= 1
         for task in self.running.node_changes(event.node, event.factor, self.clock.now, begins=begins):
             self._requeue(task)

@@ -1,17 +1,14 @@
 """The cores of each socket and the GPUs near it, and the cores and GPUs of a node that Slurm gives a job."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from topology.model import Machine
 from topology.tables import positions
-
-if TYPE_CHECKING:
-    from topology.model import Machine
 
 Cores = list[tuple[int, ...]]
 
 
-def sockets_of(machine: "Machine | None") -> tuple[int, ...]:
+def sockets_of(machine: Machine | None) -> tuple[int, ...]:
     """Returns the GPUs near each socket of a machine; one socket where the machine has no such data."""
     masks: dict[int, int] = {}
     for gpu in machine.gpus if machine else ():

@@ -1,17 +1,14 @@
 """Keeps which GPUs and cores are held and until when, updated step by step, so that no event reads all nodes."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Bools
 from policy.placement.base import positions
 from policy.simulate.slurm.nodes.cores import Cores, pick_cores, sockets_of, split
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.formats.arrays import Bools
 
 NEVER = float("inf")
 
@@ -19,7 +16,7 @@ NEVER = float("inf")
 class Ledger:
     """The GPUs and cores of a cluster, and the epilogs that still run."""
 
-    def __init__(self, fleet: "Fleet") -> None:
+    def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.free = fleet.full.copy()
         """Free GPUs of each node as bits."""
@@ -49,7 +46,7 @@ class Ledger:
         """Nodes that have changed since a gateway last read them."""
 
     @property
-    def open(self) -> "Bools":
+    def open(self) -> Bools:
         """Marks the nodes that are up and run no epilog; the others take no job."""
         return self.up & (self.epilogs == 0) if self._epilogs else self.up
 
@@ -131,7 +128,7 @@ class Ledger:
         """Returns the number of nodes that have k free GPUs."""
         return sum(self.nodes_with[k:])
 
-    def fits(self, shapes: "Iterable[tuple[int, int]]") -> bool:
+    def fits(self, shapes: Iterable[tuple[int, int]]) -> bool:
         """Tells whether one of these shapes (nodes, GPUs on each; 0 nodes: anywhere) would fit by numbers alone."""
         return any(
             self.free_gpus >= k if n == 0 else self.free_gpus >= n * k and self.nodes_with_at_least(k) >= n

@@ -1,7 +1,6 @@
 """Slurm's own choice for a job without a pin: nodes as its tree or block plugin chooses them, cores, GPUs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from policy.simulate.slurm.nodes.cores import pick_cores, pick_gpus
 from policy.simulate.slurm.nodes.ledger import Ledger
 from topology.blocks import IN_NO_BLOCK
 from topology.fabric import NOBODY
+from topology.model import Machine
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from topology.model import Machine
 
 
 class TreeChoice(Policy):
@@ -108,7 +105,7 @@ def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
     return of_best
 
 
-def _links(machine: "Machine | None") -> list[list[int]]:
+def _links(machine: Machine | None) -> list[list[int]]:
     """Returns the NVLinks between each two GPUs as `Links=` in gres.conf counts them: without those to a switch."""
     size = machine.size if machine else 0
     table = [[0] * size for _ in range(size)]

@@ -2,25 +2,22 @@
 
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Bools
 from policy.formats.errors import UsageError
 from policy.formats.job_plan import JobPlan
+from policy.formats.slurm_facts import JobFacts
 from policy.history.runtime import KnownAtSubmission
+from policy.placement.base import Berth, Policy
 from policy.request.demand import A_YEAR, Demand
 from policy.request.spread import more_nodes
+from policy.simulate.jobs import TraceJob
+from policy.simulate.slurm.nodes.cores import Cores
 from policy.simulate.slurm.queue.waits import WaitKind
+from policy.simulate.slurm.settings import LocalityRule, SlurmSettings
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, FabricLevel
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.formats.arrays import Bools
-    from policy.formats.slurm_facts import JobFacts
-    from policy.placement.base import Berth, Policy
-    from policy.simulate.jobs import TraceJob
-    from policy.simulate.slurm.nodes.cores import Cores
-    from policy.simulate.slurm.settings import LocalityRule, SlurmSettings
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +26,11 @@ class Task:
 
     index: int
     """Place in the trace; breaks ties."""
-    job: "TraceJob"
+    job: TraceJob
     limit: float
     steps: tuple[Demand, ...]
     """Its demand at each level that it goes through while it waits; the last is the weakest that it accepts."""
-    locality: "LocalityRule"
+    locality: LocalityRule
     expected: float
     """Duration that the plan assumes."""
     median: float
@@ -53,7 +50,7 @@ class Task:
     """Seconds that it loses at its next start."""
     served: float = 0.0
     """GPU-seconds that it has had."""
-    berth: "Berth | None" = None
+    berth: Berth | None = None
     gpus: tuple[int, ...] = ()
     started: float = 0.0
     since: float = 0.0
@@ -83,7 +80,7 @@ class Task:
     """Cores that it takes on each of its nodes."""
     movable: float | None = None
     """Seconds that a move costs it while it runs; None: it has no `--movable`."""
-    cores: "Cores | tuple[()]" = ()
+    cores: Cores | tuple[()] = ()
     """Cores that it holds on each of its nodes, by socket."""
     begun: float = 0.0
     """The time at which it began to run, after its launch."""
@@ -93,7 +90,7 @@ class Task:
     """The number of its nodes that still run its epilog."""
     begin: float | None = None
     """The earliest time of its next start, where Slurm holds it after a requeue."""
-    facts: "JobFacts | None" = None
+    facts: JobFacts | None = None
     """The facts that a gateway reads of it; None where something has changed."""
 
     @property
@@ -143,7 +140,7 @@ class Task:
 class Tasks:
     """Makes tasks, and shares what they have in common: a node mask for each of 100,000 jobs would fill the memory."""
 
-    def __init__(self, fleet: "Fleet", settings: "SlurmSettings", policy: "Policy | None" = None) -> None:
+    def __init__(self, fleet: Fleet, settings: SlurmSettings, policy: Policy | None = None) -> None:
         self._fleet = fleet
         self._policy = policy
         self._settings = settings
@@ -153,7 +150,7 @@ class Tasks:
         self._worth: dict[tuple[int, str, int, int], Bools] = {}
         self._levels = _levels_known(fleet)
 
-    def of(self, index: int, job: "TraceJob") -> Task:
+    def of(self, index: int, job: TraceJob) -> Task:
         """Returns the task of a job; a job that could never start raises an error."""
         settings = self._settings
         shaped = replace(job, nodes=_whole_nodes(job, self._width))
@@ -191,7 +188,7 @@ class Tasks:
             movable=settings.movable.get(job.id),
         )
 
-    def _limit(self, job: "TraceJob") -> float:
+    def _limit(self, job: TraceJob) -> float:
         """Returns the seconds that a job may run; with delays Slurm counts whole minutes, as it really does."""
         limit = inf if job.limit is None else job.limit
         return limit if self._settings.delays is None else min(A_YEAR, 60 * ceil(min(limit, A_YEAR) / 60))
@@ -200,7 +197,7 @@ class Tasks:
         split = replace(demand, n=n, k=k)
         return replace(split, candidates=self._worthwhile(split))
 
-    def _worthwhile(self, demand: Demand) -> "Bools":
+    def _worthwhile(self, demand: Demand) -> Bools:
         """Returns the nodes that the policy would give to a demand, which it plans with too."""
         if self._policy is None:
             return demand.candidates
@@ -209,7 +206,7 @@ class Tasks:
             self._worth[key] = self._policy.worthwhile(demand, self._fleet)
         return self._worth[key]
 
-    def _check(self, job: "TraceJob", demand: Demand) -> None:
+    def _check(self, job: TraceJob, demand: Demand) -> None:
         fleet, which = self._fleet, demand.candidates & (self._fleet.cpus >= (demand.cpus or 0))
         sizes = fleet.size[which]
         nodes = int((sizes >= demand.k).sum())
@@ -235,13 +232,13 @@ def _others(demand: Demand) -> tuple[tuple[int, int], ...]:
     return tuple((one.n, one.k) for one in demand.splits)
 
 
-def _levels_known(fleet: "Fleet") -> frozenset[str]:
+def _levels_known(fleet: Fleet) -> frozenset[str]:
     """Returns the levels of the fabric that this cluster has."""
     levels: tuple[FabricLevel, ...] = ("leaf", "pod")
     return frozenset({"any", *(level for level in levels if fleet.fabric.at(level).any)})
 
 
-def _whole_nodes(job: "TraceJob", width: int) -> int:
+def _whole_nodes(job: TraceJob, width: int) -> int:
     """Returns one node if one can hold the job, else the fewest that have the same number of GPUs each."""
     if job.nodes:
         if job.gpus % job.nodes:
@@ -250,7 +247,7 @@ def _whole_nodes(job: "TraceJob", width: int) -> int:
     return next((n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width)), 1)
 
 
-def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule") -> list[Demand]:
+def _steps(demand: Demand, known: frozenset[str], locality: LocalityRule) -> list[Demand]:
     """Returns the demand at its first level, then at each farther one that this cluster has."""
     if demand.gpus == 1:
         return [demand.at_level("node")]

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from math import isinf
-from typing import TYPE_CHECKING
 
 from policy.placement.base import Berth, positions
 from policy.simulate.result import Stretch
 from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.queue.jobs import Task
-
-if TYPE_CHECKING:
-    from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.settings import SlurmSettings
 
 Schedule = Callable[[float, str, Task], None]
 
@@ -18,7 +15,7 @@ Schedule = Callable[[float, str, Task], None]
 class RunningJobs:
     """The jobs that run."""
 
-    def __init__(self, ledger: Ledger, settings: "SlurmSettings", schedule: Schedule) -> None:
+    def __init__(self, ledger: Ledger, settings: SlurmSettings, schedule: Schedule) -> None:
         self.ledger = ledger
         self.held: dict[str, int] = {}
         """GPUs that each account with a quota holds."""
