@@ -13,8 +13,6 @@ PyTorch programs need none of these calls: the hooks of `torch_hooks` make them.
 a word for the job, every call returns at once, and `why()` gives the reason.
 """
 
-from __future__ import annotations
-
 import os
 
 from prolog_epilog.injob.job import Job, open_job

@@ -4,8 +4,6 @@ InjobError
 └── WordError  a word cannot be made, opened or read
 """
 
-from __future__ import annotations
-
 
 class InjobError(Exception):
     """Something inside the job does not work; the message is one sentence."""

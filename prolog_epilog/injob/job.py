@@ -1,7 +1,5 @@
 """The process's side of the word: heartbeat and gate for any program; standard library only."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

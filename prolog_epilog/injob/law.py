@@ -4,8 +4,6 @@ The idle time that a step will owe is estimated from the step before, and spread
 owed at its end is idled there; too much idling is credited to the next step.
 """
 
-from __future__ import annotations
-
 SHORTEST_NAP_S = 0.005
 """Shorter naps are saved up: before each, the GPU finishes what is queued, and then waits for the next launch."""
 LEAST_PATIENCE_S = 1.0

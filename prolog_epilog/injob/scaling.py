@@ -4,8 +4,6 @@ AntMan's rules: everything happens at step boundaries. A shrink that is not poss
 and is tried again. What was moved comes back when there is room.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

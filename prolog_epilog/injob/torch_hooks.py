@@ -5,8 +5,6 @@ A nap first lets the GPU finish what was queued, so that it is the GPU that idle
 is installed at all. Nothing here may ever break the program: a failure switches the hooks off, and `why()` reports it.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

@@ -6,8 +6,6 @@ there, a GPU does only its own work. That holds for DistributedDataParallel with
 talks to other ranks; for all other programs nothing is reported.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections import deque
