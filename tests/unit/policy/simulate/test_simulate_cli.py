@@ -201,7 +201,7 @@ def test_a_sweep_has_a_plot_of_its_own(workload: Path, capsys: pytest.CaptureFix
     # Twelve curves are too many: the first and the last value are shown.
     shown = [[text for one in plot.iter(f"{space}text") if "packed" in (text := one.text or "")] for plot in curves]
     assert over.get("aria-label") == "Average JCT over locality-penalty"
-    assert [len(names) for names in shown] == [4, 4, 4]
+    assert [len(names) for names in shown] == [4, 4]
 
 
 def test_accounting_stands_beside_what_would_have_been(
