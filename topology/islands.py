@@ -1,8 +1,12 @@
 """NVLink islands: the largest sets of GPUs of a node in which every pair is joined by NVLink."""
 
+from __future__ import annotations
+
 import functools
 
 from topology.model import MachineShape, positions
+
+__all__ = ["islands", "positions"]
 
 
 @functools.lru_cache(maxsize=1024)
