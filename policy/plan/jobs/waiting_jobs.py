@@ -129,18 +129,18 @@ class Reader:
         try:
             if not job.wants_gpus:
                 return _Read(job, self._without_gpus(job), FAR)
+            avoided = nodes_avoided(job.known, at)
             # A node that it avoids may be used from then on.
-            until = min(nodes_avoided(job.known, at).values(), default=FAR)
-            return _Read(job, self._pinned(job, at), until)
+            return _Read(job, self._pinned(job, at, tuple(avoided)), min(avoided.values(), default=FAR))
         except (FormatError, ValueError) as problem:
             return _Read(job, FormatError(str(problem)), FAR)
 
-    def _pinned(self, job: JobFacts, at: float) -> Waiting:
+    def _pinned(self, job: JobFacts, at: float, avoided: tuple[str, ...]) -> Waiting:
         adopted = _unanswered(job)
         plan, fleet = job.known | adopted, self._fleet
         size, *others = _sizes(job, plan)
         share = self._share(job, plan)
-        where = self._where(job, asked_nodes(plan), tuple(nodes_avoided(plan, at)), share, plan.get(fields.SHUT, ()))
+        where = self._where(job, asked_nodes(plan), avoided, share, plan.get(fields.SHUT, ()))
         choice = where.partitions(size.n)
         rooms = [where.room(size, choice.names), *map(where.room, others)]
         number = self._number_of(job, where, rooms[0], share)
