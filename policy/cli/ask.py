@@ -4,14 +4,12 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from policy.formats import wire
 from policy.formats.errors import BerthError, DaemonError, FormatError
 from policy.site.ask import status
-
-if TYPE_CHECKING:
-    from policy.site.config import Config
+from policy.site.config import Config
 
 __all__ = ["fleet", "question", "queue", "status"]
 
@@ -21,12 +19,12 @@ _SECONDS = 3.0
 """Seconds for one host, from connecting to the whole reply."""
 
 
-def question(config: "Config", text: str) -> dict[str, str]:
+def question(config: Config, text: str) -> dict[str, str]:
     """Returns the reply of the first of berthd's hosts that answers; a `DaemonError` where none does."""
     return _ask(config, text, wire.REPLY_BYTES, lambda reply: _fields(wire.decode(reply)))
 
 
-def fleet(config: "Config") -> dict[str, Any]:
+def fleet(config: Config) -> dict[str, Any]:
     """Returns the reply to `fleet` (docs/formats.md, 11.3): the GPUs of all nodes."""
     from policy.site.overview import OverviewFile, fleet_for, path_of  # noqa: PLC0415 - keeps `berth --help` fast
 
@@ -35,7 +33,7 @@ def fleet(config: "Config") -> dict[str, Any]:
     return fleet_for(OverviewFile(path_of(config.socket)).read())
 
 
-def queue(config: "Config") -> dict[str, Any]:
+def queue(config: Config) -> dict[str, Any]:
     """Returns the reply to `queue` (docs/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
     from policy.site.overview import OverviewFile, path_of, queue_for  # noqa: PLC0415
 
@@ -44,7 +42,7 @@ def queue(config: "Config") -> dict[str, Any]:
     return queue_for(OverviewFile(path_of(config.socket)).read())
 
 
-def _json(config: "Config", text: str) -> dict[str, Any]:
+def _json(config: Config, text: str) -> dict[str, Any]:
     from policy.site.overview import MOST_BYTES, SCHEMA_VERSION  # noqa: PLC0415
 
     def read(reply: bytes) -> dict[str, Any]:
@@ -69,7 +67,7 @@ def _fields(message: wire.Message) -> dict[str, str]:
     return message.fields
 
 
-def _ask(config: "Config", text: str, most: int, read: Callable[[bytes], T]) -> T:
+def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
     from policy.site.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
 
     munge = Munge(config.munge_socket)

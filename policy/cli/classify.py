@@ -1,21 +1,16 @@
 """The command `berth classify`, which finds why a job failed, from the end of its log."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import UsageError
-
-if TYPE_CHECKING:
-    from policy.retry.rules import Rules
+from policy.retry.rules import Rules, read_rules
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `classify` to the parser of `berth`."""
     classify = subparsers.add_parser("classify", help="why a job failed, by its log, and whether to try again")
     classify.add_argument("log", metavar="LOG", help="the job's output; - for standard input")
@@ -50,16 +45,12 @@ def _classify(args: argparse.Namespace) -> int:
 
 def rules(files: list[str]) -> Rules:
     """Returns the site's own rules, which come first and so win over equal ones, and Berth's rules."""
-    from policy.retry.rules import read_rules  # noqa: PLC0415
-
     own = [rule for name in files for rule in read_rules(_text(name), name)]
     return (*own, *shipped_rules())
 
 
 def shipped_rules() -> Rules:
     """Returns Berth's own rules."""
-    from policy.retry.rules import read_rules  # noqa: PLC0415
-
     path = Path(__file__).parents[1] / "retry" / "rules.toml"
     return read_rules(path.read_text(encoding="utf-8"), path.name)
 

@@ -1,7 +1,5 @@
 """The command `berth collect`, which saves Slurm's accounting in one file for other commands of Berth."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import sys
@@ -14,7 +12,7 @@ from policy.formats.errors import UsageError
 _DAY_S = 86_400.0
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `collect` to the parser of `berth`."""
     collect = subparsers.add_parser(
         "collect", help="save what sacct tells of past jobs in one file, for berth report, simulate and observe"

@@ -5,7 +5,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from policy.cli import ask
 from policy.cli.doctor_conf import unknown_names, wrong_tables
@@ -14,14 +15,10 @@ from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
 from policy.cli.reservations import counting
 from policy.formats.errors import BerthError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from policy.formats.slurm_facts import NodeFacts, PartitionFacts
-    from policy.site.config import Config
-    from policy.slurm.interface import Gateway
-    from topology.model import Machine
+from policy.formats.slurm_facts import NodeFacts, PartitionFacts
+from policy.site.config import Config, config_path, fabric_file, load
+from policy.slurm.interface import Gateway
+from topology.model import Machine
 
 OLDEST, NEWEST = (24, 11), (26, 5)
 
@@ -56,7 +53,6 @@ def run(options: argparse.Namespace) -> int:
         from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
 
         return doctor_node.run(options)
-    from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     config = load(config_path())
@@ -71,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def _before_upgrade(options: argparse.Namespace, gateway: "Gateway", settings: "Config", printed: Printed) -> int:
+def _before_upgrade(options: argparse.Namespace, gateway: Gateway, settings: Config, printed: Printed) -> int:
     """Runs the checks before an upgrade; exit status 1 if one failed."""
     from policy.cli.doctor_upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
 
@@ -87,11 +83,9 @@ def _before_upgrade(options: argparse.Namespace, gateway: "Gateway", settings: "
 
 
 def examine(
-    gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]], printed: Printed = nothing
+    gateway: Gateway, settings: Config, status: Callable[[], Mapping[str, str]], printed: Printed = nothing
 ) -> Iterator[Finding]:
     """Yields all checks, in the order in which an admin would mend problems."""
-    from policy.site.config import config_path  # noqa: PLC0415
-
     try:
         version = gateway.version()
         config = gateway.config()
@@ -146,10 +140,8 @@ def examine(
         )
 
 
-def _old_keys(settings: "Config") -> Iterator[Finding]:
+def _old_keys(settings: Config) -> Iterator[Finding]:
     """Names each key that this release takes and does nothing for; yields nothing if there is none."""
-    from policy.site.config import config_path  # noqa: PLC0415
-
     gone = [*settings.gone]
     wrong_tables(config_path(), gone.append)
     if gone:
@@ -246,7 +238,7 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
     )
 
 
-def _machines(folder: "Path", *, needed: bool) -> tuple[dict[str, "Machine"], list[str]]:
+def _machines(folder: Path, *, needed: bool) -> tuple[dict[str, "Machine"], list[str]]:
     """Returns the machines of the topology files, and the problems in these files."""
     from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
     from topology.files import load_directory  # noqa: PLC0415
@@ -264,7 +256,7 @@ def _topologies(
     nodes: Sequence["NodeFacts"],
     machines: Mapping[str, "Machine"],
     problems: Sequence[str],
-    folder: "Path",
+    folder: Path,
     step: Name,
 ) -> Finding:
     if problems:
@@ -295,7 +287,6 @@ def _fabric(
 ) -> Finding:
     """Checks that Slurm's file can be read, names existing nodes, and agrees with the machines."""
     from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
-    from policy.site.config import fabric_file  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
@@ -336,10 +327,8 @@ def _no_blocks(step: Name, cure: str) -> Finding:
     return Finding("fabric", ok=step == "observe", text=text)
 
 
-def _compiled(settings: "Config") -> Iterator[Finding]:
+def _compiled(settings: Config) -> Iterator[Finding]:
     """Checks the compiled cluster; yields nothing where there is none, because few sites need one."""
-    from policy.site.config import fabric_file  # noqa: PLC0415 - only doctor needs it
-
     try:
         from topology import compiled  # noqa: PLC0415
         from topology.errors import TopologyError  # noqa: PLC0415

@@ -3,13 +3,10 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.cli.doctor_models import Printed, nothing
 from policy.formats.errors import BerthError, nearest
-
-if TYPE_CHECKING:
-    from policy.site.config import Config
+from policy.site.config import Config, load
 
 
 def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
@@ -18,7 +15,6 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
     `gone` is called with a sentence for each key of theirs that an earlier release had.
     """
     from policy.site import page_options  # noqa: PLC0415 - keeps `berth --help` fast
-    from policy.site.config import load  # noqa: PLC0415
     from prolog_epilog import config  # noqa: PLC0415
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
@@ -32,7 +28,7 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
     return ""
 
 
-def unknown_names(config: "Config", partitions: Iterable[str], printed: Printed = nothing) -> Iterator[str]:
+def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = nothing) -> Iterator[str]:
     """Yields a sentence for each partition and QOS that berth.conf names and Slurm does not have."""
     sharing = config.settings.sharing
     rules = [*sharing.tier_default, *sharing.tier_allowed]
@@ -50,7 +46,6 @@ def unknown_names(config: "Config", partitions: Iterable[str], printed: Printed 
 
 def main() -> int:
     """Prints what is wrong with a berth.conf; without an answer of Slurm, names are not looked at."""
-    from policy.site.config import load  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     path = Path(sys.argv[1])

@@ -4,7 +4,6 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.cli import ask
 from policy.cli.doctor_models import Printed
@@ -14,10 +13,8 @@ from policy.formats.errors import BerthError, UsageError
 from policy.formats.plan_fields import NODES
 from policy.formats.slurm_facts import JobFacts
 from policy.formats.wire import VERSION
-
-if TYPE_CHECKING:
-    from policy.site.config import Config
-    from policy.slurm.interface import Gateway
+from policy.site.config import Config
+from policy.slurm.interface import Gateway
 
 MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 """Slurm's releases in their order."""
@@ -204,7 +201,7 @@ def _place(release: str) -> int:
 
 
 def before_upgrade(
-    gateway: "Gateway", settings: "Config", printed: Printed, to: str, programs: Path = Path("/usr/libexec/berth")
+    gateway: Gateway, settings: Config, printed: Printed, to: str, programs: Path = Path("/usr/libexec/berth")
 ) -> tuple[list[Row], list[str]]:
     """Returns the checks of a site, and the steps in their order; `to` is the Slurm to come, empty for Berth alone."""
     if to and not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", to):
@@ -233,7 +230,7 @@ def _releases(printed: Printed) -> dict[str, str]:
     return {match[1]: match[2] or "" for match in found if match}
 
 
-def _running(settings: "Config") -> str:
+def _running(settings: Config) -> str:
     try:
         return ask.status(settings.socket).get("version", "")
     except BerthError:

@@ -1,20 +1,16 @@
 """The command `berth efficiency JOBID`: what a finished job made of its GPUs, from what was recorded of it."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cli.listing import moment, span
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, SlurmError, UsageError
-
-if TYPE_CHECKING:
-    from policy.report.rows import JobRun
-    from policy.site.config import Config
-    from topology.calibrate.steps import JobReport, Report
+from policy.report.rows import COLUMNS, JobRun, read
+from policy.site.config import Config, config_path, load
+from topology.calibrate.steps import JobReport, Report
 
 _NAME = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?", re.ASCII)
 _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING"})
@@ -33,7 +29,6 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints what was recorded of one job, and what was not."""
     from policy.report.efficiency import efficiency, neighbours_of  # noqa: PLC0415 - keeps `berth --help` fast
-    from policy.site.config import config_path, load  # noqa: PLC0415
 
     if not _NAME.fullmatch(options.job):
         raise UsageError(f"{options.job!r} is not a job's number; berth efficiency takes one, such as 1234 or 7_3")
@@ -79,7 +74,6 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def last_run(name: str) -> JobRun:
     """Returns the last run of a job that has ended, from the accounting."""
-    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
     answer = run_command("sacct", "-DP", "-j", name, "-o", ",".join(COLUMNS)).decode("utf-8", "replace")
@@ -95,7 +89,6 @@ def last_run(name: str) -> JobRun:
 
 def _beside(run: JobRun) -> list[JobRun]:
     """Returns the jobs on its nodes while it ran, as far as Slurm shows them to this user."""
-    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
     if run.start is None or run.end is None or not run.nodes:
@@ -118,8 +111,6 @@ def step_reports(config: Config) -> Sequence[Report]:
 
 def report_of(reports: Sequence[Report], job: str) -> JobReport | None:
     """Returns the last report of a job."""
-    from topology.calibrate.steps import JobReport  # noqa: PLC0415
-
     return next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
 
 

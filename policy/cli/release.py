@@ -6,13 +6,11 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cli.output import say
 from policy.formats.errors import BerthError, UsageError
-
-if TYPE_CHECKING:
-    from policy.slurm.interface import Gateway
+from policy.slurm.interface import Gateway
 
 _BY_HAND = "given back to Slurm by berth release"
 _FOR_NOW = "given back to Slurm until berthd runs again"
@@ -62,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
+def _release(gateway: Gateway, options: argparse.Namespace) -> None:
     job_ids = gateway.pinned_jobs() if options.all else _named(gateway, options.jobs)
     released, failed = _give_back(gateway, job_ids, options)
     if options.all and not options.for_now:
@@ -74,7 +72,7 @@ def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
 
 
 def _give_back(
-    gateway: "Gateway", job_ids: Iterable[int | str], options: argparse.Namespace
+    gateway: Gateway, job_ids: Iterable[int | str], options: argparse.Namespace
 ) -> tuple[int, set[int | str]]:
     """Releases these jobs; how many there were, and which of them keep their place though they wait."""
     reason = _FOR_NOW if options.for_now else _BY_HAND
@@ -94,7 +92,7 @@ def _give_back(
 
 
 def _when_they_come_back(
-    gateway: "Gateway", failed: set[int | str], options: argparse.Namespace
+    gateway: Gateway, failed: set[int | str], options: argparse.Namespace
 ) -> tuple[int, set[int | str]]:
     """Releases the jobs that Slurm puts back once their Epilogs have ended.
 
@@ -119,7 +117,7 @@ def _when_they_come_back(
     return released, set()
 
 
-def _named(gateway: "Gateway", names: Iterable[str]) -> list[int | str]:
+def _named(gateway: Gateway, names: Iterable[str]) -> list[int | str]:
     """Returns the records that the names stand for; each task that has split off an array has its own record."""
     found: list[int | str] = []
     for name in names:

@@ -1,7 +1,5 @@
 """The command `berth report`, which reports on past GPU jobs from Slurm's accounting; Berth need not have run then."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -9,22 +7,20 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cli.output import as_json, print_json
 from policy.formats.errors import UsageError
 from policy.formats.messages import readable
+from policy.report.site import Site
+from policy.report.tally import Period, Tally
 from policy.slurm.accounting import days, opened
-
-if TYPE_CHECKING:
-    from policy.report.site import Site
-    from policy.report.tally import Period, Tally
 
 _DAY_S = 86_400.0
 _SECONDS = 600
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `report` to the parser of `berth`."""
     report = subparsers.add_parser(
         "report", help="report on finished GPU jobs: waits, places, use and failures, from sacct"
@@ -44,7 +40,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _report(args: argparse.Namespace) -> int:
     from policy.cli.classify import shipped_rules  # noqa: PLC0415
     from policy.report.page import page  # noqa: PLC0415
-    from policy.report.tally import Period, Tally  # noqa: PLC0415
     from policy.report.text import text  # noqa: PLC0415
 
     until = moment(args.until) if args.until else float("inf") if args.source else time.time()
@@ -74,8 +69,6 @@ def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: 
     With a `source`, a file of berth collect, they are the last days in it. Without `gpus` Slurm is asked for them.
     """
     from policy.cli.classify import shipped_rules  # noqa: PLC0415
-    from policy.report.site import Site  # noqa: PLC0415
-    from policy.report.tally import Period, Tally  # noqa: PLC0415
     from policy.report.text import short  # noqa: PLC0415
 
     until = _last_end(source) if source else time.time()
@@ -136,7 +129,6 @@ def _last_end(name: str) -> float:
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:
     from policy.report.rows import COLUMNS, read  # noqa: PLC0415
-    from policy.report.tally import Period  # noqa: PLC0415
 
     for begin, end, lines in days(since, until, COLUMNS):
         tally.add(read(lines), Period(begin, end), until)
@@ -144,8 +136,6 @@ def _from_sacct(tally: Tally, since: float, until: float) -> None:
 
 def _site(args: argparse.Namespace) -> Site:
     """Returns the nodes of today, and the groups that join them."""
-    from policy.report.site import Site  # noqa: PLC0415
-
     gpus = _gpus_of_nodes() if not args.gpus_per_node else {}
     return Site(gpus, _groups(args.fabric), args.gpus_per_node or 0)
 

@@ -1,12 +1,9 @@
 """The form of a reservation of GPUs for the exact layout."""
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from policy.formats.hostlist import fold
-
-if TYPE_CHECKING:
-    from policy.formats.slurm_facts import Reservation
+from policy.formats.slurm_facts import Reservation
 
 
 def counting(reservations: "Iterable[Reservation]", exact: Collection[str]) -> Iterator[str]:

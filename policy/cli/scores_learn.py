@@ -1,22 +1,17 @@
 """The command `berth scores learn`, which adds a job's own straggler scores to the record of step times."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.cli.job_gpus import asked_gpus
 from policy.formats.errors import BerthError, UsageError
-
-if TYPE_CHECKING:
-    from topology.model import Gpu, Machine
+from topology.model import Gpu, Machine
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     learn = commands.add_parser(
         "learn", help="add what a job itself told of its slow ranks to the record of step times"

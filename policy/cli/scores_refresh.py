@@ -1,25 +1,19 @@
 """The command `berth scores refresh`, which updates scores by reports of jobs and guards since the last calibration."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.formats.errors import BerthError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from topology.scores import Score
+from topology.scores import Score, dump
 
 _TRIES = 3
 """Most attempts; a calibration that ends meanwhile makes it start again."""
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     refresh = commands.add_parser(
         "refresh",
@@ -51,7 +45,6 @@ def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
 def _run(args: argparse.Namespace) -> int:
     from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.step_records import place_of  # noqa: PLC0415 - the same
-    from topology.scores import dump  # noqa: PLC0415 - the same
     from topology.scores import load as load_scores  # noqa: PLC0415 - the same
 
     config = load(config_path()) if not (args.table and args.steps) else None

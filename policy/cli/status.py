@@ -2,14 +2,12 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import DaemonError
-
-if TYPE_CHECKING:
-    from policy.site.config import Config
+from policy.site.config import Config, config_path, load
 
 _UNITS = {"snapshot_age_ms": "ms", "look_ms": "ms", "pass_ms": "ms"}
 _TEXTS = {"version", "slurm", "gateway", "problem"}
@@ -24,8 +22,6 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints berthd's status; if berthd reports a problem, the exit status is 1."""
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
-
     found = _ask(load(config_path()))
     if options.json:
         print_json({key: value if key in _TEXTS else _number(value) for key, value in found.items()})
@@ -34,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if "problem" in found else 0
 
 
-def _ask(config: "Config") -> Mapping[str, str]:
+def _ask(config: Config) -> Mapping[str, str]:
     """Returns berthd's status, from its own socket, or else, for users and on other hosts, from its port."""
     try:
         return ask.status(config.socket)

@@ -1,7 +1,5 @@
 """The command `berth top`, which shows GPUs and queue in place, and reads them anew each interval."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -12,15 +10,13 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policy.cli import ask, nodes, queue
 from policy.cli.listing import columns_of, lines_of
 from policy.formats.errors import BerthError, UsageError
+from policy.site.config import Config, config_path, load
 from policy.site.overview import STALE_AFTER
-
-if TYPE_CHECKING:
-    from policy.site.config import Config
 
 LEAST = 1.0
 """Shortest interval, in seconds: berthd answers users only so often."""
@@ -38,8 +34,6 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Shows one picture after another until q is pressed."""
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
-
     if not options.delay >= LEAST:
         raise UsageError(f"an interval of {options.delay:g} s is too short; -d takes {LEAST:g} or more")
     config = load(config_path())

@@ -1,13 +1,11 @@
 """The command `berth calibrate`, which measures the speed of GPUs (admins)."""
 
-from __future__ import annotations
-
 import argparse
 
 from policy.cli.calibrate import node, run
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `calibrate` and its commands to the parser of `berth`."""
     calibrate = subparsers.add_parser("calibrate", help="measure how fast GPUs are (admins)")
     commands = calibrate.add_subparsers(dest="calibrate_command", metavar="COMMAND", required=True)

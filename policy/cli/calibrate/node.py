@@ -1,23 +1,17 @@
 """The command `berth calibrate node`, which measures the GPUs of the node where it runs."""
 
-from __future__ import annotations
-
 import argparse
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from policy.formats.errors import BerthError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from topology.calibrate.measure import Device
-    from topology.calibrate.runs import GpuVisit, Visit
+from topology.calibrate.measure import Device, SimulatedDevice, measure_all
+from topology.calibrate.runs import FORMAT, GpuVisit, Visit, append, encode, verdict
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     node = commands.add_parser(
         "node",
@@ -45,9 +39,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(args: argparse.Namespace) -> int:
     """Measures, prints the result or adds it to a file, and names the runs that do not count."""
-    from topology.calibrate.measure import measure_all  # noqa: PLC0415
-    from topology.calibrate.runs import FORMAT, Visit, append, encode, verdict  # noqa: PLC0415
-
     name = args.node or socket.gethostname().partition(".")[0]
     devices = (
         _simulated(name, args.simulated, args.pace) if args.simulated else _real(name, own_kernels=args.own_kernels)
@@ -90,7 +81,6 @@ def _words(gpu: GpuVisit) -> list[str]:
 
 
 def _simulated(name: str, gpus: int, pace: float) -> Sequence[tuple[int, Device]]:
-    from topology.calibrate.measure import SimulatedDevice  # noqa: PLC0415
 
     seed = int(time.time())
     return [(position, SimulatedDevice(f"GPU-{name}-{position}", seed=seed, pace=pace)) for position in range(gpus)]

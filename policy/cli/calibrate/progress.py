@@ -1,10 +1,8 @@
 """Says what happens in a campaign: a line for each event, and one when the campaign begins to wait for something."""
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from policy.calibrate.campaign import Campaign, NodeState
+from policy.calibrate.campaign import Campaign, NodeState
 
 
 class CampaignProgress:
@@ -13,7 +11,7 @@ class CampaignProgress:
     def __init__(self) -> None:
         self._why = ""
 
-    def event(self, campaign: "Campaign", node: str) -> None:
+    def event(self, campaign: Campaign, node: str) -> None:
         """Prints that something happened to a node."""
         one = campaign.nodes[node]
         told = f": {one.told}" if one.told and one.state != "running" else ""
@@ -26,7 +24,7 @@ class CampaignProgress:
         self._why = why
 
 
-def _state(one: "NodeState") -> str:
+def _state(one: NodeState) -> str:
     return "made way" if one.state == "waiting" and one.made_way and not one.tries else one.state
 
 

@@ -1,16 +1,11 @@
 """Ends a campaign: writes the score table anew, and prints what changed."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from policy.calibrate.campaign import Campaign
-    from topology.scores import Score
+from policy.calibrate.campaign import Campaign
+from topology.scores import Score, dump
 
 _WORTH = 0.01
 """Smallest change of a score that gets a line."""
@@ -22,7 +17,6 @@ def report(campaign: Campaign, runs: Path, scores: Path | None) -> None:
     from topology.calibrate.health import watch_list  # noqa: PLC0415
     from topology.calibrate.runs import load  # noqa: PLC0415
     from topology.calibrate.statistics import calibrate, table  # noqa: PLC0415
-    from topology.scores import dump  # noqa: PLC0415
     from topology.scores import load as load_scores  # noqa: PLC0415
 
     made_way = sum(one.made_way for one in campaign.nodes.values())

@@ -1,28 +1,22 @@
 """The command `berth calibrate run`, a campaign over the cluster, through Slurm, that makes way for jobs."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from policy.formats.errors import BerthError, SlurmError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from policy.calibrate.campaign import Campaign
-    from policy.calibrate.choice import Rules
-    from policy.cli.calibrate.jobs import Jobs, MeasurementEnd
-    from policy.cli.calibrate.progress import CampaignProgress
-    from policy.formats.slurm_facts import Reading
-    from policy.slurm.interface import Gateway
-    from topology.calibrate.runs import Visit
+from policy.calibrate.campaign import Campaign, begin, decode, encode
+from policy.calibrate.choice import Rules, measurable, next_nodes, parse_window, to_make_way
+from policy.cli.calibrate.jobs import Jobs, MeasurementEnd, request
+from policy.cli.calibrate.progress import CampaignProgress
+from policy.formats.errors import BerthError, FormatError, SlurmError, UsageError
+from policy.formats.slurm_facts import Reading
+from policy.slurm.interface import Gateway
+from topology.calibrate.runs import Visit, append, load, seconds_of
 
 _TICK_S, _READING_SHARE = 1.0, 0.1
 """Seconds between two queries of Slurm, and the part of the time that they may take.
@@ -39,7 +33,7 @@ _MOST_FAILURES = 60
 _RUNS = "/var/lib/berth/runs"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     run = commands.add_parser(
         "run",
@@ -74,9 +68,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mapping[str, float]) -> int:
-    from policy.calibrate.choice import measurable  # noqa: PLC0415
-    from policy.cli.calibrate.jobs import Jobs  # noqa: PLC0415
-    from policy.cli.calibrate.progress import CampaignProgress  # noqa: PLC0415
     from policy.cli.calibrate.report import report  # noqa: PLC0415
     from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
@@ -175,7 +166,6 @@ class _Loop:
 
     def save(self) -> None:
         """Saves the campaign, so that it can be resumed."""
-        from policy.calibrate.campaign import encode  # noqa: PLC0415
         from topology import atomic  # noqa: PLC0415
 
         atomic.replace(f"{self._runs}.campaign", encode(self.campaign).encode())
@@ -185,8 +175,6 @@ class _Loop:
 
         Returns a text on what the campaign waits for.
         """
-        from policy.calibrate.choice import next_nodes, to_make_way  # noqa: PLC0415
-
         before = self.campaign
         for outcome in self._jobs.ended():
             self._take(outcome)
@@ -218,7 +206,6 @@ class _Loop:
         return f"waiting for the window {self._args.window}" if window and not window.holds(minute) else ""
 
     def _take(self, outcome: MeasurementEnd) -> None:
-        from topology.calibrate.runs import append  # noqa: PLC0415
 
         node, now = outcome.node, time.time()
         if outcome.visit is None:
@@ -230,7 +217,6 @@ class _Loop:
         self.campaign = self.campaign.done(node, outcome.told or _summary(outcome.visit))
 
     def _command(self, node: str, reading: Reading) -> list[str]:
-        from policy.cli.calibrate.jobs import request  # noqa: PLC0415
 
         facts = next(one for one in reading.nodes if one.name == node)
         up = [one.name for one in reading.partitions if one.up and one.name in facts.partitions]
@@ -249,7 +235,6 @@ def _summary(visit: Visit) -> str:
 
 
 def _rules(args: argparse.Namespace) -> Rules:
-    from policy.calibrate.choice import Rules, parse_window  # noqa: PLC0415
 
     if args.at_once < 1 or args.per_hour < 0:
         raise UsageError("--at-once is at least 1, and --per-hour at least 0")
@@ -258,7 +243,6 @@ def _rules(args: argparse.Namespace) -> Rules:
 
 
 def _seconds(text: str, option: str) -> int:
-    from policy.formats.errors import FormatError  # noqa: PLC0415
     from policy.formats.flags import parse_time  # noqa: PLC0415
 
     try:
@@ -269,8 +253,6 @@ def _seconds(text: str, option: str) -> int:
 
 def _last_visits(runs: Path) -> dict[str, float]:
     """Returns the time at which each node was measured last."""
-    from topology.calibrate.runs import load, seconds_of  # noqa: PLC0415
-
     if not runs.parent.is_dir():
         raise BerthError(f"{runs.parent} does not exist; make it, or name another file with --output")
     visits = load(runs) if runs.exists() else ()
@@ -283,7 +265,6 @@ def _last_visits(runs: Path) -> dict[str, float]:
 
 def _campaign(args: argparse.Namespace, path: Path, known: Sequence[str], last: Mapping[str, float]) -> Campaign:
     """Returns the campaign that was interrupted, or a new one of nodes that were not measured lately."""
-    from policy.calibrate.campaign import begin, decode  # noqa: PLC0415
     from topology.hostlist import expand  # noqa: PLC0415
 
     if path.exists():

@@ -1,13 +1,11 @@
 """The command `berth topo`: the nodes' GPUs and links, and Slurm's configuration made from them."""
 
-from __future__ import annotations
-
 import argparse
 
 from policy.cli.topo import compile, diff, discover, draw, export, sets, show  # noqa: A004  named after the command
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `topo` and its commands to the parser of `berth`."""
     topo = subparsers.add_parser("topo", help="describe machines: discover, show, draw and compare GPUs and NVLinks")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)

@@ -1,7 +1,5 @@
 """The command `berth topo diff`, which shows what changed between two discoveries."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +14,7 @@ from topology.model import Machine
 _DIFFERENT = 1
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "diff",

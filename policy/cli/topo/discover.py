@@ -1,7 +1,5 @@
 """The command `berth topo discover`, which reads this node's driver and writes its topology file."""
 
-from __future__ import annotations
-
 import argparse
 import socket
 import sys
@@ -15,7 +13,7 @@ from topology import files
 from topology.errors import TopologyError
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "discover",

@@ -1,7 +1,5 @@
 """The command `berth topo draw`, which draws a node or the cluster."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from policy.formats.errors import BerthError, UsageError
 from topology.model import Machine
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "draw",

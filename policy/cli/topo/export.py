@@ -1,14 +1,11 @@
 """The command `berth topo export`, which writes Slurm's configuration from the topology files."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policy.cli.topo.sources import (
     DEGRADED,
@@ -24,17 +21,15 @@ from policy.formats.errors import FormatError, SlurmError, UsageError
 from policy.formats.hostlist import expand
 from topology import files
 from topology.errors import TopologyFileError
-
-if TYPE_CHECKING:
-    from topology.model import Machine
-    from topology.writers.slurm_cores import CpuLayout
+from topology.model import Machine
+from topology.writers.slurm_cores import CpuLayout
 
 _WORD = re.compile(r"(\w+)=(\S*)")
 #: scontrol writes the kernel's build as "#1", which is no comment.
 _SYSTEM = re.compile(r" OS=.*?(?= RealMemory=)")
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "export",
@@ -193,7 +188,6 @@ def read_layouts(text: str, source: str) -> dict[str, CpuLayout]:
 
 
 def _layout(words: Mapping[str, str], where: str) -> CpuLayout | None:
-    from topology.writers.slurm_cores import CpuLayout  # noqa: PLC0415
 
     counts = [words.get(key, "1") for key in ("socketsperboard", "boards", "corespersocket", "threadspercore")]
     if "sockets" in words:

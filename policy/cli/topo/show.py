@@ -1,7 +1,5 @@
 """The command `berth topo show`, which shows nodes as tables."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable
@@ -15,7 +13,7 @@ from topology.model import Machine
 from topology.writers.matrix import matrix
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "show",
