@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from policy.daemon.passes.planner import Planner
     from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Portion
 
 KINDS = ("nodes", "cores", "types", "counted")
@@ -108,7 +109,7 @@ def passed_by(cluster: ModelCluster, nodes: Iterable[str]) -> str:
     return ""
 
 
-def all_known(cluster: ModelCluster) -> None:
-    """berthd has read all reservations that have begun, and written what follows."""
+def all_known(cluster: ModelCluster, planner: Planner | None) -> None:
+    """A berthd that is in charge has read all reservations that have begun, and written what follows."""
     for one in cluster.reservations.values():
-        one.known = one.start <= cluster.now
+        one.known = one.start <= cluster.now and planner is not None and planner.in_charge

@@ -561,7 +561,7 @@ class DeterministicWorld:
     def _calm_second(self, seconds: int) -> None:
         for step in (("start",), ("pass", 1), ("hear",), ("write", 200), ("sched", 0), ("sched", 1)):
             self.step(step)
-        reservations.all_known(self.cluster)
+        reservations.all_known(self.cluster, self.processes.planner)
         self._calm_epilogs()
         self.step(("wait", 10 * seconds))
 
