@@ -12,7 +12,7 @@ from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.request.counted import PREFIX
 from policy.request.settings import Sharing
 from topology.blocks import IN_NO_BLOCK
-from topology.fabric import Fabric
+from topology.fabric import NOBODY, Fabric
 from topology.model import Machine
 from topology.tables import MOST_GPUS, Ints, SetTables
 
@@ -39,6 +39,8 @@ class Fleet:
     """The nodes that pinned jobs exclude; writes their host list without given nodes."""
     leaf_order: Ints = field(init=False)
     """Rank of each node's leaf in the order in which jobs on pieces of nodes fill the leaves."""
+    has_leaves: bool = field(init=False)
+    """True if the leaf of any node is known."""
     not_ready: Mapping[str, str]
     """Reason why a GPU node cannot be placed on, for each node that is not ready."""
     gpu_counts: Ints
@@ -86,10 +88,6 @@ class Fleet:
     unnamed: frozenset[str] = frozenset()
     """Nodes that no job excludes by name, as Slurm may soon forget them."""
 
-    def scores_of(self, app_class: str) -> "Floats | None":
-        """Returns the scores for an application class; None if all GPUs count as equal."""
-        return self.scores.get(app_class)
-
     def gpu_mem_for_shares(self, node: int) -> int:
         """Returns the MiB of each GPU of a node that packed jobs may be granted; 0 if not known."""
         return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
@@ -123,6 +121,7 @@ class Fleet:
         object.__setattr__(self, "full", full)
         object.__setattr__(self, "kind", _kinds(self.machines, self.cpus))
         object.__setattr__(self, "leaf_order", leaf_order(self.fabric, self.scores))
+        object.__setattr__(self, "has_leaves", bool((self.fabric.leaf != NOBODY).any()))
         object.__setattr__(self, "others", Others([name for name in self.names if name not in self.unnamed]))
 
 

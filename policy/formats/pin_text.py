@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from policy.formats import hostlist, segment
 from policy.formats.errors import TooLong
-from policy.formats.reply import Reply
-
-MOST_BYTES = 1_024
-"""Most bytes of an Extra or TRES text: Slurm refuses a submission or update with a longer one as a whole."""
+from policy.formats.reply import MOST_BYTES, Reply
 
 
 def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:
@@ -44,20 +41,6 @@ def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> st
 def check(reply: Reply, own_bytes: int, asked_share: str, *, batch: bool) -> None:
     """Raises TooLong if the plugin could not write the place of a reply into its job, beside the user's own bytes."""
     gpus = ",".join(map(str, reply.gpus))
-    if not surely_fits(",".join(reply.nodes), gpus, own_bytes):
-        _check_texts(reply, gpus, own_bytes, asked_share, batch=batch)
-
-
-def surely_fits(nodes: str, gpus: str, own_bytes: int) -> bool:
-    """Tells whether a place is so short that its texts need not be made to see that they fit: nearly all are.
-
-    A byte of a node's name is at most 12 when it is escaped, a GPU with its comma 22 in each of two TRES; all else in
-    the Extra has at most 100.
-    """
-    return own_bytes + 12 * len(nodes) + 22 * (len(gpus) + 1) + 100 <= MOST_BYTES
-
-
-def _check_texts(reply: Reply, gpus: str, own_bytes: int, asked_share: str, *, batch: bool) -> None:
     tier = {} if reply.share or not reply.way else {"tier": "opportunistic" if reply.guest else "guaranteed"}
     less = {"asked_share": asked_share} if asked_share.isdigit() and 0 < int(asked_share) < reply.share else {}
     share = {"share": str(reply.share)} if reply.share else {}

@@ -11,6 +11,9 @@ from policy.formats.plan_fields import WHY
 
 Verb = Literal["place", "later", "pass", "refuse"]
 
+MOST_BYTES = 1_024
+"""Most bytes of an Extra or TRES text: Slurm refuses a submission or update with a longer one as a whole."""
+
 _MOST_REASON = 512
 _CUT_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 
@@ -51,6 +54,15 @@ class Reply:
     """True if the message is a warning."""
     least_gpus: int = 0
     """The fewest GPUs that any node of the plain layout has."""
+
+    def surely_fits(self, own_bytes: int) -> bool:
+        """Tells whether its place is so short that the job's texts need not be made to see that they fit (pin_text).
+
+        Nearly all are. A byte of a node's name is at most 12 when it is escaped, a GPU with its comma 22 in each of two
+        TRES; all else in the Extra, beside the user's `own_bytes`, has at most 100.
+        """
+        nodes, gpus = ",".join(self.nodes), ",".join(map(str, self.gpus))
+        return own_bytes + 12 * len(nodes) + 22 * (len(gpus) + 1) + 100 <= MOST_BYTES
 
 
 def encode(reply: Reply) -> bytes:

@@ -167,7 +167,7 @@ def counted(demand: Demand, fleet: Fleet, nodes: Sequence[int]) -> int:
 
 def predicted(demand: Demand, fleet: Fleet, nodes: Sequence[int], masks: Sequence[int], level: str) -> float:
     """Returns predicted over ideal run time of a demand on certain GPUs."""
-    table = fleet.scores_of(demand.app_class)
+    table = fleet.scores.get(demand.app_class)
     score = 1.0
     if table is not None:
         score = max(

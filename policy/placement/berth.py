@@ -63,7 +63,7 @@ class BerthPolicy(Policy):
 
     def worthwhile(self, demand: Demand, fleet: Fleet) -> Bools:
         """Marks the candidates whose GPUs are not too slow for such a job (policy/placement/too_slow.py)."""
-        scores = fleet.scores_of(demand.app_class)
+        scores = fleet.scores.get(demand.app_class)
         if scores is None or demand.n == ANY_SPREAD or demand.gpus < 2 or demand.share is not None:
             return demand.candidates
         key = (demand.app_class, demand.n, demand.k)
@@ -223,7 +223,7 @@ def _least_missed(demand: Demand, view: View, best: Ints) -> int:
         counts = np.bincount(leaves.of[empty], minlength=leaves.count + 1)
         room = np.where(leaves.known[best], counts[leaves.of[best]], 0)
         best = best[room == room.min()]
-    table = view.fleet.scores_of(demand.app_class)
+    table = view.fleet.scores.get(demand.app_class)
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
 
 

@@ -65,7 +65,7 @@ class Leaves:
         return self._least_score(demand, fleet) < here.cost * (1 - ALIKE_IN_A_CROWD)
 
     def _least_score(self, demand: Demand, fleet: Fleet) -> float:
-        table = fleet.scores_of(demand.app_class)
+        table = fleet.scores.get(demand.app_class)
         if table is None:
             return 1.0
         key = demand.app_class, demand.k

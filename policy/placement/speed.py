@@ -35,7 +35,7 @@ def fast_enough(demand: Demand, view: View, fits: Bools) -> tuple[Ints, float] |
     has such GPUs free.
     """
     fleet = view.fleet
-    table = fleet.scores_of(demand.app_class)
+    table = fleet.scores.get(demand.app_class)
     if table is None:
         return None
     scores = _free_scores(view, table, fits)
@@ -95,7 +95,7 @@ def _as_masks(which: Bools) -> Ints:
 
 def node_scores(fleet: Fleet, app_class: str, nodes: Ints, mask: int) -> Floats:
     """Returns for each node the slowest score of the GPUs in `mask`."""
-    table = fleet.scores_of(app_class)
+    table = fleet.scores.get(app_class)
     if table is None:
         return np.ones(nodes.size)
     positions = [place for place in range(table.shape[1]) if mask >> place & 1]

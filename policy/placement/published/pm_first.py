@@ -36,7 +36,7 @@ class PmFirstPolicy(Policy):
 
     def bins(self, demand: Demand, view: View) -> Bins:
         """Returns the bins of the demand's class; they are kept until the scores change."""
-        table = view.fleet.scores_of(demand.app_class)
+        table = view.fleet.scores.get(demand.app_class)
         known = self._bins.get(demand.app_class)
         # The same array means the same scores, because tables are replaced and never changed.
         if known is None or known[0] is not table or known[1] is not view.fleet.size:

@@ -62,8 +62,9 @@ def _longest_seat(reply: Reply, book: Book) -> Reply:
 
 
 def _check_texts(reply: Reply, submission: Submission) -> None:
-    asked = submission.flags.get("gpu-share", "")
-    pin_text.check(reply, submission.extra_bytes, asked, batch=submission.batch)
+    if not reply.surely_fits(submission.extra_bytes):
+        asked = submission.flags.get("gpu-share", "")
+        pin_text.check(reply, submission.extra_bytes, asked, batch=submission.batch)
 
 
 def _decide(submission: Submission, context: Context) -> Decision:
@@ -202,7 +203,8 @@ def _soonest(
                 return free_now(demand, lambda one: book.now(one, policy)), 0.0
             except NotNow:
                 demand = wide
-        first = first_place if ahead else _free_first
+        # Without scores no later place has faster GPUs.
+        first = first_place if ahead and book.fleet.scores else _free_first
         return first_of_splits(book, demand, policy, first) if demand.splits else first(book, demand, policy)
     except OutOfTime:
         raise

@@ -262,7 +262,8 @@ class Book(BookRows):
 
     def now_together(self, demand: Demand, policy: Policy) -> Berth:
         """Returns the best free place on the leaves kept for jobs on pieces of nodes, for such jobs; else as `now`."""
-        nodes = self._leaves.nodes(demand, self.cluster) if policy.gathers_pieces else None
+        gathers = policy.gathers_pieces and self.fleet.has_leaves
+        nodes = self._leaves.nodes(demand, self.cluster) if gathers else None
         if nodes is None or len(self._weights_of(demand)) > 1:
             return self.now(demand, policy)
         try:

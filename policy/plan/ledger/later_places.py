@@ -89,7 +89,7 @@ def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Lat
     For a job on one node such a place is never far, so it only avoids nodes that cost all jobs more than they bring.
     """
     fleet = book.fleet
-    if not policy.weighs_scores or fleet.scores_of(demand.app_class) is None:
+    if not policy.weighs_scores or fleet.scores.get(demand.app_class) is None:
         return None
     if demand.n == 1:
         worth = policy.worthwhile(demand, fleet)

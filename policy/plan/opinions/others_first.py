@@ -46,7 +46,7 @@ def groups_of(fleet: Fleet) -> dict[str, list[int]]:
 def slowest_by_node(fleet: Fleet, demand: Demand) -> list[float]:
     """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
     able = demand.candidates & (fleet.size >= demand.k)
-    table = fleet.scores_of(demand.app_class)
+    table = fleet.scores.get(demand.app_class)
     slowest = np.ones(able.size)
     if table is not None:
         exists = np.arange(table.shape[1]) < fleet.size[:, None]

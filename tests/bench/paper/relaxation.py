@@ -56,7 +56,7 @@ class Relaxation(Policy):
         return [self.place(demand, view) for demand in demands]
 
     def _cheapest(self, demand: "Demand", view: "View") -> Berth:
-        table = view.fleet.scores_of(demand.app_class)
+        table = view.fleet.scores.get(demand.app_class)
         scores = np.ones((len(view.fleet.names), int(view.fleet.size.max()))) if table is None else table
         exists = np.arange(scores.shape[1]) < view.fleet.size[:, None]
         scores = np.where(exists & demand.candidates[:, None], scores, np.inf)

@@ -137,7 +137,7 @@ class Slowness:
 
     def _by_node(self, one: "Reported") -> dict[int, float]:
         """The median over a node's ranks of time over score."""
-        table = self._fleet.scores_of(one.demand.app_class)
+        table = self._fleet.scores.get(one.demand.app_class)
         shown, first = {}, 0
         for node, mask in sorted(zip(one.berth.nodes, one.berth.masks, strict=True)):
             here = positions(mask)

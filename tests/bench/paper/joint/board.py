@@ -84,7 +84,7 @@ class Board:
         rows = []
         for kind in range(len(self._kinds)):
             demand = first[kind]
-            table = view.fleet.scores_of(demand.app_class)
+            table = view.fleet.scores.get(demand.app_class)
             here = self.nodes[self.row]
             row = np.ones(self.row.size) if table is None else table[here, self.position]
             rows.append(np.where(demand.candidates[here], row, IMPOSSIBLE))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policy.formats import hostlist, pin_text, segment
 from policy.formats.errors import SlurmError, TooLong
 from policy.formats.job_plan import JobPlan
+from policy.formats.reply import MOST_BYTES
 from policy.formats.reply import Reply as TypedReply
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
@@ -97,7 +98,7 @@ def test_berthd_and_the_plugin_agree_on_what_fits(nodes: list[str], own: int, mo
     except TooLong:
         expected = None
     assert extra_by_the_plugin(a_place(nodes, [0, 9], **more), "x" * own) == expected
-    assert expected is None or len(expected) <= pin_text.MOST_BYTES
+    assert expected is None or len(expected) <= MOST_BYTES
 
 
 def test_a_users_long_extra_leaves_no_room_for_a_place() -> None:
@@ -178,11 +179,11 @@ def test_an_extra_of_any_length_costs_no_memory() -> None:
 def test_a_place_that_surely_fits_does_fit(
     nodes: list[str], gpus: list[int], own: int, more: dict[str, Any], batch: bool
 ) -> None:
-    reply, listed = TypedReply("place", "", nodes=tuple(nodes), gpus=tuple(gpus), **more), ",".join(map(str, gpus))
+    reply = TypedReply("place", "", nodes=tuple(nodes), gpus=tuple(gpus), **more)
 
-    if pin_text.surely_fits(",".join(nodes), listed, own):
-        pin_text._check_texts(reply, listed, own, "", batch=batch)
+    if reply.surely_fits(own):
+        pin_text.check(reply, own, "", batch=batch)
 
 
 def test_a_usual_place_surely_fits() -> None:
-    assert pin_text.surely_fits("gpu-a100-node0001", "0,1,2,3,4,5,6,7", 100)
+    assert TypedReply("place", "", nodes=("gpu-a100-node0001",), gpus=tuple(range(8))).surely_fits(100)

@@ -103,7 +103,7 @@ def test_pm_first_on_a_fixed_number_of_nodes_takes_the_same_gpus_on_each() -> No
 def test_pal_walks_the_published_cells_in_the_published_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bins, "binned", lambda scores: scores)
     on = fleet([[0.913, 0.913, 1.0, 2.595]])
-    found = bins.bins_of(on, on.scores_of("compute"))
+    found = bins.bins_of(on, on.scores.get("compute"))
 
     cells = [(found.values[place], within) for place, within in PalPolicy().cells(view(on, on.full), found)]
 
@@ -222,7 +222,7 @@ def test_every_policy_places_exactly_what_is_asked_for_on_free_gpus_or_says_not_
 @given(questions())
 def test_nobody_beats_pm_first_by_its_slowest_gpu(question: tuple[View, Demand]) -> None:
     moment, asked = question
-    table = moment.fleet.scores_of("compute")
+    table = moment.fleet.scores.get("compute")
     assert table is not None
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -384,7 +384,7 @@ def test_the_bins_of_the_published_gpus() -> None:
             for value, masks in zip(found.values, found.exactly, strict=True)
         ]
         for name in on.scores
-        for found in [bins.bins_of(on, on.scores_of(name))]
+        for found in [bins.bins_of(on, on.scores.get(name))]
     }
 
     assert found == {
