@@ -1,7 +1,7 @@
 """A cache of the nodes that partitions, features and node lists allow: kinds of requests differ, these seldom do."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,21 +82,14 @@ class AllowedNodes:
         """Returns how many entries are kept."""
         return len(self._once) + len(self._again) + len(self._masks)
 
-    def of(
-        self,
-        names: Sequence[str],
-        features: Sequence[str],
-        only: Sequence[str],
-        excluded: Sequence[str],
-        share: "Share | None" = None,
-    ) -> Allowed:
-        """Returns the nodes of some partitions that have all features, are in the lists as asked, and can be shared."""
-        if len(only) + len(excluded) > MOST_NAMED:
-            return self._new(names, features, only, excluded, share)
-        key = tuple(names), tuple(features), tuple(only), tuple(excluded), share and (share.gpu_mem,)
+    def of(self, names: tuple[str, ...], where: "Where") -> Allowed:
+        """Returns the nodes of some partitions that a job may use."""
+        if len(where.only) + len(where.excluded) > MOST_NAMED:
+            return self._new(names, where)
+        key = names, where.features, where.only, where.excluded, where.share and (where.share.gpu_mem,)
         found = self._again.pop(key, None) or self._once.pop(key, None)
         if found is None:
-            self._once[key] = found = self._new(names, features, only, excluded, share)
+            self._once[key] = found = self._new(names, where)
             if len(self._once) > MOST_KEPT:
                 del self._once[next(iter(self._once))]
             return found
@@ -138,20 +131,24 @@ class AllowedNodes:
             del self._masks[next(iter(self._masks))]
         return found
 
-    def _new(
-        self,
-        names: Sequence[str],
-        features: Sequence[str],
-        only: Sequence[str],
-        excluded: Sequence[str],
-        share: "Share | None",
-    ) -> Allowed:
+    def _new(self, names: tuple[str, ...], where: "Where") -> Allowed:
         fleet = self.fleet
-        nodes = allowed_nodes(fleet, pools(fleet, names, 1), features, only, excluded)
-        if share is not None:
-            nodes &= able_to_share(fleet, share.gpu_mem) & fleet.ready
+        nothing = np.zeros(len(fleet.names), np.bool_)
+        nodes: Bools = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
+        for feature in where.features:
+            nodes &= fleet.features.get(feature, nothing)
+        if where.only:
+            listed = nothing.copy()
+            listed[[fleet.index[name] for name in where.only if name in fleet.index]] = True
+            nodes &= listed
+        nodes[[fleet.index[name] for name in where.excluded if name in fleet.index]] = False
+        if where.share is not None:
+            nodes &= able_to_share(fleet, where.share.gpu_mem) & fleet.ready
         nodes.flags.writeable = False
-        return described(fleet, nodes)
+        sizes = np.flatnonzero(np.bincount(fleet.size[nodes & fleet.ready])).tolist()
+        threads: Ints = fleet.threads[nodes]
+        of_a_core = (int(threads.min()), int(threads.max())) if threads.size else (0, 0)
+        return Allowed(nodes, tuple(sizes), int(fleet.gpu_counts[nodes].max(initial=0)), of_a_core)
 
 
 @dataclass(slots=True)
@@ -177,7 +174,7 @@ class Where:
     listed: str
     """The partitions whose nodes it may be given."""
     limit: int | None
-    features: Sequence[str] = ()
+    features: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     share: "Share | None" = None
@@ -185,7 +182,7 @@ class Where:
     """The submitter, of a job that Slurm has not taken yet."""
     shut: Collection[str] = ()
     """Partitions that are known not to admit a job that waits."""
-    _found: dict[tuple[str, ...], Allowed] = field(default_factory=dict)
+    _found: dict[tuple[str, ...], Allowed] = field(default_factory=dict, init=False)
 
     def partitions(self, n: int | None) -> UsablePartitions:
         """Returns the partitions that may start it on n nodes."""
@@ -195,7 +192,7 @@ class Where:
         """Returns the nodes of some of its partitions that it may use."""
         found = self._found.get(names)
         if found is None:
-            found = self.known.of(names, self.features, self.only, self.excluded, self.share)
+            found = self.known.of(names, self)
             self._found[names] = found
         return found
 
@@ -218,14 +215,6 @@ def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
     return able
 
 
-def described(fleet: "Fleet", nodes: "Bools") -> Allowed:
-    """Returns allowed nodes with the sizes that they have."""
-    sizes = np.flatnonzero(np.bincount(fleet.size[nodes & fleet.ready])).tolist()
-    threads: Ints = fleet.threads[nodes]
-    of_a_core = (int(threads.min()), int(threads.max())) if threads.size else (0, 0)
-    return Allowed(nodes, tuple(sizes), int(fleet.gpu_counts[nodes].max(initial=0)), of_a_core)
-
-
 def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
     """Returns those of the allowed nodes that are big enough."""
     fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
@@ -243,19 +232,3 @@ def elsewhere(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: i
     fits = allowed & fleet.plain & (fleet.gpu_counts >= k)
     fits &= fleet.cpus >= (cpus or 0)
     return bool((fits & (fleet.mem >= (mem or 0))).any())
-
-
-def allowed_nodes(
-    fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
-) -> "Bools":
-    """Returns the nodes of some pools that have all features, are in the node list if any, and are not excluded."""
-    nothing = np.zeros(len(fleet.names), np.bool_)
-    allowed: Bools = np.logical_or.reduce([nothing, *inside])
-    for feature in features:
-        allowed &= fleet.features.get(feature, nothing)
-    if only:
-        listed = nothing.copy()
-        listed[[fleet.index[name] for name in only if name in fleet.index]] = True
-        allowed &= listed
-    allowed[[fleet.index[name] for name in excluded if name in fleet.index]] = False
-    return allowed

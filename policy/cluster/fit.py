@@ -14,6 +14,7 @@ from policy.formats.flags import Tier
 from policy.formats.slurm_facts import Memory
 from policy.request import spread
 from policy.request.demand import A_YEAR, NOTHING_WRITTEN, Demand, Size, Written, binding
+from policy.request.settings import Sharing
 from policy.request.share import Share
 from policy.request.submission import Request
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
@@ -74,16 +75,12 @@ def on_fleet(request: Request, fleet: Fleet, known: AllowedNodes | None = None) 
                 f"--gpu-share takes a part of a GPU, partition {terms.names} hands out whole nodes: leave it out", 402
             )
         request = replace(request, whole_nodes=True)
-    share = None if request.share is None else _share(request, fleet, known, terms)
     who = Submitter(request.account, request.qos, request.admitted)
-    where = Where(known, terms.names, request.limit, request.features, request.only, request.excluded, share, who)
+    where = Where(known, terms.names, request.limit, request.features, request.only, request.excluded, who=who)
+    if request.share is not None:
+        where = replace(where, share=_share(request, fleet, where.allowed(terms.listed).nodes, terms.names))
     may_use = where.allowed(terms.listed)
-    tier, site = ALONE, fleet.sharing
-    if "gpu-tier" in request.flags or site.tier_default or site.tier_allowed:
-        rules = site.tier_default, site.tier_allowed
-        tier = settle(request.flags, request.qos, terms.rules_of, *rules, share=share is not None)
-    if tier is not ALONE and site.guest_way == "mps":
-        tier = replace(tier, mps=True)
+    tier = _tier(request, fleet.sharing, terms.rules_of)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, may_use.nodes, terms.names)
     if first := first_for_some(fleet, terms.names, request.limit, who):
@@ -209,10 +206,17 @@ class _Asked:
         return others
 
 
-def _share(request: Request, fleet: Fleet, known: AllowedNodes, terms: PartitionTerms) -> Share | None:
+def _tier(request: Request, site: Sharing, partitions: str) -> Tier:
+    """Returns the tier of a job; raises if a rule of the site does not allow it."""
+    if not ("gpu-tier" in request.flags or site.tier_default or site.tier_allowed):
+        return ALONE
+    rules = site.tier_default, site.tier_allowed
+    tier = settle(request.flags, request.qos, partitions, *rules, share=request.share is not None)
+    return tier if tier is ALONE or site.guest_way != "mps" else replace(tier, mps=True)
+
+
+def _share(request: Request, fleet: Fleet, allowed: Bools, names: str) -> Share | None:
     """Returns a packed job's share, None if no node is usable; raises with the first condition that no node meets."""
-    names = terms.names
-    allowed = known.of(terms.listed, request.features, request.only, request.excluded).nodes
     usable = allowed & fleet.ready
     if not usable.any():
         return None  # the later search raises with the reason

@@ -210,7 +210,7 @@ class Reader:
     ) -> Where:
         """Returns the nodes that a job may use."""
         listed = placed_in(self._fleet, job.partition) if job.wants_gpus else job.partition
-        features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
+        features = tuple(job.features.split("&")) if _FEATURES.fullmatch(job.features) else ()
         return Where(self._allowed, listed, job.limit, features, only, job.excluded + avoided, share, shut=shut)
 
     def _spread(self, job: JobFacts, plan: JobPlan, where: Where, size: Size) -> tuple[SpreadNeeds | None, int]:

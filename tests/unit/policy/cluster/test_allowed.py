@@ -9,12 +9,12 @@ from policy.cluster.allowed import (
     MOST_AMOUNTS,
     MOST_KEPT,
     MOST_MASKS,
+    Allowed,
     AllowedNodes,
-    allowed_nodes,
+    Where,
     candidates,
     elsewhere,
 )
-from policy.cluster.partitions import pools
 from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.case import Understanding
@@ -27,6 +27,10 @@ from tests.unit.policy_world import NOW, fleet, node, reading, submit
 
 PARTITIONS = (PartitionFacts("gpu", default=True), PartitionFacts("fast"))
 FEATURES = ("a100", "new", "old", "nowhere")
+
+
+def of_gpu(known: AllowedNodes, features: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> Allowed:
+    return known.of(("gpu",), Where(known, "gpu", None, features, only))
 
 
 def a_book(features: list[str], used: int) -> Book:
@@ -78,13 +82,13 @@ def test_a_reply_with_the_cache_is_the_reply_without(
 def test_a_user_who_varies_features_neither_grows_the_cache_nor_evicts_what_others_ask_for() -> None:
     book = a_book(["a100", "new"], 0)
     allowed = AllowedNodes(book.fleet)
-    usual = [allowed.of(["gpu"], ("a100",), (), ()) for _ in range(2)][1]
+    usual = [of_gpu(allowed, ("a100",)) for _ in range(2)][1]
 
     for number in range(5 * MOST_KEPT):
-        allowed.of(["gpu"], (f"made-up-{number}",), (), ())
+        of_gpu(allowed, (f"made-up-{number}",))
         allowed.same(book.fleet.ready & (book.fleet.size > number))
 
-    assert allowed.of(["gpu"], ("a100",), (), ()) is usual
+    assert of_gpu(allowed, ("a100",)) is usual
     assert len(allowed) <= 2 * MOST_KEPT + MOST_MASKS
 
 
@@ -100,12 +104,12 @@ def test_terms_are_kept_of_single_partitions_alone() -> None:
 
 def test_long_lists_of_nodes_are_not_kept() -> None:
     book = a_book(["a100", "new"], 0)
-    allowed, names = AllowedNodes(book.fleet), [f"n{number}" for number in range(100)]
+    allowed = AllowedNodes(book.fleet)
 
-    found = allowed.of(["gpu"], (), names, ())
+    found = of_gpu(allowed, only=tuple(f"n{number}" for number in range(1, 100)))
 
     assert len(allowed) == 0
-    assert (found.nodes == allowed_nodes(book.fleet, pools(book.fleet, ["gpu"], 1), (), names, ())).all()
+    assert found.nodes.tolist() == [False, True]
 
 
 def test_equal_nodes_are_one_array() -> None:
@@ -136,7 +140,7 @@ class TestAmounts:
     )
     def test_the_kept_nodes_are_those_that_are_big_enough(self, k: int, cpus: int | None, mem: int | None) -> None:
         known = self.allowed()
-        here = known.of(["gpu"], (), (), ())
+        here = of_gpu(known)
         for more in (0, 1, 1):
             asked = k, cpus, None if mem is None else mem + more
 
@@ -148,7 +152,7 @@ class TestAmounts:
 
     def test_a_new_amount_that_fits_on_the_same_nodes_has_the_same_array(self) -> None:
         known = self.allowed()
-        here = known.of(["gpu"], (), (), ())
+        here = of_gpu(known)
 
         found = {id(known.big_enough(here, 2, cpus, 100 + cpus).nodes) for cpus in range(1, 33)}
 
@@ -156,7 +160,7 @@ class TestAmounts:
 
     def test_few_amounts_are_kept(self) -> None:
         known = self.allowed()
-        here = known.of(["gpu"], (), (), ())
+        here = of_gpu(known)
 
         for k in range(1, 5 * MOST_AMOUNTS):
             known.big_enough(here, k, 1, 1)
