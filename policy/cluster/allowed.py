@@ -188,6 +188,10 @@ class Where:
         """Returns the partitions that may start it on n nodes."""
         return choose(self.known.fleet, self.listed, self.limit, n or None, who=self.who, shut=self.shut)
 
+    def names(self, n: int) -> tuple[str, ...]:
+        """Returns the names of these partitions; the only one of most jobs needs no choice."""
+        return self.partitions(n).names if "," in self.listed else (self.listed,)
+
     def allowed(self, names: tuple[str, ...]) -> Allowed:
         """Returns the nodes of some of its partitions that it may use."""
         found = self._found.get(names)
@@ -199,7 +203,7 @@ class Where:
     def room(self, size: "Size", names: tuple[str, ...] = ()) -> SizedRoom:
         """Returns the nodes that could ever hold it at this size; `names` are its partitions then, if known."""
         n, k, cpus, mem = size
-        names = names or self.partitions(n).names
+        names = names or self.names(n)
         found = self.known.big_enough(self.allowed(names), k, cpus, mem)
         inside = pools(self.known.fleet, names, n) if len(names) > 1 else []
         several = tuple([found.nodes & pool for pool in inside]) if len(inside) > 1 else ()

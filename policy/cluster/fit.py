@@ -118,7 +118,7 @@ class _Asked:
     def room(self, n: int, k: int, task: Request | None = None) -> SizedRoom:
         """Returns the room of the job on n nodes, or that of one `task` without the CPUs that it asks for in all."""
         request, fleet = task or self._request, self._fleet
-        names = self._where.partitions(n).names
+        names = self._where.names(n)
         cpus = self._cpus(request, self._where.allowed(names), n, k, request.min_cpus if task is None else 0)
         if not (request.whole_nodes or request.share or self._tier.name == OPPORTUNISTIC):
             _check_kept(cpus, k, fleet, self._may_use)
