@@ -23,18 +23,13 @@ class PlanLedger:
 
     def __init__(self, book: Book, policy: Policy, most_changes: int, only: "Bools | None" = None) -> None:
         """`only` marks the nodes that the pass may use."""
-        self.book, self.policy, self.only = book, policy, only
+        self.book, self.policy, self.only, self.at = book, policy, only, book.at
         self.changes: list[Change] = []
         self.refused: dict[Hashable, int] = {}
         """Shortest time limit that was tried, for each shape that fits nowhere now."""
         self._most_changes = most_changes
         self._most_free: int | None = None
         self._free = 0
-
-    @property
-    def at(self) -> float:
-        """Returns the time of the book."""
-        return self.book.at
 
     @property
     def may_change(self) -> bool:

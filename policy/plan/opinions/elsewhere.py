@@ -6,7 +6,7 @@ only while it can start there, unless it needs all of several nodes.
 
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.changes import Release
-from policy.plan.opinions.opinion import Opinion, PassState, not_started_in
+from policy.plan.opinions.opinion import Opinion, PassState
 from policy.request.demand import ELSEWHERE, Demand
 
 STUCK_ON_A_NODE = 15
@@ -30,7 +30,7 @@ class Elsewhere(Opinion):
         on_any_node = alone and bool(entry.nodes) and not state.may_wait(entry)
         if start == 0.0:
             stuck = on_any_node and state.free_for(entry) > STUCK_ON_A_NODE
-            return not_started_in(STUCK_ON_A_NODE) if stuck else ""
+            return f"it did not start in {STUCK_ON_A_NODE} s on a place that looks free" if stuck else ""
         if rests:
             return "it may not start yet, and Slurm chooses its node when it may" if on_any_node else ""
         if alone and not entry.nodes and entry.job.gpus is not None and state.ledger.only is None:

@@ -21,6 +21,8 @@ from policy.plan.ledger.ledger import PlanLedger
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 
+Changed = Release | Move | None
+
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
 
@@ -90,11 +92,6 @@ class Reason:
     """The number of the message's id."""
 
 
-def not_started_in(seconds: int) -> str:
-    """Returns why a job that has a free place for so many seconds is given back."""
-    return f"it did not start in {seconds} s on a place that looks free"
-
-
 class Opinion:
     """What one capability says of waiting jobs; this one says nothing."""
 
@@ -103,6 +100,12 @@ class Opinion:
     book: Book
     questions_plain = False
     """True if it may say something of a plain job (`Waiting.plain`) that can only wait for its place."""
+
+    says: frozenset[str] = frozenset()
+    """The methods that it does not inherit."""
+
+    def __init_subclass__(cls) -> None:
+        cls.says = frozenset(name for name in vars(Opinion) if getattr(cls, name) is not getattr(Opinion, name))
 
     def __init__(self, memory: dict[int, Any] | None = None) -> None:
         """`memory` is what it keeps of jobs from pass to pass, forgotten when a job waits no more."""
@@ -135,9 +138,7 @@ class Opinion:
         """
         return None
 
-    def keep(
-        self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False
-    ) -> Release | Move | None:
+    def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Changed:
         """Returns the change of a pin that comes free at `start`, where a job finds no better place; None if it stays.
 
         `rests`: the job may not start yet.

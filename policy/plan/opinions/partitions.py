@@ -2,7 +2,7 @@
 
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
 from policy.plan.jobs.waiting import Waiting
-from policy.plan.opinions.opinion import Opinion
+from policy.plan.opinions.opinion import Opinion, PassState
 from policy.request.demand import Demand
 
 
@@ -11,6 +11,9 @@ class OtherPartitions(Opinion):
 
     memory: dict[int, tuple[frozenset[str], float]]
     """By job: the partitions that did not start it, and until when they are not used for it."""
+
+    def begin(self, state: PassState) -> bool:
+        return super().begin(state) and len(state.ledger.book.fleet.partitions) > 1
 
     def narrow(self, entry: Waiting, demand: Demand) -> Demand:
         blamed, until = self.memory.get(entry.job.id, (frozenset(), 0.0))

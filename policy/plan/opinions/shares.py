@@ -17,8 +17,7 @@ class Shares(Opinion):
     """Changes the pins of packed jobs that keep their places."""
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Move | None:
-        ledger = self.ledger
-        book = ledger.book
+        book = self.book
         if demand.share is None or not entry.nodes:
             return None
         if entry.packed == (start == 0.0 and book.takes_part(demand, entry.nodes, entry.mask)):
@@ -27,7 +26,7 @@ class Shares(Opinion):
         berth = berth_of(book.cluster, demand, entry.nodes, entry.mask, f"where it was pinned before{beside}")
         if entry.packed:
             return Move(entry.job, berth, start or book.at, "its part of them is not free any more")
-        if not ledger.may_change:
+        if not self.ledger.may_change:
             return None
         return Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted)
 

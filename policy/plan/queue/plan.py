@@ -152,7 +152,7 @@ class Plan:
     def _commit(self, walk: Walk) -> list[Change]:
         """Ends a walk; returns its changes, without those of jobs whose planning failed."""
         ledger = walk.state.ledger
-        for one in walk.opinions:
+        for one in walk.asked("end"):
             self.isolation.group(ledger.at, one.end)
         failed = self.isolation.failed()
         ledger.discard(failed)

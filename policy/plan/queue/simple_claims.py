@@ -27,13 +27,19 @@ class SimpleClaims:
         """`opinions` are those that have something to say in this pass."""
         self.state = state
         self._ledger, self._book = state.ledger, state.ledger.book
-        self.opinions = opinions
+        self._opinions = opinions
+        self._take, self._narrow, self._leave = self.asked("takes"), self.asked("narrow"), self.asked("leave")
+        self._hold, self._keepers = self.asked("hold"), self.asked("keep")
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._simply = not any(one.questions_plain for one in opinions)
         """True if a job whose place is not free yet may keep it without further questions."""
         self._repeats = self._simply and self._ledger.only is None
         """True if claims of the last whole walk may be made again as they are."""
+
+    def asked(self, method: str) -> list[Opinion]:
+        """Returns the opinions that have such a method of their own."""
+        return [one for one in self._opinions if method in one.says]
 
     def to_plan(self, line: Iterable[Waiting]) -> Iterator[Waiting]:
         """Yields the jobs of a line that have to be planned, after those before them have claimed their places simply.

@@ -18,7 +18,7 @@ from policy.plan.jobs.waiting import Shape, Waiting, impossible
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.claims import Claim, claim_on
 from policy.plan.ledger.tracker import HOLDING
-from policy.plan.opinions.opinion import STUCK_AFTER, HeldBack, Opinion, PassState, not_started_in
+from policy.plan.opinions.opinion import STUCK_AFTER, Changed, HeldBack, Opinion, PassState
 from policy.plan.queue.move_reasons import relaxed, starts_now
 from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.simple_claims import SimpleClaims
@@ -28,9 +28,6 @@ NEAR = 600.0
 """Seconds before the expected start of the first jobs on several nodes in which their nodes are not filled up.
 
 Not longer: nodes that stand idle for hours cost more than the earlier start gains."""
-
-
-Changed = Move | Release | None
 
 
 class Walk(SimpleClaims):
@@ -61,7 +58,7 @@ class Walk(SimpleClaims):
         last.claimed = last.start = last.lets = None
         last.place, last.refuses_until, last.waits_for_fewer = (), 0.0, False
         self.state.settled.add(entry.job.id)
-        if any(one.takes(entry) for one in self.opinions):
+        if any(one.takes(entry) for one in self._take):
             return
         if not self._set_aside(entry):
             self._settle(entry)
@@ -92,7 +89,7 @@ class Walk(SimpleClaims):
             state.free_since.pop(job.id, None)
         if ledger.may_change:
             berth = ledger.now(demand, shape)
-            if not stuck and any(one.leave(entry, demand, berth) for one in self.opinions):
+            if not stuck and any(one.leave(entry, demand, berth) for one in self._leave):
                 ledger.forget_free()
                 return
             move = self._better(entry, demand, berth, start)
@@ -102,8 +99,8 @@ class Walk(SimpleClaims):
                 return
             stuck = stuck or (impossible(job) and ledger.only is None)
         if stuck:
-            no_place = "no place can ever start it as it is now"
-            ledger.write(Release(job, no_place if impossible(job) else not_started_in(STUCK_AFTER)))
+            given_up = f"it did not start in {STUCK_AFTER} s on a place that looks free"
+            ledger.write(Release(job, "no place can ever start it as it is now" if impossible(job) else given_up))
         else:
             self._keep(entry, demand, start, self._kept(entry, demand, start))
 
@@ -121,15 +118,13 @@ class Walk(SimpleClaims):
         """Returns what a job needs now, on the nodes that all opinions leave to it."""
         all_of_it, shape = entry.demand_at(self._book.at)
         demand = all_of_it
-        for one in self.opinions:
+        for one in self._narrow:
             demand = one.narrow(entry, demand)
         return demand, shape if demand is all_of_it else (*shape[:-1], -entry.job.id)
 
-    def _kept(
-        self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False
-    ) -> Move | Release | None:
+    def _kept(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Changed:
         """Returns the change of a pin whose job finds no better place; None if it stays as it is."""
-        found = (one.keep(entry, demand, start, rests=rests) for one in self.opinions)
+        found = (one.keep(entry, demand, start, rests=rests) for one in self._keepers)
         return next((change for change in found if change is not None), None)
 
     def _keep(self, entry: Waiting, demand: Demand, start: float | None, kept: Changed) -> None:
@@ -165,7 +160,7 @@ class Walk(SimpleClaims):
                 claim = claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at)
                 given[task] = (claim,)
                 ledger.claim(claim)
-            elif not any(one.leave(entry, demand, None, task) for one in self.opinions):
+            elif not any(one.leave(entry, demand, None, task) for one in self._leave):
                 return
 
     @cached_property
@@ -272,7 +267,7 @@ class Walk(SimpleClaims):
         """Returns why a job does not start now on `berth`, or where it is pinned; None if it does."""
         if not self.state.may_wait(entry):
             return None
-        found = (one.hold(entry, demand, berth, start) for one in self.opinions)
+        found = (one.hold(entry, demand, berth, start) for one in self._hold)
         return next((held for held in found if held is not None), None)
 
     def _call_back(self, entry: Waiting, demand: Demand) -> bool:
