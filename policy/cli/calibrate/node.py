@@ -81,7 +81,6 @@ def _words(gpu: GpuVisit) -> list[str]:
 
 
 def _simulated(name: str, gpus: int, pace: float) -> Sequence[tuple[int, Device]]:
-
     seed = int(time.time())
     return [(position, SimulatedDevice(f"GPU-{name}-{position}", seed=seed, pace=pace)) for position in range(gpus)]
 

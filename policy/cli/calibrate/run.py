@@ -206,7 +206,6 @@ class _Loop:
         return f"waiting for the window {self._args.window}" if window and not window.holds(minute) else ""
 
     def _take(self, outcome: MeasurementEnd) -> None:
-
         node, now = outcome.node, time.time()
         if outcome.visit is None:
             self.campaign = self.campaign.fail(node, outcome.told, now, self._rules.tries)
@@ -217,7 +216,6 @@ class _Loop:
         self.campaign = self.campaign.done(node, outcome.told or _summary(outcome.visit))
 
     def _command(self, node: str, reading: Reading) -> list[str]:
-
         facts = next(one for one in reading.nodes if one.name == node)
         up = [one.name for one in reading.partitions if one.up and one.name in facts.partitions]
         program = self._args.program or shutil.which(sys.argv[0]) or "berth"
@@ -235,7 +233,6 @@ def _summary(visit: Visit) -> str:
 
 
 def _rules(args: argparse.Namespace) -> Rules:
-
     if args.at_once < 1 or args.per_hour < 0:
         raise UsageError("--at-once is at least 1, and --per-hour at least 0")
     window = parse_window(args.window) if args.window else None

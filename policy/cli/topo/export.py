@@ -188,7 +188,6 @@ def read_layouts(text: str, source: str) -> dict[str, CpuLayout]:
 
 
 def _layout(words: Mapping[str, str], where: str) -> CpuLayout | None:
-
     counts = [words.get(key, "1") for key in ("socketsperboard", "boards", "corespersocket", "threadspercore")]
     if "sockets" in words:
         counts[:2] = [words["sockets"], "1"]
