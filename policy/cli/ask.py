@@ -10,6 +10,7 @@ from policy.formats import wire
 from policy.formats.errors import BerthError, DaemonError, FormatError
 from policy.site.ask import status
 from policy.site.config import Config
+from policy.site.overview import MOST_BYTES, SCHEMA_VERSION, OverviewFile, fleet_for, path_of, queue_for
 
 __all__ = ["fleet", "question", "queue", "status"]
 
@@ -26,8 +27,6 @@ def question(config: Config, text: str) -> dict[str, str]:
 
 def fleet(config: Config) -> dict[str, Any]:
     """Returns the reply to `fleet` (docs/formats.md, 11.3): the GPUs of all nodes."""
-    from policy.site.overview import OverviewFile, fleet_for, path_of  # noqa: PLC0415 - keeps `berth --help` fast
-
     if config.users_hosts:
         return _json(config, "fleet")
     return fleet_for(OverviewFile(path_of(config.socket)).read())
@@ -35,16 +34,12 @@ def fleet(config: Config) -> dict[str, Any]:
 
 def queue(config: Config) -> dict[str, Any]:
     """Returns the reply to `queue` (docs/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
-    from policy.site.overview import OverviewFile, path_of, queue_for  # noqa: PLC0415
-
     if config.users_hosts:
         return _json(config, "queue")
     return queue_for(OverviewFile(path_of(config.socket)).read())
 
 
 def _json(config: Config, text: str) -> dict[str, Any]:
-    from policy.site.overview import MOST_BYTES, SCHEMA_VERSION  # noqa: PLC0415
-
     def read(reply: bytes) -> dict[str, Any]:
         first, _, rest = reply.partition(b"\n")
         if first != f"{wire.VERSION} {text}".encode("ascii"):

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import UsageError
+from policy.retry.classes import CLASSES
+from policy.retry.classify import TAIL_BYTES, Facts, classify, of_last_run
+from policy.retry.decision import Limits, Trial, decide
 from policy.retry.rules import Rules, read_rules
 
 
@@ -24,10 +27,6 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _classify(args: argparse.Namespace) -> int:
-    from policy.retry.classes import CLASSES  # noqa: PLC0415
-    from policy.retry.classify import Facts, classify, of_last_run  # noqa: PLC0415
-    from policy.retry.decision import Limits, Trial, decide  # noqa: PLC0415
-
     code, signal = args.exit_code or (None, 0)
     facts = Facts(code, signal, args.state, tuple(args.xid))
     found = classify(of_last_run(tail(args.log), args.start), facts, rules(args.rules))
@@ -57,8 +56,6 @@ def shipped_rules() -> Rules:
 
 def tail(name: str) -> bytes:
     """Returns the end of a log, at most TAIL_BYTES."""
-    from policy.retry.classify import TAIL_BYTES  # noqa: PLC0415
-
     try:
         if name == "-":
             return sys.stdin.buffer.read()[-TAIL_BYTES:]

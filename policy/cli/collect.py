@@ -8,6 +8,7 @@ from pathlib import Path
 
 from policy.cli.report import moment
 from policy.formats.errors import UsageError
+from policy.slurm.accounting import days
 
 _DAY_S = 86_400.0
 
@@ -26,7 +27,6 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _collect(args: argparse.Namespace) -> int:
     from policy.report.collected import COLUMNS, SEPARATOR, Collection  # noqa: PLC0415
-    from policy.slurm.accounting import days  # noqa: PLC0415
 
     now = time.time()
     until = moment(args.until) if args.until else now

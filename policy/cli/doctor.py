@@ -14,10 +14,14 @@ from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
 from policy.cli.reservations import counting
+from policy.cli.topo.sources import fabric_of
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import NodeFacts, PartitionFacts
 from policy.site.config import Config, config_path, fabric_file, load
+from policy.slurm.by_command.command import CommandGateway, run_command
 from policy.slurm.interface import Gateway
+from topology.errors import TopologyError
+from topology.files import load_directory
 from topology.model import Machine
 
 OLDEST, NEWEST = (24, 11), (26, 5)
@@ -53,7 +57,6 @@ def run(options: argparse.Namespace) -> int:
         from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
 
         return doctor_node.run(options)
-    from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     config = load(config_path())
     if options.before_upgrade is not None:
@@ -240,9 +243,6 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
 
 def _machines(folder: Path, *, needed: bool) -> tuple[dict[str, "Machine"], list[str]]:
     """Returns the machines of the topology files, and the problems in these files."""
-    from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
-    from topology.files import load_directory  # noqa: PLC0415
-
     problems: list[str] = []
     if not (needed or folder.is_dir()):
         return {}, []
@@ -286,8 +286,6 @@ def _fabric(
     machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, step: Name, *, by_blocks: bool
 ) -> Finding:
     """Checks that Slurm's file can be read, names existing nodes, and agrees with the machines."""
-    from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
-    from topology.errors import TopologyError  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     source = fabric_file(choice)

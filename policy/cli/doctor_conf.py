@@ -6,7 +6,9 @@ from pathlib import Path
 
 from policy.cli.doctor_models import Printed, nothing
 from policy.formats.errors import BerthError, nearest
+from policy.site import page_options
 from policy.site.config import Config, load
+from policy.slurm.by_command.command import CommandGateway, run_command
 
 
 def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
@@ -14,7 +16,6 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
 
     `gone` is called with a sentence for each key of theirs that an earlier release had.
     """
-    from policy.site import page_options  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog import config  # noqa: PLC0415
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
@@ -46,8 +47,6 @@ def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = 
 
 def main() -> int:
     """Prints what is wrong with a berth.conf; without an answer of Slurm, names are not looked at."""
-    from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
-
     path = Path(sys.argv[1])
     gone: list[str] = []
     found = [wrong_tables(path, gone.append)]

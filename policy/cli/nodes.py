@@ -9,6 +9,7 @@ from policy.cli.listing import Column, add_list_options, columns_of, lines_of, l
 from policy.cli.output import print_json
 from policy.formats import hostlist
 from policy.formats.errors import BerthError
+from policy.site.config import config_path, load
 
 SLOW = 1.10
 """Score from which a cell names it: the GPU takes 10 % more time than is typical."""
@@ -36,8 +37,6 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the map of the GPUs."""
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
-
     columns = columns_of(options.format, COLUMNS)
     found = ask.fleet(load(config_path()))
     nodes = chosen(found["nodes"], options.nodes, options.partition)

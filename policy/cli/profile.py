@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import FormatError, UsageError
+from policy.site import config
+from policy.slurm.by_command.command import run_command
+from topology import atomic
 
 if TYPE_CHECKING:
     from policy.sharing.predictor import Array, Fit
@@ -97,8 +100,6 @@ def run_refresh(options: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415 - the same
 
     from policy.sharing import profiles, sources  # noqa: PLC0415 - the same
-    from policy.slurm.by_command.command import run_command  # noqa: PLC0415 - the same
-    from topology import atomic  # noqa: PLC0415 - the same
 
     path = _where(options)
     if not path.parent.is_dir():
@@ -121,8 +122,6 @@ def run_refresh(options: argparse.Namespace) -> int:
 
 def _where(options: argparse.Namespace) -> Path:
     """Returns the path of the store: from the option, else from berth.conf."""
-    from policy.site import config  # noqa: PLC0415 - keeps `berth --help` fast
-
     if options.store is not None:
         return Path(options.store)
     return Path(config.load(config.config_path()).settings.sharing.profiles or "/var/lib/berth/profiles")
@@ -141,7 +140,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
 def run_fit(options: argparse.Namespace) -> int:
     """Trains and writes a fit."""
     from policy.sharing.training import train  # noqa: PLC0415 - numpy and scipy only where they are needed
-    from topology import atomic  # noqa: PLC0415 - keeps `berth --help` fast
 
     pairs = read_pairs(options.pairs, options.solo)
     atomic.replace(options.output, train(pairs, options.source).write().encode())

@@ -12,6 +12,7 @@ from policy.cli.listing import Column, add_list_options, columns_of, lines_of, l
 from policy.cli.output import print_json, say
 from policy.formats import hostlist
 from policy.formats.errors import UsageError
+from policy.site.config import config_path, load
 from policy.site.overview import user_of
 
 _USUAL = (
@@ -37,8 +38,6 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the queue, in the order in which jobs are planned."""
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
-
     columns = columns_of(options.format, COLUMNS)
     keep = _filter(options)
     found = ask.queue(load(config_path()))

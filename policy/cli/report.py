@@ -9,12 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from policy.cli.classify import shipped_rules
 from policy.cli.output import as_json, print_json
 from policy.formats.errors import UsageError
 from policy.formats.messages import readable
+from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
+from policy.site.config import config_path, fabric_file, load
 from policy.slurm.accounting import days, opened
+from policy.slurm.by_command import text
+from topology.files import load_directory
 
 _DAY_S = 86_400.0
 _SECONDS = 600
@@ -38,7 +43,6 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _report(args: argparse.Namespace) -> int:
-    from policy.cli.classify import shipped_rules  # noqa: PLC0415
     from policy.report.page import page  # noqa: PLC0415
     from policy.report.text import text  # noqa: PLC0415
 
@@ -68,7 +72,6 @@ def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: 
 
     With a `source`, a file of berth collect, they are the last days in it. Without `gpus` Slurm is asked for them.
     """
-    from policy.cli.classify import shipped_rules  # noqa: PLC0415
     from policy.report.text import short  # noqa: PLC0415
 
     until = _last_end(source) if source else time.time()
@@ -98,8 +101,6 @@ def moment(words: str) -> float:
 
 
 def _from_file(name: str, tally: Tally, period: Period) -> None:
-    from policy.report.rows import read  # noqa: PLC0415
-
     try:
         if name == "-":
             tally.add(read(sys.stdin), period, period.until)
@@ -114,8 +115,6 @@ def _from_file(name: str, tally: Tally, period: Period) -> None:
 
 def _last_end(name: str) -> float:
     """Returns when the last run in a file ended."""
-    from policy.report.rows import read  # noqa: PLC0415
-
     if name == "-":
         raise UsageError("--from reads the file twice, so it cannot be -; name a file that berth collect wrote")
     try:
@@ -128,8 +127,6 @@ def _last_end(name: str) -> float:
 
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:
-    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
-
     for begin, end, lines in days(since, until, COLUMNS):
         tally.add(read(lines), Period(begin, end), until)
 
@@ -141,8 +138,6 @@ def _site(args: argparse.Namespace) -> Site:
 
 
 def _gpus_of_nodes() -> dict[str, int]:
-    from policy.slurm.by_command import text  # noqa: PLC0415
-
     try:
         done = subprocess.run(
             ["scontrol", "show", "node", "--oneliner", "--details"],
@@ -159,8 +154,6 @@ def _gpus_of_nodes() -> dict[str, int]:
 
 def _groups(fabric: str | None) -> dict[str, dict[str, str]]:
     """Returns NVLink domains from Berth's topology files, if there are any, and leaves and pods from Slurm's file."""
-    from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
-    from topology.files import load_directory  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     config = load(config_path())

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from policy.cli.job_gpus import asked_gpus
 from policy.formats.errors import BerthError, UsageError
+from policy.site.config import config_path, load
+from topology.files import load_directory
 from topology.model import Gpu, Machine
 
 
@@ -28,9 +30,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def _run(args: argparse.Namespace) -> int:
     from policy.cli.why_slow import times_of_files  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.history.told_scores import learned  # noqa: PLC0415 - needs numpy
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.step_records import append  # noqa: PLC0415 - the same
-    from topology.files import load_directory  # noqa: PLC0415 - the same
 
     if not (args.job.isascii() and args.job.isdigit()):
         raise UsageError(f"{args.job!r} is not a job's number; berth scores learn takes one, such as 1234")

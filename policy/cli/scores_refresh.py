@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.formats.errors import BerthError, UsageError
+from policy.site.config import config_path, load
 from topology.scores import Score, dump
 
 _TRIES = 3
@@ -43,7 +44,6 @@ def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.step_records import place_of  # noqa: PLC0415 - the same
     from topology.scores import load as load_scores  # noqa: PLC0415 - the same
 

@@ -8,12 +8,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from policy.cli import ask
+from policy.cli.classify import shipped_rules
 from policy.cli.output import print_json, print_table
 from policy.formats import array_tasks
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import preflight_of
 from policy.plan.answer.explain import rows, sentence
+from policy.site.config import Config, config_path, load
+from policy.slurm.by_command import job_json
+from policy.slurm.by_command.command import CommandGateway, run_command
 
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
@@ -72,9 +77,6 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
     Tasks that wait may share the number of the whole array.
     """
-    from policy.slurm.by_command import job_json  # noqa: PLC0415 - most names are numbers
-    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
-
     if name.isdigit():
         return int(name)
     found = job_json.decode((run or run_command)("scontrol", "show", "job", name, "--json"))
@@ -89,10 +91,6 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
 def look_up(job_id: int) -> tuple[str, JobPlan | None]:
     """Returns a job's state and plan: from berthd where it answers users, else from Slurm's commands."""
-    from policy.cli import ask  # noqa: PLC0415 - keeps `berth --help` fast
-    from policy.site.config import config_path, load  # noqa: PLC0415
-    from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
-
     without = ""
     try:
         config = load(config_path())
@@ -111,7 +109,6 @@ def look_up(job_id: int) -> tuple[str, JobPlan | None]:
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows on why a job has just failed, or its pre-flight if that has ended the job."""
-    from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
@@ -122,8 +119,6 @@ def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]
 
 def _other_systems() -> tuple[str, ...]:
     """Returns the words of comments that name other systems; Berth's own where berth.conf cannot be read."""
-    from policy.site.config import Config, config_path, load  # noqa: PLC0415 - most jobs did not fail
-
     try:
         return load(config_path()).other_retries
     except ConfigError:

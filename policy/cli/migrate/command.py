@@ -22,6 +22,9 @@ from policy.cli.output import print_json, some
 from policy.cli.reservations import counting
 from policy.formats.errors import BerthError, SlurmError, UsageError
 from policy.formats.hostlist import expand, fold
+from policy.site.config import config_path, load
+from policy.slurm.by_command.command import run_command
+from policy.slurm.by_command.text import reservations
 
 STATE = Path("/var/lib/berth/migrate")
 _REGISTERS = 60.0
@@ -73,14 +76,10 @@ def register(commands: Any) -> None:
 
 
 def _files() -> Files:
-    from policy.site.config import config_path  # noqa: PLC0415 - keeps `berth --help` fast
-
     return read_files(Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")), config_path())
 
 
 def _printed(*command: str) -> str:
-    from policy.slurm.by_command.command import run_command  # noqa: PLC0415 - the same
-
     return run_command(*command).decode("utf-8", "replace")
 
 
@@ -123,7 +122,6 @@ def _again(options: argparse.Namespace) -> str:
 def _wanted(options: argparse.Namespace, files: Files) -> dict[str, ExactNode]:
     """Returns the exact words of the nodes asked for: those of all GPU nodes if none are named."""
     from policy.cli.migrate.exact import exact_words  # noqa: PLC0415  reads topology files
-    from policy.site.config import load  # noqa: PLC0415 - keeps `berth --help` fast
 
     present = files.texts.nodes
     if not present:
@@ -137,8 +135,6 @@ def _wanted(options: argparse.Namespace, files: Files) -> dict[str, ExactNode]:
 
 def _notes(nodes: Sequence[str]) -> list[str]:
     """Returns a sentence for each reservation that counts GPUs of nodes which get the exact layout."""
-    from policy.slurm.by_command.text import reservations  # noqa: PLC0415 - keeps `berth --help` fast
-
     try:
         found = reservations(_printed("scontrol", "show", "reservation", "--oneliner"))
     except SlurmError as problem:

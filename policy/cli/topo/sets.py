@@ -17,6 +17,8 @@ from policy.cli.topo.sources import (
     machines,
 )
 from policy.formats.errors import UsageError
+from policy.slurm.by_command.command import CommandGateway
+from topology.errors import QuestionError
 from topology.model import Machine
 
 if TYPE_CHECKING:
@@ -58,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
     # The fabric imports numpy; its error tells what to install.
     fabric = fabric_of(found, fabric_file(args))
     from policy.placement.nodesets import NodeSets  # noqa: PLC0415
-    from topology.errors import QuestionError  # noqa: PLC0415
 
     free = [(1 << machine.size) - 1 for machine in found] if args.idle else _free_now(found)
     levels: Sequence[FabricLevel] = [args.level] if args.level else _LEVELS
@@ -82,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _free_now(found: Sequence[Machine]) -> list[int]:
     """Returns the free GPUs of each machine by Slurm; none on nodes that are down or unknown to Slurm."""
-    from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415  not needed with --idle
-
     nodes = {node.name: node for node in CommandGateway().read(ended=False).nodes}
     free = []
     for machine in found:
