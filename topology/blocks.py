@@ -10,18 +10,13 @@ block. Blocks are counted in the order of Slurm's file, and those of an aggregat
 [0, 0, 0, 1]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Ints: TypeAlias = "npt.NDArray[np.int64]"
+from topology.groups import Ints
 
 IN_NO_BLOCK = -1
 """Same value as NOBODY of topology.fabric, so that callers compare group numbers in one way."""
@@ -47,7 +42,7 @@ class Blocks:
     block: Ints
     """IN_NO_BLOCK for nodes that the file does not name: Slurm starts nothing there."""
 
-    def over(self, places: Ints) -> Blocks:
+    def over(self, places: Ints) -> "Blocks":
         """Returns the same for the nodes that have these places here; -1 for one that is not here."""
         return Blocks(self.sizes, np.append(self.block, IN_NO_BLOCK)[places])
 

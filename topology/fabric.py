@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from topology.blocks import IN_NO_BLOCK, Blocks
-from topology.groups import NOBODY, LevelGroups
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from topology.model import Machine
-    from topology.providers.slurm_fabric import Leaf, SlurmFabric
-
-    Ints: TypeAlias = npt.NDArray[np.int64]
+from topology.groups import NOBODY, Ints, LevelGroups
+from topology.model import Machine
+from topology.providers.slurm_fabric import Leaf, SlurmFabric
 
 __all__ = ["LEVELS", "NOBODY", "Fabric", "FabricLevel"]
 

@@ -1,17 +1,12 @@
 """The groups of nodes that share a level of the fabric: what node sets and plans ask about leaves, pods and domains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Ints: TypeAlias = npt.NDArray[np.int64]
-    Bools: TypeAlias = npt.NDArray[np.bool]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 NOBODY = -1
 """In a group array: the node's group is unknown, so it shares none with any other node."""

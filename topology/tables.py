@@ -6,16 +6,14 @@ islands. Its low byte is zero: placement uses it for what concerns the node rath
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topology.model import Machine
 from topology.subsets import SubsetTable
 from topology.wiring import Wiring, kind_of, remember, wiring
-
-if TYPE_CHECKING:
-    from topology.model import Machine
 
 Ints = NDArray[np.int64]
 
