@@ -311,7 +311,8 @@ def differing(
         doubtful = list(found) if plain else every
         found = {}
         for start in range(0, len(doubtful), CHUNK):
-            chunk = doubtful[start : start + CHUNK]
+            # Jobs that are changed while they run keep their GPUs until then: first those that name their node.
+            chunk = sorted(doubtful[start : start + CHUNK], key=_waits_for_no_node)
             for change, one, other in zip(chunk, *_both(pair, chunk, folder, at_once), strict=True):
                 plain.setdefault(change, set()).add(one)
                 if why := differs(change, one, other):
@@ -321,6 +322,10 @@ def differing(
     unsure = [change for change in found if len(plain[change]) > 1]
     print(f"{len(every)} changes, {len(found)} differ, {len(unsure)} of these also on plain Slurm alone", flush=True)
     return {change.text(): why for change, why in found.items() if change not in unsure}
+
+
+def _waits_for_no_node(change: Change) -> tuple[bool, bool]:
+    return change.state != "running", "-w" not in change.options
 
 
 def _both(
