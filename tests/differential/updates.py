@@ -290,10 +290,10 @@ def differs(change: Change, plain: Changed, berth: Changed) -> str:
     known = more_cpus or (names == {"NumNodes"} and bounds_nodes(one, other)) or counts_less_memory(names, change)
     if names and not known and "UPDATED 0" in plain.said and change.state != "running":
         return "the record says something else: " + ", ".join(sorted(names))
-    if plain.never and more_cpus:
+    if plain.never and (more_cpus or not berth.never):
         return ""
     if plain.never != berth.never:
-        return f"it never starts: {berth.never or 'on plain Slurm'}"
+        return f"it never starts: {berth.never}"
     return difference(request_of(change), plain.ran, berth.ran) if not plain.never else ""
 
 
