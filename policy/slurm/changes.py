@@ -5,9 +5,10 @@ The keys are the names that the fields have in Slurm's job description; `node_co
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 
 from policy.formats import excluded_nodes, hostlist, pin_text, segment
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import NOTHING, JobPlan, of_text, readable
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import (
@@ -200,6 +201,18 @@ def wrote_nodes(values: Mapping[str, str], refusal: str) -> bool:
     It writes lists of nodes before it looks at licences and GRES, and leaves them where it then refuses those.
     """
     return "req_nodes" in values and bool(_REFUSED_LATER.search(refusal))
+
+
+def put_right(write: Callable[[], None]) -> None:
+    """Writes what puts right a change of which only the nodes were written; once more if Slurm does not answer.
+
+    If it stays half written, no later pass can tell Berth's list of excluded nodes from one of the user's.
+    """
+    with suppress(SlurmError):
+        try:
+            write()
+        except NoAnswer:
+            write()
 
 
 def taken_back(job: JobText, now: JobText, values: Mapping[str, str]) -> dict[str, str]:

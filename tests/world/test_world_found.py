@@ -451,3 +451,23 @@ def test_a_guest_is_not_ended_because_calls_got_no_answer() -> None:
             ("write", 50),
         ]
     )
+
+
+def test_what_puts_a_half_written_change_right_is_tried_again() -> None:
+    play(
+        [
+            ("site", 914, 0, 2, 0, 14),
+            ("start",),
+            ("pass", 2),
+            ("fault-of-change", "refuse", 1),
+            ("during", 6, "submit", "gang", 9, 5, "COMPLETED", 0),
+            ("hear",),
+            ("during-change", 0, "node", "forget", 9),
+            ("config-read",),
+            ("config-read",),
+            ("pass", 1),
+            ("pass", 2),
+            ("write", 1),
+            ("release", 1),
+        ]
+    )

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -301,8 +300,9 @@ class CommandGateway:
             self._write(name, values, most_tasks)
         except SlurmError as problem:
             if changes.wrote_nodes(values, str(problem)):
-                with suppress(SlurmError):
-                    self._write(name, changes.taken_back(job, self._text(job_id), values), most_tasks)
+                changes.put_right(
+                    lambda: self._write(name, changes.taken_back(job, self._text(job_id), values), most_tasks)
+                )
             raise
         if isinstance(job_id, int):
             written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}

@@ -4,7 +4,6 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
@@ -200,8 +199,7 @@ class LibslurmGateway:
             self._update(job_id, values)
         except SlurmError as problem:
             if changes.wrote_nodes(values, str(problem)):
-                with suppress(SlurmError):
-                    self._update(job_id, changes.taken_back(job, self._text(job_id), values))
+                changes.put_right(lambda: self._update(job_id, changes.taken_back(job, self._text(job_id), values)))
             raise
 
     def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
@@ -218,7 +216,7 @@ class LibslurmGateway:
         except SlurmError as problem:
             if changes.was_written(str(problem)):
                 return
-            raise SlurmError(f"job {job_id} could not be changed: {problem}") from None
+            raise type(problem)(f"job {job_id} could not be changed: {problem}") from None
 
     def _text(self, job_id: int | str) -> JobText:
         """The texts that a change is based on; those of a task that has not split off are its array's."""
