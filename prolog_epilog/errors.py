@@ -17,7 +17,7 @@
     ├── ChainError                a script of the site's own failed; carries its exit status
     ├── TookTooLong               a program was ended because its time was up
     ├── Interrupted               Slurm ends the Prolog or Epilog itself
-    └── CalledWrongly             a program was called by somebody else than slurmd
+    └── CalledWrongly             a program was not called by slurmd
 
 The policy side has a tree of its own: the two share formats, never code.
 """

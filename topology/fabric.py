@@ -142,7 +142,7 @@ def _blocks(slurm: SlurmFabric, at: Mapping[str, int]) -> Blocks:
 def _fill_block(
     block: Leaf, members: Sequence[int], machines: Sequence[Machine], domain_of: list[str]
 ) -> Iterable[str]:
-    """Give a block's one NVLink domain to its nodes of which nobody knows; yield what speaks against it."""
+    """Give a block's one NVLink domain to its nodes of which none is known; yield what speaks against it."""
     reported = {domain_of[i] for i in members} - {""}
     if len(reported) != 1:
         return

@@ -3,7 +3,7 @@
 A GPU's vertex is its UUID; all other vertices are `NODE/WHAT`. A vertex has a `kind`: gpu, nic, nvswitch, switch,
 bridge, numa.
 
-NVLink bandwidth is what the driver told. The rest is told by nobody and stands on the line rate of the PCIe
+NVLink bandwidth is what the driver told. The rest is not told and stands on the line rate of the PCIe
 generation that the GPU model was built for; such edges have `guessed=True`:
 
 | generation | GPUs | PCIe x16 | between sockets | NIC of unknown rate |
@@ -37,7 +37,7 @@ _GENERATION = (
 
 
 def generation(machine: Machine) -> int:
-    """Returns PCIe generation that the GPUs were built for, 3 to 5; 4 for a model that nobody knows."""
+    """Returns PCIe generation that the GPUs were built for, 3 to 5; 4 for a model that is not known."""
     words = f"{machine.model} {machine.gpus[0].name if machine.gpus else ''}".lower().replace("-", " ")
     return next((number for number, models in _GENERATION if models.search(words)), 4)
 

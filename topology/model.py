@@ -17,7 +17,7 @@ from topology.errors import MachineError
 Via: TypeAlias = Literal["direct", "switch"]
 PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
 
-#: How near two GPUs are over PCIe; greater is nearer. A path that nobody knows counts as the farthest.
+#: How near two GPUs are over PCIe; greater is nearer. A path that is not known counts as the farthest.
 NEAR: dict[str, int] = {"SELF": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1, "?": 0}
 
 
@@ -61,9 +61,9 @@ class Nic:
     bus_id: str = ""
     numa: int = -1
     kind: str = ""
-    """`infiniband`, `ethernet`, or empty where nobody says."""
+    """`infiniband`, `ethernet`, or empty if not known."""
     gbps: float = 0.0
-    """GB/s in one direction, all ports together; 0 where nobody says."""
+    """GB/s in one direction, all ports together; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Machine:
     discovered: Discovered | None = None
     nics: tuple[Nic, ...] = ()
     nic_paths: tuple[tuple[PathWord, ...], ...] = ()
-    """PCIe relation of each GPU (row) to each NIC (column); empty where nobody says."""
+    """PCIe relation of each GPU (row) to each NIC (column); empty if not known."""
     domain: str = ""
     """NVLink domain that this node shares with others, `CLUSTER-UUID.CLIQUE`; empty where NVLink ends at the node."""
     switches: int = 0

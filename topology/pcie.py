@@ -36,7 +36,7 @@ class Branch:
     parts: tuple[Branch, ...] = ()
     """The branches directly below; what is in none of them hangs here itself."""
     numa: int = -1
-    """For a NUMA node: its number, -1 where nobody says."""
+    """For a NUMA node: its number, -1 if not known."""
 
     @property
     def own_gpus(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def tree(machine: Machine) -> tuple[Branch, ...]:
 
 
 def _nearness(machine: Machine) -> Callable[[int, int], int]:
-    """Returns nearness of two devices, GPUs first and NICs after them; nobody says how near two NICs are."""
+    """Returns nearness of two devices, GPUs first and NICs after them; how near two NICs are is not known."""
     size = machine.size
 
     def near(a: int, b: int) -> int:
@@ -119,7 +119,7 @@ def _components(devices: Iterable[int], joined: Callable[[int, int], bool]) -> l
 
 
 def rails(machine: Machine) -> tuple[tuple[str, ...], ...]:
-    """Returns for each GPU the names of its nearest NICs; empty where nobody says how near they are."""
+    """Returns for each GPU the names of its nearest NICs; empty if it is not known how near they are."""
     nearest = []
     for row in machine.nic_paths or ((),) * machine.size:
         best = max((NEAR[word] for word in row), default=0)

@@ -98,7 +98,7 @@ class SetTables:
         return row
 
     def look_up(self, k: int, level: str, entries: Ints) -> Ints:
-        """Returns the codes at some entries, computing those that nobody asked for before."""
+        """Returns the codes at some entries, computing those that were not asked for before."""
         row = self.row(k, level)
         codes = row.codes[entries]
         if codes.min(initial=0) == _UNKNOWN:

@@ -68,7 +68,7 @@ def measurable(reading: Reading, partition: str = "") -> tuple[str, ...]:
 
 
 def free(node: NodeFacts, reading: Reading, limit_s: float) -> bool:
-    """Tells whether nobody uses the node, is about to, or has set it aside."""
+    """Tells whether no job uses the node or is about to, and it is not set aside."""
     idle = node.up and not node.completing and not (node.cpus_used or node.gpus_used or node.seats_used)
     if not idle or any(node.shared):
         return False

@@ -1,4 +1,4 @@
-"""The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called wrongly, 141 nobody reads."""
+"""The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called wrongly, 141 output not read."""
 
 import argparse
 import importlib

@@ -97,7 +97,7 @@ def _when_they_come_back(
     """Releases the jobs that Slurm puts back once their Epilogs have ended.
 
     By RequeueExit an ended job comes back only then, and until then Slurm takes no change of it. Where no exit status
-    brings a job back there is nobody to wait for.
+    brings a job back there is no process to wait for.
     """
     config, released = gateway.config(), 0
     if all(config.get(key, "(null)") in {"", "(null)"} for key in ("RequeueExit", "RequeueExitHold")):

@@ -110,7 +110,7 @@ class AllowedNodes:
     def big_enough(self, allowed: Allowed, k: int, cpus: int | None, mem: int | None) -> BigEnough:
         """Returns those of the allowed nodes that could ever hold k GPUs, and CPUs and memory; None: any amount.
 
-        An amount that nobody asked for before mostly fits on the nodes on which others fit.
+        An amount that was not asked for before mostly fits on the nodes on which others fit.
         """
         key = k, bisect_left(self._cpus, cpus or 0), bisect_left(self._mem, mem or 0)
         found = allowed.big_enough.get(key)

@@ -21,7 +21,7 @@ def untyped(nodes: Iterable[NodeFacts]) -> list[NodeFacts]:
     return [node for node in nodes if node.loose and not node.gpus]
 
 
-# The same facts give the same object: whoever reads can tell by `is` what has changed.
+# The same facts give the same object: a caller can tell by `is` what has changed.
 @lru_cache(maxsize=65_536)
 def _numbered(node: NodeFacts) -> NodeFacts:
     if not node.loose or node.gpus:

@@ -4,7 +4,7 @@ All GPUs of a synchronous job run at the speed of its slowest. Let a job on m GP
 as the next faster ones. Their nodes are given up where two things hold:
 
 * They cost the cluster more than they bring: m - j GPUs at full speed do more work than m at the slow speed, so
-  gap > m / (m - j). Then it is better for all to leave the slow GPUs to other jobs, even to nobody.
+  gap > m / (m - j). Then it is better for all to leave the slow GPUs to other jobs, or idle.
 * The job is expected to end sooner without them, though it has fewer nodes to wait for. If N busy nodes come free at
   random, each after the time T on average, the n-th is free after T (1/N + 1/(N-1) + ... + 1/(N-n+1)). With N' nodes
   left this takes longer. T is not known, and is taken to be the run time of the job itself: jobs are alike as far as

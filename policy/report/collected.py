@@ -2,7 +2,7 @@
 
 The file is what sacct writes, with a header, and with the columns that all of them need. Each run is in it once. Of
 comments only Berth's own segment is kept. Names can be replaced: the same name becomes the same word within one file,
-and nobody can find the name from the word.
+and the name cannot be found from the word.
 """
 
 import hashlib

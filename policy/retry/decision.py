@@ -96,7 +96,7 @@ def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
 
 
 def _in_a_row(trials: Sequence[Trial]) -> int:
-    """Trials since the last that came further; one that was pushed out counts as nobody's fault."""
+    """Trials since the last that came further; one that was pushed out is not the job's fault."""
     count = 0
     for trial in reversed(trials):
         if trial.progressed and count:

@@ -1,4 +1,4 @@
-"""Plays a trace in the simulated Slurm, with whoever chooses places plugged in.
+"""Plays a trace in the simulated Slurm, with the policy that chooses places plugged in.
 
     >>> from policy.placement.slurm_like import SlurmPolicy
     >>> from policy.simulate.jobs import TraceJob

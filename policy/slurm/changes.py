@@ -123,7 +123,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
 def park(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
     """Returns the change that parks a guest: no node, and a begin time so many seconds ahead.
 
-    It asks for a whole GPU, which harms nobody should it start after all.
+    It asks for a whole GPU, which harms no other job if it starts after all.
     """
     _must_wait(job)
     return {

@@ -17,7 +17,7 @@ from policy.slurm import fields
 def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int]) -> str:
     """Returns why a job that runs should not; empty where there is nothing to say.
 
-    Who is `trusted` places jobs by hand, and in partitions that Berth skips shards are nobody's business.
+    `trusted` users place jobs by hand, and in partitions that Berth skips shards are not looked at.
     """
     if job.plan is None and (job.user in trusted or (not job.guest and job.partition in skipped)):
         return ""

@@ -54,7 +54,7 @@ class Gateway(Protocol):
         """One look at nodes, jobs, partitions and reservations; with `ended`, at jobs that are over too.
 
         Asks Slurm for what changed since the last look where it can. An unchanged record is the same object as in the
-        last reading, so that whoever reads can tell by `is` what to look at again.
+        last reading, so that a caller can tell by `is` what to look at again.
         """
 
     def job(self, job_id: int) -> JobText:
@@ -64,7 +64,7 @@ class Gateway(Protocol):
         """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
 
         The job's record is read just before, as for each change, so that what others wrote into its texts stays there.
-        In a `hurry`, which is when somebody waits for the pin, the texts of the last reading are the base. A job that
+        In a `hurry`, which is when an Epilog waits for the pin, the texts of the last reading are the base. A job that
         started meanwhile is left as it is.
         """
 

@@ -1,6 +1,6 @@
 """Virtual clusters, Philly's word for a group with GPUs of its own, as Slurm's accounts and QOS.
 
-A group's share is the limit of its QOS, which nobody preempts. What it runs beyond that runs in one QOS for all
+A group's share is the limit of its QOS, which no other QOS preempts. What it runs beyond that runs in one QOS for all
 groups, which every group's own QOS preempts: so idle GPUs are lent, and given back when their group needs them.
 
     >>> plan = read('''
@@ -69,7 +69,7 @@ class VirtualClusters:
 
     clusters: tuple[VirtualCluster, ...]
     borrow: str = "borrow"
-    """The QOS for what is beyond a share; empty: nobody gets more than his share."""
+    """The QOS for what is beyond a share; empty: no group gets more than its share."""
     exempt: str = "00:00:00"
     """For how long a borrower runs at least, as Slurm writes times."""
 

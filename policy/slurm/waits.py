@@ -1,4 +1,4 @@
-"""Waits for Slurm. Each is bounded, a row of them is not: whoever has to show that it lives is told before each."""
+"""Waits for Slurm. Each is bounded, a row of them is not: a process that must show its life is told before each."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ class SlurmWaits:
         self._told: Callable[[], None] | None = None
 
     def tell(self, told: Callable[[], None] | None) -> None:
-        """Sets who is told from now on; None for nobody."""
+        """Sets the function that is called from now on; None for none."""
         self._told = told
 
     def begin(self) -> None:

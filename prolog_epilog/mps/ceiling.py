@@ -74,7 +74,7 @@ class InteractiveServer:
     def loose(self, control: Control, state: SetState) -> bool:
         """Tries, as the first tenant, to set a limit that is set already; returns true if MPS accepts that.
 
-        On drivers 535 to 595 a user can do so if the server runs as that user, and on 535 whoever it runs as.
+        On drivers 535 to 595 a user can do so if the server runs as that user, and on 535 also if it runs as another.
         """
         percent, uid = ceiling_of(state)[0], state.tenants[0].uid
         if os.geteuid() != 0 or uid == 0:

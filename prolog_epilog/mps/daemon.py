@@ -64,7 +64,7 @@ def await_socket(control: Control, state: SetState, until: float) -> None:
     if not running(state):
         raise _ended(control, state)
     for path in control.pipe.iterdir():
-        # The daemon lets all users write its lock and its number. Nobody needs to, and a file has no bound.
+        # The daemon lets all users write its lock and its number. No user needs to, and a file has no bound.
         if path.is_file():
             path.chmod(0o644)
     # The server runs as the tenants' user and has to pass through as they do; all other users are kept out.

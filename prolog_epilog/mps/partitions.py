@@ -46,7 +46,7 @@ class Partitions(InteractiveServer):
     def loose(self, control: Control, state: SetState) -> bool:
         """Makes a partition and tries, as the first tenant, to remove it; returns true if MPS accepts that.
 
-        Driver 595 lets every user make and remove partitions, and lists their names, whoever its server runs as.
+        Driver 595 lets every user make and remove partitions, and lists their names, whichever user its server runs as.
         """
         uid = state.tenants[0].uid
         if os.geteuid() != 0 or uid == 0:

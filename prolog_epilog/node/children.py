@@ -44,7 +44,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, 
 
 
 def _file() -> int:
-    """Returns a file in memory; whoever writes appends, since such a file has no lock on its position."""
+    """Returns a file in memory; each write appends, since such a file has no lock on its position."""
     file = os.memfd_create("output")
     fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
     return file

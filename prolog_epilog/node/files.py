@@ -40,7 +40,7 @@ def prepare(paths: Paths) -> None:
 
 
 def own_folder(path: Path, mode: int = _PRIVATE) -> None:
-    """Makes a folder of our own; refuses what somebody else put in its place."""
+    """Makes a folder of our own; refuses what another user put in its place."""
     with _told("make", path):
         try:
             path.mkdir(mode)

@@ -93,7 +93,7 @@ def is_frozen(job: int, root: Path = ROOT) -> bool:
 
 
 def was_thawed(job: int, root: Path = ROOT) -> bool:
-    """Tells whether somebody else thawed what we froze; a group that is new has not been frozen yet."""
+    """Tells whether another process thawed what we froze; a group that is new has not been frozen yet."""
     return any(_is_free(one) for one in groups(job, root))
 
 
@@ -226,7 +226,7 @@ def leases(paths: Paths) -> dict[int, float]:
 
 
 def release(paths: Paths, job: int, root: Path = ROOT) -> None:
-    """Thaws a job, whoever froze it, and ends the lease."""
+    """Thaws a job, also one that another process froze, and ends the lease."""
     if (paths.frozen / str(job)).exists():
         thaw(job, root)
         end_lease(paths, job)

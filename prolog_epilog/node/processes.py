@@ -202,7 +202,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int, l
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
-        # This fails if nobody reads any more: a Prolog that was killed meanwhile starts nothing.
+        # This fails if the other end is closed: a Prolog that was killed meanwhile starts nothing.
         os.write(3, str(os.getpid()).encode())
         # Signals that Python or our starter ignores, or that a Prolog blocks, would stay so in the program.
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

@@ -33,7 +33,7 @@ _BY_NUMBER = {number: remedy for remedy, numbers in _REMEDIES.items() for number
 DRAINING_XIDS = frozenset(
     number for number, remedy in _BY_NUMBER.items() if remedy in {Remedy.GPU, Remedy.LINK, Remedy.NODE}
 )
-"""After these no job comes to the node before somebody has looked after the GPU."""
+"""After these no job comes to the node before an admin has looked after the GPU."""
 DEVICE_XIDS = DRAINING_XIDS | {63, 92, 94}
 """Faults of the device: DRAINING_XIDS, memory rows that are replaced, and errors that were contained in one program."""
 MPS_XIDS = frozenset({13, 31, 43, 45})

@@ -1,9 +1,9 @@
 """Computes scores from runs: node effect plus GPU effect, shrunk to the typical where little is known.
 
 The estimate is the posterior mean of a model in which nodes, GPUs and runs differ (`posterior`), with variances by
-REML (`variances`). Runs that a reason spoils do not count; runs that are spoilt for a reason that nobody saw are found
-by their times, given how the node's other runs were. A GPU whose node waits keeps its score: waiting is told by its own
-signs and is a matter of now, not of the chip.
+REML (`variances`). Runs that a reason spoils do not count; runs that are spoilt for a reason that was not seen are
+found by their times, given how the node's other runs were. A GPU whose node waits keeps its score: waiting is told by
+its own signs and is a matter of now, not of the chip.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Reports of jobs and the guard since the last calibration, `berth-steps/1` (docs/scores.md).
 
 A *job* line has the step times of one run of a job, by rank; a *clock* line has the SM clock that the guard saw while a
-GPU worked at its power limit. Standard library only: whoever reports can write them.
+GPU worked at its power limit. Standard library only: any program can write them.
 
 >>> rank = Rank("n1", 0, "GPU-a", own_ms=151.0, steps=400)
 >>> report = JobReport("4711", "bert-large", "compute", "2026-11-21T10:00:00Z", (rank,))

@@ -1,4 +1,4 @@
-"""Keeps jobs from nodes while their layout changes, and gives back only those that nobody else keeps from jobs.
+"""Keeps jobs from nodes while their layout changes, and gives back only those that are not drained for another reason.
 
 The reason of a drain tells whose it is. Each step looks at it anew: hours may lie between a plan and its last step.
 """
@@ -18,20 +18,20 @@ _AWAY = "Not responding"
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """A node's state as `scontrol show node` has it, and the reason that somebody gave for it."""
+    """A node's state as `scontrol show node` has it, and the reason that was given for it."""
 
     state: str
     reason: str = ""
 
     @property
     def closed(self) -> bool:
-        """True if no job starts there until somebody resumes the node."""
+        """True if no job starts there until the node is resumed."""
         words = set(re.findall(r"[A-Z_]+", self.state))
         return bool(words & {"DRAIN", "FAIL"}) or ("DOWN" in words and self.reason != _AWAY)
 
     @property
     def ours(self) -> bool:
-        """True if `berth migrate` drained it, and nobody has drained it since."""
+        """True if `berth migrate` drained it, and it was not drained by another hand since."""
         return self.closed and self.reason == REASON
 
 

@@ -27,7 +27,7 @@ VERSION = 1
 
 
 class ChangedByOthersError(BerthError):
-    """A file is not as `berth migrate` left it, so that to restore it would undo somebody's work."""
+    """A file is not as `berth migrate` left it, so that to restore it would undo a person's work."""
 
     number = 713
 
@@ -113,7 +113,7 @@ class ChangeStore:
         return numbered
 
     def undo(self, changes: Sequence[Change]) -> None:
-        """Restores the files of these changes, the last one first, unless somebody changed one since."""
+        """Restores the files of these changes, the last one first, unless one was changed since."""
         self.check(changes)
         for change in changes:
             for file in change.files:

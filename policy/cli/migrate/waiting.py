@@ -16,7 +16,7 @@ from policy.slurm.by_command.text import records
 _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
 _TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
 _HELD = re.compile(r"License_request_'([^']*)'_is_no_longer_valid,_holding_job")
-"""The reason that slurmctld gives to jobs which it holds itself. It gives it to none that somebody had held before."""
+"""The reason that slurmctld gives to jobs which it holds itself. It gives it to none that was held before."""
 _COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
 
 

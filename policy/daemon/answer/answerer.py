@@ -110,7 +110,7 @@ class Answerer:
         self.settle()
         try:
             return self._take(snapshot, now)
-        except Exception as fault:  # noqa: BLE001 - without this process nobody would get an answer
+        except Exception as fault:  # noqa: BLE001 - without this process no job would get an answer
             self._fault("a picture of Slurm is left out", fault)
             return False
 
@@ -178,7 +178,7 @@ class Answerer:
                 return wire.encode("status", self._status(now))
             wire.check_submit(message)
         except FormatError as problem:
-            # Whoever wrote that cannot check a reply either; the plugin fails open.
+            # The sender of that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         submission = read_submission(message.fields)

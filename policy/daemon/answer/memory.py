@@ -1,4 +1,4 @@
-"""What the answering process remembers of requests: ready replies, places that it gave, and kinds that were refused.
+"""The memory of the answering process: ready replies, places that it gave, and kinds that were refused.
 
 Ready replies: users submit the same few kinds of jobs over and over, often by the hundred. A reply holds for each
 request that differs from the one it was made for in nothing but what is one job's alone, until the book changes or the
@@ -45,7 +45,7 @@ _MOST_READY = 4
 """Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
 
 _LATELY = 2.0
-"""Seconds after which nobody is expected to ask for a kind again."""
+"""Seconds after which a kind is not expected to be asked for again."""
 
 Kind = tuple[bytes, ...]
 """A request without what is one job's alone; the keys of that, in their order, are in it too."""

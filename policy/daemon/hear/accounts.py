@@ -1,6 +1,6 @@
 """Writes causes of failures into Slurm's accounting: slurmctld changes no job that is over, slurmdbd does.
 
-Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
+Berth does not wait for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
 """
 
 import subprocess

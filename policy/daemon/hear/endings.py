@@ -116,7 +116,7 @@ def began_anew(before: JobFacts, boot_times: Mapping[str, int]) -> tuple[str, ..
 
 
 def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[str] = ()) -> Trial:
-    """The run of a job that somebody put back into the queue while it ran: its node was lost, or it was told to go."""
+    """The run of a job that was requeued while it ran: its node was lost, or it was told to go."""
     ran = at - (before.start or at)
     if lost or anew:
         sign = f"node {lost[0]} was lost" if lost else f"node {anew[0]} booted while it ran"

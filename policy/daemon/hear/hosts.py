@@ -36,7 +36,7 @@ class Hosts:
         self._gone = {job: one for job, one in self._gone.items() if one[0] + REMEMBERED > reading.at}
 
     def hear(self, word: StepWord | LossWord, class_of: Callable[[JobFacts], str], at: float) -> None:
-        """A guard tells of a host; of one that nobody remembers, nothing is kept."""
+        """A guard tells of a host; of one that is not remembered, nothing is kept."""
         job = self._here.get(word.job) or self._gone.get(word.job, (0.0, None))[1]
         if job is None:
             return

@@ -1,6 +1,6 @@
 """Best losses of jobs and their times, as guards tell: kept in the plan, where `berth report` finds them.
 
-Slurm lets nobody change a job that is over, and guards tell of a job's end after it: then it goes into the accounting.
+Slurm refuses changes of a job that is over, and guards tell of a job's end after it: then it goes into the accounting.
 """
 
 import re

@@ -182,7 +182,7 @@ class Notices:
             self._listen_again()
 
     def _until_next(self) -> float:
-        """Seconds until somebody has waited long enough; at most a little while."""
+        """Seconds until the first notice has waited long enough; at most a little while."""
         next_one = self._unanswered[0].answer_by - time.monotonic() if self._unanswered else _LOOK_EVERY
         return max(0.0, min(next_one, _LOOK_EVERY if self._listening else _MAY_BE_SILENT))
 
@@ -299,11 +299,11 @@ class Notices:
             self._close(connection)
             return
         self.taken += 1
-        # Whoever says another word waits for what is done about it, not for a while.
+        # The sender of another word waits for what is done about it, not for a while.
         if notice.word is None:
             connection.answer_by = connection.since + self._within
             if self.busy_until > connection.answer_by:
-                # To wait for a planner that will not come in time helps nobody.
+                # To wait for a planner that will not come in time helps no Epilog.
                 connection.answer_by = connection.since
                 self._unanswered.appendleft(connection)
             else:
@@ -355,7 +355,7 @@ class Notices:
     def _say_why(self, peer: str, credential: Credential) -> None:
         """Log a refusal so that an admin knows what to mend."""
         content = _PAYLOAD.fullmatch(credential.payload)
-        # Whoever has the key may name any node, but only to put it into our log.
+        # A sender with the key may name any node, but only to put it into our log.
         sender = content[2].decode() if content and credential.uid in self._trusted else peer
         what = f"a notice from {sender} was refused"
         if credential.error in {EXPIRED, REWOUND}:

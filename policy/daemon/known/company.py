@@ -56,7 +56,7 @@ class ProfileKeeper:
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """Returns what is known of packed jobs beside each other; None where nobody looks at that."""
+        """Returns what is known of packed jobs beside each other; None if the site does not look at that."""
         return self._profiles.neighbours if self._profiles is not None and self._looks else None
 
     def look(self, reading: Reading, *, writes: bool) -> None:

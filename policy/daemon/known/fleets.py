@@ -34,7 +34,7 @@ class Fleets:
     def of(
         self, reading: Reading, apart: frozenset[int] = frozenset(), foes: frozenset[tuple[Mate, Mate]] = frozenset()
     ) -> Fleet:
-        """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
+        """The fleet of a reading; `apart` are the users whose packed jobs get GPUs of their own, `foes` are pairs."""
         # What is new stays so until a fleet is made of it.
         self._new_files = self._topologies.refresh() or self._new_files
         self._new_scores = self._scores.refresh() or self._new_scores

@@ -1,7 +1,7 @@
 """Matchings, in a process of their own: scipy's memory and its solver's seconds are no concern of the planner's.
 
-It is started when the first matching is asked for. If it dies or hangs nobody waits for it: guests get their seats one
-by one, and the next matching starts it anew.
+It is started when the first matching is asked for. If it dies or hangs berthd does not wait for it: guests get their
+seats one by one, and the next matching starts it anew.
 """
 
 import os

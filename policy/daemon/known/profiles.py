@@ -210,7 +210,7 @@ class Profiles:
         self._find_foes()
 
     def _to_write(self, at: float) -> Store:
-        """Returns what the file is to hold: a copy, which nobody changes meanwhile."""
+        """Returns what the file is to hold: a copy, which does not change meanwhile."""
         self._new, self._new_pairs = Store(), set()
         self._used = {key: since for key, since in self._used.items() if at - since < USED_AFTER}
         self.store.age(at)

@@ -1,8 +1,8 @@
 """Tells whether a limit in slurmdbd could refuse a job because it lies on more nodes than it needs.
 
 A split on more nodes holds the same GPUs, and more nodes, CPUs and memory. So a limit of any account, user or QOS that
-names another TRES than GPUs or licences may refuse it, whoever the job belongs to. sacctmgr runs beside the planner.
-Until it has answered, and where it fails, a limit counts as there.
+names another TRES than GPUs or licences may refuse it, whichever user the job belongs to. sacctmgr runs beside the
+planner. Until it has answered, and where it fails, a limit counts as there.
 """
 
 import subprocess

@@ -45,7 +45,7 @@ _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
 
 REST = 20.0
-"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
+"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs, it takes no submission."""
 
 HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""

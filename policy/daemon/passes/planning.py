@@ -105,7 +105,7 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
                     due = min(due, time.monotonic() + _SHOWN_AFTER)
                     left = min(left, _SHOWN_AFTER)
             if listener and (found := listener.ready()):
-                # Whoever comes meanwhile is served after these.
+                # Notices that come meanwhile are served after these.
                 with _busy(listener, takes, 2.0):
                     planner.take(found)
                 writing = True

@@ -1,7 +1,7 @@
 """Watches whether the planner lives, and decides whether to start it again.
 
-Pins that nobody moves may keep jobs waiting for ever. While there is no planner that works they are undone at best, and
-it takes the end of berthd for that: its unit gives waiting jobs back to Slurm.
+Pins that no process moves may keep jobs waiting for ever. While there is no planner that works they are undone at best,
+and it takes the end of berthd for that: its unit gives waiting jobs back to Slurm.
 """
 
 from collections import deque

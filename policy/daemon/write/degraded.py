@@ -32,7 +32,7 @@ take what is to be done."""
 
 _ENDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT"})
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "PENDING"})
-"""States of a job that did not get to its user's code; PENDING where somebody was quicker to requeue it."""
+"""States of a job that did not get to its user's code; PENDING if it was requeued by another hand before."""
 
 
 class Degraded:

@@ -1,7 +1,7 @@
 """Jobs that failed: what of, and whether they are tried again.
 
 The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
-until the job was looked into: so no end of berthd loses a failure. Slurm lets nobody change a job that is over. So the
+until the job was looked into: so no end of berthd loses a failure. Slurm refuses changes of a job that is over. So the
 class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
 one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that somebody
 else puts back into the queue after it failed (an Epilog, a recovery service) is noted, and from then on left to them:
@@ -49,7 +49,7 @@ WORD_WITHIN = 60.0
 PATIENCE = 600.0
 """Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
 
-"""Segment key of a job that somebody else than Berth put back into the queue after it had failed."""
+"""Segment key of a job that was requeued after it had failed, and not by Berth."""
 
 MOST_ONE_BY_ONE = 64
 """Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells who ended well."""
@@ -250,7 +250,7 @@ class Failures:
             self._accounts.note(found.id, new.into(text), config, at)
 
     def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
-        """A job failed, and somebody else put it back into the queue before its class was known."""
+        """A job failed, and was requeued by another hand before its class was known."""
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, and is tried again by others than Berth", 621)
         plan = now.plan or NOTHING

@@ -4,8 +4,8 @@ Once Slurm does not know a node any more, it refuses every change to a job whose
 node name"): its user's as well as ours, so that it can neither move nor be given back. So a node that takes no jobs for
 long is taken off the lists of the jobs that wait. Those of jobs that run cannot be changed.
 
-A job that may not start yet, held or for another's sake, excludes nobody: Slurm does not test it, and a list takes time
-at its submission. It gets one when it may.
+A job that may not start yet, held or for another's sake, excludes no node: Slurm does not test it, and a list takes
+time at its submission. It gets one when it may.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -35,7 +35,7 @@ class Lists:
         self._fleet: Fleet | None = None
         self._due: dict[int, None] = {}
         self._refused: set[int] = set()
-        """Jobs that Slurm let nobody change."""
+        """Jobs that Slurm did not let Berth change."""
         self._left = 0
 
     def look(self, fleet: Fleet, jobs: Iterable[JobFacts]) -> None:
@@ -84,7 +84,7 @@ def _waits(job: JobFacts) -> bool:
 
 
 def _lacks(job: JobFacts) -> bool:
-    """Tells whether a job that may start now, on whole GPUs that Berth gave it, excludes nobody."""
+    """Tells whether a job that may start now, on whole GPUs that Berth gave it, excludes no node."""
     plan = job.known
     # The first of these tells of nearly every job in a long queue.
     if OTHERS in plan or NODES not in plan or GPUS not in plan or job.state != "PENDING":

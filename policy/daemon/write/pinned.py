@@ -28,7 +28,7 @@ PARKED = 2
 
 
 ELSEWHERE = 4
-"""It is in partitions alone that Berth does not touch: what is asked for there is nobody's business."""
+"""It is in partitions alone that Berth does not touch: Berth does not look at what is asked for there."""
 UNCHECKED = 8
 """There it asks for GPUs, so that it cannot come to Berth's partitions unseen."""
 SHARES = 16
@@ -61,7 +61,7 @@ def listed(
         if entry.guest.parked is not None:
             kinds[job.id] |= PARKED | GUEST
             if job.tasks:
-                # To change one task makes a record of its own of it, with a number that nobody knows yet.
+                # To change one task makes a record of its own of it, with a number that is not known yet.
                 kinds[job.array or job.id] |= PARKED | GUEST
     for job in jobs:
         waits = job.state in {"PENDING", "ARRAY"}
@@ -78,7 +78,7 @@ def listed(
         else:
             bound = PART if waits and (job.share or job.guest) else 0
             bound |= _bound_by(allowed, job) if allowed else 0
-        # Of a task that gets a record of its own nobody knows the number yet.
+        # Of a task that gets a record of its own the number is not known yet.
         for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
             kinds[number] |= bound
     if any_tier := functools.reduce(operator.or_, (_forbidden(allowed, {name}) for name in TIERS)):

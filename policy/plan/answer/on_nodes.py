@@ -1,7 +1,7 @@
 """The decision on the plain layout: a place names nodes alone, and Slurm chooses the GPUs there.
 
 No job may wait longer than without it. So a job gets nodes only if it can start there now, or needs whole nodes and
-several of them: those are free together only if somebody keeps them free.
+several of them: those are free together only if Berth keeps them free.
 """
 
 from dataclasses import replace

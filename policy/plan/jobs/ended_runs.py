@@ -1,4 +1,4 @@
-"""How long jobs run: learned, from reading to reading, from the jobs that ended while this process ran."""
+"""Learns how long jobs run, from reading to reading, by the jobs that ended while this process ran."""
 
 from collections.abc import Collection
 from math import inf

@@ -55,7 +55,7 @@ def ours(job: JobFacts) -> bool:
 
 
 def pinned_by_layout_before(job: JobFacts, fleet: Fleet) -> bool:
-    """Tells whether a job waits with a pin to nodes alone where pins name GPUs by now: nobody would look after it."""
+    """Tells whether a job waits with a pin to nodes alone where pins name GPUs by now: no pass would look after it."""
     return not fleet.nodes_alone and fields.pins_nodes_alone(job.plan) and fields.holds_place(job.plan)
 
 

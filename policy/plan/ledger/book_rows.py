@@ -75,7 +75,7 @@ class BookRows:
             picture.hole_until[here] = np.minimum(picture.hole_until[here], list(self._holes.values()))
             picture.quiet[here] = False
             self._holes.clear()
-        # Whoever has the picture may write into it.
+        # A caller that has the picture may write into it.
         if not self._keeps_rows:
             self._rows.clear()
 

@@ -19,7 +19,7 @@ from policy.request.demand import Demand
 
 
 class PlanLedger:
-    """What jobs claim in one pass. Claims only take GPUs away, so a shape that did not fit once does not fit later."""
+    """The claims of one pass. Claims only take GPUs away, so a shape that did not fit once does not fit later."""
 
     def __init__(self, book: Book, policy: Policy, most_changes: int, only: "Bools | None" = None) -> None:
         """`only` marks the nodes that the pass may use."""

@@ -93,7 +93,7 @@ class Reason:
 
 
 class Opinion:
-    """What one capability says of waiting jobs; this one says nothing."""
+    """One capability's say about waiting jobs; this one says nothing."""
 
     state: PassState
     ledger: PlanLedger

@@ -65,7 +65,7 @@ def reach_of(fleet: Fleet, demand: Demand, levels: Iterable[str]) -> dict[str, f
 
 @dataclass(slots=True)
 class LetsOthers:
-    """How a job let others go first, kept from pass to pass."""
+    """A record of how a job let others go first, kept from pass to pass."""
 
     since: float | None = None
     """Time at which it first did."""

@@ -171,7 +171,7 @@ class Plan:
             self._reader.reread(jobs)
 
     def reread_all(self) -> None:
-        """Trusts Slurm's records again, after a pass failed whose changes nobody writes."""
+        """Trusts Slurm's records again, after a pass failed whose changes are not written."""
         self.reread(*(entry.job.id for entry in self.queue))
 
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:

@@ -52,7 +52,7 @@ class Relocation:
     left: float = 0.0
     """Time at which it was first seen waiting again."""
     stays: str = ""
-    """Why the job is to stay where it is."""
+    """The reason for which the job is to stay where it is."""
 
     def noted_in(self, plan: JobPlan) -> JobPlan:
         """Returns the job's plan with the move in it."""
@@ -66,7 +66,7 @@ class Relocation:
 
 
 class MoveStep(NamedTuple):
-    """What to do next with a job that is being moved."""
+    """The next step of a job that is being moved."""
 
     verb: Literal["wait", "warn", "requeue", "rerun", "stay", "pin"]
     """`rerun` requeues a job that failed on the signal; `stay` takes the move out of the job's plan."""

@@ -43,7 +43,7 @@ PAGES: dict[PageName, str] = {
     "jobs": "waiting jobs by reason, running jobs, failures",
     "scheduler": "the hook, planning passes, pins, evictions and relocations",
 }
-"""What each page under /metrics tells."""
+"""The content of each page under /metrics, in words."""
 
 TABLE = (
     MetricSpec("nodes", "berth_gpus", "gauge", "GPUs by model and owner state.", ("model", "state")),

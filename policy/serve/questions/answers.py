@@ -1,7 +1,7 @@
 """The questions that users may ask berthd, and who may see the answers (docs/formats.md, section 11.3).
 
-Whoever asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to those to
-whom Slurm would show the job.
+The user who asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to
+those to whom Slurm would show the job.
 """
 
 import json

@@ -25,7 +25,7 @@ MOST_WAITING = 256
 PATIENCE = 2.0
 """Seconds for a question to come, and as many for its reply to be taken."""
 TOO_LATE = 3.0
-"""Seconds after which whoever asked has gone."""
+"""Seconds after which the asker has gone."""
 
 _BACKLOG = 1_024
 _SAY_EVERY = 60.0
@@ -65,7 +65,7 @@ class QuestionPort:
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, OSError):
-            pass  # whoever does not take the reply does without
+            pass  # an asker that does not take the reply does without
         finally:
             writer.transport.abort()
 

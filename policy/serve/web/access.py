@@ -20,7 +20,7 @@ _LEAST_TOKEN = 16
 
 
 class NoAccessError(Exception):
-    """Whoever asks claims to be somebody, and cannot show it; or has to be somebody, and is nobody."""
+    """The viewer names a user without a proof of it, or has to name one and does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> We
         for job in moment.jobs:
             for node, mask in job.places if job.state == "RUNNING" and job.id not in names else ():
                 masks[node] = masks.get(node, 0) | mask
-        # Of jobs that have ended nobody knows any more whose they were.
+        # Slurm does not tell any more whose jobs were that have ended.
         events = [one for one in moment.events if one.job in names]
         moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
     if not visibility.shows("nodes", viewer):

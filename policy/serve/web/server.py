@@ -24,7 +24,7 @@ from policy.serve.web.access import COOKIE, NoAccessError, WebAccess
 from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, seen_by
 
 MOST_VIEWERS = 200
-"""Open event streams; whoever comes later is told so, and may still load the page."""
+"""Open event streams; a later viewer is told so, and may still load the page."""
 MOST_KEPT = 64
 """Replies that are kept ready."""
 PATIENCE = 15.0
@@ -71,7 +71,7 @@ class Exhibit:
             return self.version
 
     def note_request(self) -> None:
-        """Notes that somebody looks."""
+        """Notes that there is a viewer."""
         self.last_asked = time.monotonic()
         self.asked.set()
 
@@ -107,7 +107,7 @@ class Exhibit:
         return [(name, text) for name, text in found if name != "job" and name not in clock]
 
     def _second(self, at: float | None) -> float | None:
-        """Returns the second that is shown for a moment: whoever varies it within a second gets the kept reply."""
+        """Returns the second that is shown for a moment: a viewer that varies it within a second gets the kept one."""
         room = self.source.room()
         return None if room.live or at is None else float(min(max(round(at), room.began), room.until))
 
@@ -136,7 +136,7 @@ class Exhibit:
 
 
 def poll(exhibit: Exhibit, read: Callable[[], object], every: float, stop: threading.Event) -> None:
-    """Reads until it is stopped, while somebody looks; all viewers share these readings."""
+    """Reads until it is stopped, while there are viewers, which share these readings."""
     while not stop.is_set():
         read()
         exhibit.publish()

@@ -37,7 +37,7 @@ LOCALITIES: Table = {
     # over throughput on many, mean over its batch sizes, for 2, 4 and 8 GPUs.
     "resnet18": _other_node({2: 1.47, 4: 1.89, 8: 3.0}),
     "transformer": _other_node({2: 1.67, 4: 1.69, 8: 2.44}),
-    # 4.2, 3.0 and 7.1 were measured; the least is taken, because nobody would run the model at the others.
+    # 4.2, 3.0 and 7.1 were measured; the least is taken, because the others are too slow for any use.
     "lm": _other_node({2: 3.0}),
     # T4s of Pollux (github.com/petuum/adaptdl, osdi21-artifact): 4 GPUs on 2 to 4 nodes, the least of the three.
     "bert": _other_node({2: 1.72}),

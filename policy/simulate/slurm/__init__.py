@@ -1,1 +1,1 @@
-"""One model of Slurm: queue, main pass, backfill, ends; whoever chooses places is plugged in."""
+"""One model of Slurm: queue, main pass, backfill, ends; the policy that chooses places is plugged in."""

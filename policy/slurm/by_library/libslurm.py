@@ -332,7 +332,7 @@ class LibslurmGateway:
             self._moved.append((before, holds))
 
     def _between_looks(self, *, behind: bool) -> None:
-        """Work out what nodes have in use while nobody looks at them; a look begins with what the last one saw."""
+        """Work out what nodes have in use between two readings; a reading begins with what the last one saw."""
         nodes = self._facts["node"]
         if not behind:
             nodes.update(self._looked_at)

@@ -13,7 +13,7 @@ from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, UsedGres
 
 HeldByNode = Mapping[str, UsedGres]
-"""What a job holds, by name of the node."""
+"""A job's allocation, by name of the node."""
 
 
 class JobReader:

@@ -12,7 +12,7 @@ _ASK_AGAIN_S = 2.0
 
 
 class GuestEnd:
-    """The end of one guest: call `stirs` when somebody thaws it, and `turn` ten times a second."""
+    """The end of one guest: call `stirs` when another process thaws it, and `turn` ten times a second."""
 
     def __init__(self, slow_work: SlowWork, guest: Member) -> None:
         self._slow_work, self._guest = slow_work, guest
@@ -21,7 +21,7 @@ class GuestEnd:
         self._asked = float("-inf")
 
     def stirs(self, now: float) -> None:
-        """Notes that somebody thawed the guest, as Slurm does right before SIGTERM."""
+        """Notes that another process thawed the guest, as Slurm does right before SIGTERM."""
         if self._stirred is None:
             self._stirred = now
 

@@ -47,7 +47,7 @@ class GuestHold:
         self.wrote = False
         """True if its freezer was written to since this was cleared."""
         self.stirred = False
-        """True if somebody else thawed it, or it waits for SIGTERM: Slurm may be ending it."""
+        """True if another process thawed it, or it waits for SIGTERM: Slurm may be ending it."""
         self.memory = 0
         """The limit in bytes of GPU memory that the guest is asked to keep to; 0: no limit."""
         self._ground = ground

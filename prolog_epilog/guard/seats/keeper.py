@@ -103,7 +103,7 @@ class Keeper:
         except (NodeError, OSError) as problem:
             # The node has a problem, such as a full /run: what was heard of the jobs stays true.
             self._mishaps.note(_whose(seat), problem)
-        except Exception as problem:  # noqa: BLE001 - nobody can tell what a page may be filled with
+        except Exception as problem:  # noqa: BLE001 - a page may be filled with anything
             self._mishaps.note(_whose(seat), problem)
             self._mishaps.attempt(_whose(seat), partial(seat.mistrust, now))
 
@@ -158,7 +158,7 @@ class Keeper:
                 guests[job].stirs(now)
 
     def _strangers(self) -> set[int]:
-        """Returns the guests that somebody else thawed; writes by the guard itself are left out."""
+        """Returns the guests that another process thawed; writes by the guard itself are left out."""
         ours = set()
         for seat in self.seats.values():
             if seat.held is not None and seat.held.wrote:

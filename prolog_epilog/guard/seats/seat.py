@@ -201,7 +201,7 @@ class GuardedSeat:
         self._arrival = None
 
     def stirs(self, now: float) -> None:
-        """Notes that somebody else thawed the guest, as Slurm does before it ends a job."""
+        """Notes that another process thawed the guest, as Slurm does before it ends a job."""
         if self._guest_end is not None:
             self._guest_end.stirs(now)
 

@@ -64,7 +64,7 @@ class Watch:
     on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
     """Is called with the node, the GPU and the job that brought MPS down."""
     lost: HardwareFault | None = None
-    """What the last look found of a GPU that has fallen off the bus."""
+    """The last finding about a GPU that has fallen off the bus."""
     guesses: Counter[int] = field(default_factory=Counter)
     """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
     logs: Logs = field(default_factory=Logs)
@@ -246,11 +246,11 @@ class Watch:
         return owns
 
     def forget_arrivals(self) -> None:
-        """Removes the notes of owners that came and went while the guard did not run: nobody has to leave for them."""
+        """Removes the notes of owners that came and went while the guard did not run: no guest leaves for them."""
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
 
     def doubt_arrivals(self) -> None:
-        """Has nobody leave for those who have arrived, until Slurm was asked for them."""
+        """Lets no guest leave for jobs that have arrived, until Slurm was asked for them."""
         self.doubted = frozenset(one.job for one in arrivals.pending(self.paths))
 
     def settle_doubts(self) -> None:

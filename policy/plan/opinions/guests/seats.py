@@ -45,7 +45,7 @@ class Seat:
     sms: int | None = None
     """Percent of the SMs that it is limited to; None: as many as its guard allows."""
     beside: JobIdentity | None = None
-    """The host; None on a GPU that nobody uses, and where no judge was asked."""
+    """The owner; None on a GPU that no job uses, and where no judge was asked."""
 
 
 class Unfit(NotNow):
