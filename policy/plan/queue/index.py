@@ -27,8 +27,9 @@ class Alike:
         """Tells whether no job of these, of which `first` is one, finds a place any more."""
         if self.gathers:
             return not walk.leaves_empty_nodes(first)
-        refused = walk.state.ledger.has_refused
-        return self.least_free > most or (self.shape is not None and refused(self.shape, self.limit))
+        if self.shape is None or self.least_free > most:
+            return self.least_free > most
+        return walk.state.ledger.has_refused(self.shape, self.limit)
 
 
 class QueueIndex:
