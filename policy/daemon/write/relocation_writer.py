@@ -8,7 +8,7 @@ from policy.formats.job_plan import JobPlan, latest
 from policy.formats.outcome import requeues_left
 from policy.formats.plan_fields import SIGNAL, UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.ledger.changes import Move
+from policy.plan.ledger.changes import BACK_AFTER, Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import MoveStep, Relocation, Relocations
@@ -108,6 +108,8 @@ class RelocationWriter:
             self._gateway.requeue(job_id)
         elif step.verb == "stay":
             self._annotate(going.job, lambda plan: plan.without(*UNDER_WAY))
+        elif step.verb == "go":
+            self._gateway.delay(job_id, self._present(going.job).without(*UNDER_WAY), round(BACK_AFTER))
         elif step.pin is not None:
             self._pin(step.pin, reading)
         if step.told:
@@ -131,8 +133,10 @@ class RelocationWriter:
         return True
 
     def _annotate(self, job: JobFacts, change: Callable[[JobPlan], JobPlan]) -> None:
-        self._moved.add(job.id)
-        # Its guard may have written into its plan since it was read.
-        present = latest(self._gateway.job(job.id).admin_comment, job.plan)
-        self._gateway.annotate(job.id, change(present))
+        self._gateway.annotate(job.id, change(self._present(job)))
         self._pins.written += 1
+
+    def _present(self, job: JobFacts) -> JobPlan:
+        """Returns a job's plan before it is written: its guard may have written into it since it was read."""
+        self._moved.add(job.id)
+        return latest(self._gateway.job(job.id).admin_comment, job.plan)

@@ -68,8 +68,11 @@ class Relocation:
 class MoveStep(NamedTuple):
     """The next step of a job that is being moved."""
 
-    verb: Literal["wait", "warn", "requeue", "rerun", "stay", "pin"]
-    """`rerun` requeues a job that failed on the signal; `stay` takes the move out of the job's plan."""
+    verb: Literal["wait", "warn", "requeue", "rerun", "stay", "go", "pin"]
+    """`rerun` requeues a job that failed on the signal; `stay` takes the move out of the job's plan.
+
+    `go` does so too, for a job that has left: it may begin soon, and not only after Slurm's own delay of a requeue.
+    """
     told: str = ""
     """The line for the log, once it is done."""
     pin: Move | None = None
@@ -247,7 +250,7 @@ class Relocations:
             try:
                 place = book.soonest(demand, self._policy)
             except NotNow:
-                return MoveStep("stay", "has left for a place that is gone; it is planned as any other")
+                return MoveStep("go", "has left for a place that is gone; it is planned as any other")
         return MoveStep("pin", pin=Move(going.job, *place, "it was moved here"))
 
 

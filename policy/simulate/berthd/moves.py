@@ -43,7 +43,7 @@ class SimulatedMoves:
             step = self.relocations.next_step(going, known.get(job_id), state, plan, picture, reading.at)
             if step.verb == "requeue":
                 going.asked = self._slurm.put_back(job_id)
-            elif step.verb == "stay":
+            elif step.verb in {"stay", "go"}:
                 self._slurm.annotate(job_id, going.job.known.without(*UNDER_WAY))
             elif step.pin is not None:
                 self._pin(step.pin, reading)

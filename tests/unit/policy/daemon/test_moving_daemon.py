@@ -46,6 +46,7 @@ class Slurm:
     ends: str = ""
     """As what the job ends in the moment in which it is to be put back."""
     refuses: str = ""
+    up: bool = True
     done: list[str] = field(default_factory=list)
     name: str = "fake"
     known: dict[int, tuple[object, JobFacts]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class Slurm:
     def read(self, *, ended: bool) -> Reading:
         over = {"COMPLETED", "FAILED", "CANCELLED"}
         jobs = [self._job(job_id) for job_id, state in self.states.items() if ended or state not in over]
-        nodes: list[NodeFacts] = [node(name, used=self._held(name)) for name in ("n1", "n2")]
+        nodes: list[NodeFacts] = [node(name, used=self._held(name), up=self.up) for name in ("n1", "n2")]
         return replace(reading(nodes, jobs), at=self.at)
 
     def job(self, job_id: int) -> JobText:
@@ -98,6 +99,10 @@ class Slurm:
         if self.refuses:
             raise SlurmError(self.refuses)
         self.done.append(f"annotate {job_id}{' moving' if 'move_until' in plan.texts else ''}")
+        self.segments[job_id] = Segment(plan.texts, job_id)
+
+    def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
+        self.done.append(f"delay {job_id} {seconds}")
         self.segments[job_id] = Segment(plan.texts, job_id)
 
     def config(self) -> dict[str, str]:
@@ -379,6 +384,16 @@ def test_a_place_that_is_gone_is_replaced_by_another(folder: Path) -> None:
     slurm.pins[3], slurm.states[3], slurm.segments[3] = (("n2",), 0x80), "RUNNING", {}
     [done] = passes(planner, slurm, 5)
     assert done.startswith("pin 1 n1")
+
+
+def test_a_job_that_has_left_and_finds_no_place_may_begin_soon(folder: Path) -> None:
+    slurm = Slurm()
+    planner = begun(slurm, folder)
+    passes(planner, slurm, 31)
+    slurm.states.update({1: "PENDING", 9: "CANCELLED"})
+    slurm.up = False
+    assert passes(planner, slurm, 5)[0] == "delay 1 3"
+    assert "move_until" not in slurm.segments[1]
 
 
 def test_a_pin_of_a_moved_job_lets_it_begin_now() -> None:
