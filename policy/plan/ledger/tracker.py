@@ -60,7 +60,7 @@ class Picture:
         self._quiet = np.zeros(count, np.bool_)
         self._pieces = np.zeros(count, np.int64)
         self._open = np.zeros(count, np.bool_)
-        self._reserved_from = np.full(count, FAR)
+        self._reserved_from = self._no_holes = np.full(count, FAR)
         self._holds: dict[int, tuple[reserved.Hold, ...]] = {}
         """The parts of nodes that reservations take, by node."""
         self._free_now = np.zeros((3, count), np.int64)
@@ -187,9 +187,11 @@ class Picture:
 
     def book(self) -> Book:
         """Returns a new book to claim from."""
-        return Book(self._cluster(), partial(self._as_rows, self._version))
+        crowded = 2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum())
+        return Book(self._cluster(crowded=crowded), partial(self._as_rows, self._version))
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self, *, crowded: bool = False) -> Cluster:
+        """Returns the picture as it is; costs no time in the number of nodes."""
         return Cluster(
             fleet=self.fleet,
             at=self.at,
@@ -202,7 +204,7 @@ class Picture:
             gpus_now=self._free_now[0],
             cpus_now=self._free_now[1],
             mem_now=self._free_now[2],
-            hole_until=np.full(len(self.fleet.names), FAR),
+            hole_until=self._no_holes,
             reserved_from=self._reserved_from,
             pieces=self._pieces,
             tenants=self._tenants,
@@ -218,7 +220,7 @@ class Picture:
             counted=self._counted,
             taken_later=dict(self._taken_later),
             rooms=self._rooms,
-            crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
+            crowded=crowded,
         )
 
     def _as_rows(self, version: int, cluster: Cluster) -> list[list[State]]:
