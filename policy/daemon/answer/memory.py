@@ -241,7 +241,7 @@ class RequestMemory:
             lately.ready, lately.looked = None, (0, 0)
 
     def expected(self, book: Book, now: float) -> tuple[Datagram, Submission] | None:
-        """A kind that will be asked for again, and for which nobody has looked since the book or the second changed."""
+        """Returns a kind that will be asked for again, and not searched for since the book or the second changed."""
         looked = book.state, int(now)
         for lately in reversed(self._kinds.values()):
             if lately.again and lately.looked != looked and now < lately.at + _LATELY:
