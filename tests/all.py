@@ -32,6 +32,8 @@ PLUGIN = "plugin"
 NOT_ALL = 3
 #: Seconds between two lines of progress.
 TELL_EVERY = 30.0
+#: Seconds that half a second of sleep takes where the machine, and not a test, is slow.
+STOOD_STILL = 10.0
 
 
 @dataclass
@@ -131,7 +133,10 @@ def watch(running: list[Part]) -> None:
     """Tell how far all are until they have ended."""
     began, told = time.monotonic(), time.monotonic()
     while not all(part.ended() for part in running):
+        slept = time.monotonic()
         time.sleep(0.5)
+        if (stood := time.monotonic() - slept) >= STOOD_STILL:
+            say(f"the machine stood still for {stood:.0f} s; a test with a time bound may fail for it")
         if time.monotonic() - told >= TELL_EVERY:
             told = time.monotonic()
             state = ", ".join(f"{part.name} {part.progress()}" for part in running)

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+LONGEST_TURN = 5.0
+"""Seconds that one turn counts at most: where it took longer, the machine stood still, and what is awaited with it."""
 
 
 def until(what: str | Callable[[], str], get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
     """Poll until `get` gives something; fail with a sentence, which `what` may make when time is up."""
-    deadline = time.monotonic() + seconds
+    left = seconds
     while True:
+        began = time.monotonic()
         value = get()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if left <= 0:
             raise AssertionError(f"waited {seconds:.0f} s in vain: {what if isinstance(what, str) else what()}")
         time.sleep(every)
+        left -= min(time.monotonic() - began, LONGEST_TURN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -189,10 +188,7 @@ def place(slurm: Slurm, job: int) -> tuple[str, str]:
 
 def await_nothing(node: Node, seconds: float = 60.0) -> None:
     """No process, folder, compute mode or share file."""
-    due = time.monotonic() + seconds
-    while left := node.left():
-        assert time.monotonic() < due, f"{node.name} still has after {seconds:.0f} s: {left}"
-        time.sleep(0.3)
+    until(lambda: f"{node.name} to have nothing left; it has {node.left()}", lambda: not node.left(), seconds)
 
 
 def assert_nothing_left(slurm: Slurm, *names: str) -> None:

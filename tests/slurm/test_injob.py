@@ -18,10 +18,10 @@ MINE = ":/home/tests/a b:"
 """A user's own PYTHONPATH, with all that one may hold."""
 HOOKS, LIBRARY = "/usr/share/berth/injob", "/usr/lib/berth/libberth_injob.so"
 
-# Steps twenty times a second, and says what it sees of its order whenever that has changed: from beside the gate, which
-# holds the steps for as long as it is shut.
+# Steps twenty times a second, as soon as the file that it is told of exists, and says what it sees of its order
+# whenever that has changed: from beside the gate, which holds the steps for as long as it is shut.
 STEPS = """
-import json, sys, threading, time
+import json, os, sys, threading, time
 import berth_injob
 heard = berth_injob.ready()
 job = berth_injob._injob.job()
@@ -34,6 +34,8 @@ def tell():
             before = now
         time.sleep(0.01)
 threading.Thread(target=tell, daemon=True).start()
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
 while True:
     time.sleep(0.05)
     berth_injob.step()
@@ -96,7 +98,7 @@ export PYTHONPATH="/home/tests/more:$PYTHONPATH"
 srun python3 {slurm.shared}/show.py step
 BERTH_INJOB=off srun python3 {slurm.shared}/show.py off
 sbatch -o {slurm.shared}/inner.$SLURM_JOB_ID -n1 -w {node.name} {slurm.shared}/inner.sh
-exec python3 {slurm.shared}/steps.py
+exec python3 {slurm.shared}/steps.py {slurm.shared}/steps.py
 """
         # Slurm itself hands SLURM_GPUS on, and refuses a step for it in a job without GPUs.
         inner = f"#!/bin/bash\nunset SLURM_GPUS\nsrun -n1 python3 {slurm.shared}/show.py inner\n"
@@ -131,13 +133,16 @@ exec python3 {slurm.shared}/steps.py
             "LD_PRELOAD": None, "BERTH_WORD": None, "BERTH_INJECTED": None,
         }  # fmt: skip
 
-        # A host comes: the gate is shut until its step time is known by its own beats, then opened step by step.
+        # A host comes: the gate is shut until its step time is known by its own beats, then opened step by step. It
+        # makes its first step after the guest was held.
+        begin = f"{slurm.shared}/begin.{guest}"
         host = slurm.submit(
             "--gpu-tier=guaranteed", "--gpus=8", "-w", node.name, "-t", "20",
-            body=f"exec srun -n1 --overlap python3 {slurm.shared}/steps.py",
+            body=f"exec srun -n1 --overlap python3 {slurm.shared}/steps.py {begin}",
         )  # fmt: skip
         slurm.wait_state(host, {"RUNNING"})
         still = hears(slurm, guest, "to stand still", 0, 0, after=alone)
+        slurm.target.run(["touch", begin], user="root")
         beside = hears(slurm, guest, "to go on beside its host", 1, 1000, after=still)
         assert until("the host's first line", lambda: lines(slurm, host))[0] == {"heard": True, "duty": 1000, "why": ""}
         slurm.target.run(["scancel", str(host)])

@@ -27,6 +27,18 @@ def test_a_wait_in_vain_tells_what_there_was_at_its_end() -> None:
         until(lambda: f"job 7 to run; it is {next(states)}", lambda: next(states) == "RUNNING", seconds=0.0, every=0.0)
 
 
+def test_a_machine_that_stands_still_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute passes within one turn: the next ones still have their time."""
+    now, jumps = [0.0], iter([0.1, 60.0, 0.1])
+
+    def sleep(_: float) -> None:
+        now[0] += next(jumps)
+
+    monkeypatch.setattr("tests.waiting.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tests.waiting.time.sleep", sleep)
+    assert until("a minute to pass", lambda: now[0] > 60.15, seconds=10.0)
+
+
 def test_bytes_that_differ_are_told_with_their_line() -> None:
     written, read = b"a=1\nb=2\n", b"a=1\nb=3\n"
     with pytest.raises(AssertionError, match="bytes part at 6, in line 2"):

@@ -1,11 +1,11 @@
 """The page in a real browser."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from policy.serve.web.simulated import SimulatedSource
+from tests.unit.policy.serve.web.real_browser import browser_page
 from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
 
 
@@ -26,14 +26,8 @@ def test_each_address_shows_its_view(tmp_path: Path, address: str, texts: list[s
     assert BROWSER is not None
     with served(SimulatedSource(simulated_day(tmp_path / "day.json"))) as server:
         page = f"http://127.0.0.1:{server.server_address[1]}/?at=100{address}"
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]
-        done = subprocess.run(
-            [*command, f"--user-data-dir={tmp_path}/browser", page],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
+        with browser_page(BROWSER, tmp_path / "browser") as view:
+            view.open(page)
+            shown = view.text_with(texts)
 
-    assert [text for text in texts if text not in done.stdout] == []
-    assert HOSTILE not in done.stdout
+    assert HOSTILE not in shown
