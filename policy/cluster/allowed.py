@@ -3,20 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.cluster.partitions import PartitionTerms, UsablePartitions, choose, pools, terms_of
-from policy.formats.arrays import CUT
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.cluster.partitions import Submitter
-    from policy.formats.arrays import Bools
-    from policy.request.demand import Size
-    from policy.request.share import Share
-    from topology.tables import Ints
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import PartitionTerms, Submitter, UsablePartitions, choose, pools, terms_of
+from policy.formats.arrays import CUT, Bools
+from policy.request.demand import Size
+from policy.request.share import Share
+from topology.tables import Ints
 
 MOST_KEPT = 64
 """Most combinations in each of the two parts of the cache."""

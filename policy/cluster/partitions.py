@@ -11,19 +11,14 @@ that is listed, and a job that names no QOS gets a default one.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Bools
 from policy.formats.errors import LeftToSlurm
-from policy.formats.slurm_facts import Memory
+from policy.formats.slurm_facts import AdmissionRule, Memory, PartitionFacts
 from policy.request.submission import names_in
-
-if TYPE_CHECKING:
-    from policy.cluster.fleet import Fleet
-    from policy.formats.arrays import Bools
-    from policy.formats.slurm_facts import AdmissionRule, PartitionFacts
-
 
 BLAMED_FOR = 3_600.0
 """Seconds for which a job is not placed in a partition that did not start it on a free place.

@@ -8,25 +8,22 @@ column that fits tells when a job fits.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.reserved import Room
+from policy.cluster.shared.company import Company
+from policy.cluster.shared.fragmentation import UsualJob
+from policy.cluster.shared.sharers import Sharers
 from policy.cluster.shared.shelves import Shelves
+from policy.cluster.shared.tenants import Tenants
 from policy.cluster.view import View
 from policy.formats.arrays import FAR, Bools, Floats
+from policy.formats.slurm_facts import Reservation
+from policy.request.share import Mate
 from topology.tables import Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.reserved import Room
-    from policy.cluster.shared.company import Company
-    from policy.cluster.shared.fragmentation import UsualJob
-    from policy.cluster.shared.sharers import Sharers
-    from policy.cluster.shared.tenants import Tenants
-    from policy.formats.slurm_facts import Reservation
-    from policy.request.share import Mate
-
 
 COLUMNS = 16
 """Moments kept per node; more are merged into the next one, which only makes estimates later."""

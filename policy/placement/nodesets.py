@@ -12,12 +12,12 @@ it has none. The policy compares GPUs by tables, which are compiled from the net
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.cluster.view import View
+from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import Memory, NodeFacts
 from policy.placement.base import Berth, positions
@@ -26,11 +26,8 @@ from policy.request.demand import A_YEAR, Demand
 from topology.errors import QuestionError
 from topology.fabric import NOBODY, Fabric, FabricLevel
 from topology.hostlist import fold
-
-if TYPE_CHECKING:
-    from policy.formats.arrays import Bools
-    from topology.model import Machine
-    from topology.tables import Ints
+from topology.model import Machine
+from topology.tables import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ Whole GPUs are placed by the room for which the node has no CPUs: a job with man
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from policy.formats.arrays import Floats
-    from policy.formats.slurm_facts import JobFacts
-    from topology.tables import Ints
+from policy.formats.arrays import Floats
+from policy.formats.slurm_facts import JobFacts
+from topology.tables import Ints
 
 MOST_SHAPES = 32
 """Most requests in a distribution; rarer ones would only cost time."""

@@ -5,18 +5,16 @@ compared all at once. Other sets, and sets with a job that should have ended by 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from policy.cluster.shared.fragmentation import UsualJob, stranded
 from policy.cluster.shared.tenants import MOST_TENANTS, Tenants, admits
+from policy.cluster.view import View
+from policy.formats.arrays import Bools, Floats
 from policy.request.share import Share
 from topology.tables import MOST_GPUS, Ints
-
-if TYPE_CHECKING:
-    from policy.cluster.view import View
-    from policy.formats.arrays import Bools, Floats
 
 
 class ShelfRequest(NamedTuple):

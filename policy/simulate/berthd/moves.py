@@ -1,7 +1,5 @@
 """Carries out berthd's moves of running jobs in the simulated Slurm."""
 
-from typing import TYPE_CHECKING
-
 from policy.formats.plan_fields import UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.answer.plan_values import moved
@@ -9,9 +7,7 @@ from policy.plan.ledger.changes import Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import Relocations
-
-if TYPE_CHECKING:
-    from policy.simulate.berthd.records import SlurmRecords
+from policy.simulate.berthd.records import SlurmRecords
 
 
 class SimulatedMoves:
@@ -20,7 +16,7 @@ class SimulatedMoves:
     A simulated job needs no signal to save its work, may always be requeued, and does not fail.
     """
 
-    def __init__(self, slurm: "SlurmRecords", relocations: Relocations) -> None:
+    def __init__(self, slurm: SlurmRecords, relocations: Relocations) -> None:
         self._slurm, self.relocations = slurm, relocations
 
     def search(self, plan: Plan, picture: Picture, reading: Reading) -> None:
