@@ -7,7 +7,6 @@ whole model). An error is divided by the predictor's spread, and the bound subtr
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, Self
 
 import numpy as np
@@ -54,14 +53,3 @@ class Margins:
             name: {str(level): round(margin, 4) for level, margin in zip(LEVELS, margins, strict=True)}
             for name, margins in (("known", self.known), ("new", self.new))
         }
-
-
-def quantiles(shortfalls: Array) -> tuple[float, ...]:
-    """Returns for each level the margin that covers that part of the shortfalls (prediction minus truth, in spreads).
-
-    The count is one larger than the number of cases, because the new case is one of them. With too few cases for a
-    level the greatest shortfall stands in, and the bound is weaker than the level says.
-    """
-    ordered = np.sort(shortfalls)
-    count = len(ordered)
-    return tuple(float(ordered[min(count, ceil((count + 1) * level)) - 1]) for level in LEVELS)

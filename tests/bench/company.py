@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.cli.profile import read_pairs
 from policy.formats.errors import NotNow
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
@@ -29,10 +28,11 @@ from policy.plan.ledger.claims import claim_on
 from policy.request.demand import Demand
 from policy.request.settings import Sharing
 from policy.request.share import EVERYBODY, Mate, Share
-from policy.sharing import training
 from policy.sharing.neighbours import Neighbours, Numbers
-from policy.sharing.training import Pairs
+from tests.bench import training
+from tests.bench.measured_pairs import read_pairs
 from tests.bench.table import FOLDER, Figure, at_least, at_most, report
+from tests.bench.training import Pairs
 from tests.unit.share_world import book, node
 
 DATA = Path(os.environ.get("BERTH_DATA", FOLDER.parents[1].parent / "shared" / "data")) / "traces" / "colocation"

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy.sharing import training
 from policy.sharing.matching import (
     Bools,
     Floats,
@@ -32,6 +31,7 @@ from policy.sharing.matching import (
     weight_of,
 )
 from policy.sharing.predictor import Speeds
+from tests.bench import training
 from tests.bench.paper import baselines
 from tests.bench.paper.seats import LEAST_CHANCE, bearable, likely, match_between, trials
 from tests.bench.predictor import measured

@@ -20,12 +20,13 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from policy.cli.profile import load, promised, read_pairs
-from policy.sharing import predictor, training
+from policy.sharing import predictor
 from policy.sharing.predictor import Array
-from policy.sharing.training import Correction, Pairs
+from tests.bench import training
+from tests.bench.measured_pairs import promised, read_pairs, shipped
 from tests.bench.predictor_trials import by_family, by_few_families, oracle, trained, trial_figures
 from tests.bench.table import FOLDER, Figure, at_least, at_most, report
+from tests.bench.training import Correction, Pairs
 
 DATA = Path(os.environ.get("BERTH_DATA", FOLDER.parents[1].parent / "shared" / "data")) / "traces" / "colocation"
 LEVEL = 0.85
@@ -167,7 +168,7 @@ def million() -> float:
     """Seconds for a thousand hosts beside a thousand guests, promises included; the best of five."""
     random = np.random.default_rng(3)
     hosts, guests = (np.column_stack([random.random((1_000, 2)), 4 * random.random(1_000)]) for _ in range(2))
-    fit = load()
+    fit = shipped()
     predictor.predict(fit, hosts[:10], guests[:10], LEVEL)
     taken = []
     for _ in range(5):

@@ -8,12 +8,13 @@ from dataclasses import asdict
 import numpy as np
 from sklearn.neighbors import KNeighborsRegressor
 
-from policy.cli.profile import promised
-from policy.sharing import predictor, training
+from policy.sharing import predictor
 from policy.sharing.predictor import Fit
-from policy.sharing.training import Pairs
-from policy.sharing.trial_replay import TrialReplay, replay
+from tests.bench import training
+from tests.bench.measured_pairs import promised
 from tests.bench.table import Figure, at_least, at_most
+from tests.bench.training import Pairs
+from tests.bench.trial_replay import TrialReplay, replay
 
 FAMILIES = {"MobileNetV2": "MobileNet", "MobileNetV3": "MobileNet", "PPO": "RL", "TD3": "RL"}
 """Models that are one family; any other is a family of its own."""

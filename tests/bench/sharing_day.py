@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policy.cli.profile import load
 from policy.sharing import predictor
 from policy.sharing.matching import Guests, Matching, Seats, Tables, match
 from tests.bench.guard import device
+from tests.bench.measured_pairs import shipped
 from tests.bench.paper import baselines
 from tests.bench.paper.seats import match_between
 from tests.bench.sharing_world import (
@@ -150,7 +150,7 @@ class Matched:
     """Berth: matching by predicted throughput under the guard."""
 
     def __init__(self, kinds: Floats, guard: Guard) -> None:
-        self._fit, self._kinds, self._guard = load(), kinds, guard
+        self._fit, self._kinds, self._guard = shipped(), kinds, guard
         self._last: Matching | None = None
 
     def __call__(self, minute: int, seats: Seats, guests: Guests, recent: Floats) -> Ints:

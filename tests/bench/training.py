@@ -6,6 +6,7 @@ held small: it is an offset of that one job, which does not carry over to others
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from policy.sharing import predictor
-from policy.sharing.conformal import LEVELS, Margins, quantiles
+from policy.sharing.conformal import LEVELS, Margins
 from policy.sharing.predictor import WIDE_AT, Array, Fit
 
 _LAW_START = np.array([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
@@ -175,3 +176,14 @@ def _correct(own: Array, other: Array, rest: Array, anchors: Array, shape: Corre
 def _ridge(design: Array, rest: Array, trust: Array) -> Array:
     weighted = design * trust[:, None]
     return np.asarray(solve(weighted.T @ design + np.eye(design.shape[1]), weighted.T @ rest, assume_a="pos"))
+
+
+def quantiles(shortfalls: Array) -> tuple[float, ...]:
+    """Returns for each level the margin that covers that part of the shortfalls (prediction minus truth, in spreads).
+
+    The count is one larger than the number of cases, because the new case is one of them. With too few cases for a
+    level the greatest shortfall stands in, and the bound is weaker than the level says.
+    """
+    ordered = np.sort(shortfalls)
+    count = len(ordered)
+    return tuple(float(ordered[min(count, ceil((count + 1) * level)) - 1]) for level in LEVELS)

@@ -12,8 +12,8 @@ import numpy as np
 
 from policy.sharing import predictor
 from policy.sharing.predictor import Array, Fit
-from policy.sharing.training import Pairs, guess
 from policy.sharing.trials import ENOUGH, lesson
+from tests.bench.training import Pairs, guess
 
 _SAFE, _HARMED = 0.9, 0.85
 WORTH_TRYING = 0.85

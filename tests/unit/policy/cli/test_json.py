@@ -145,9 +145,9 @@ COMMANDS: dict[str, Setup] = {
     "classify": log,
     "report": runs,
 }
-ELSEWHERE = {"profile evaluate", "observe"}
-"""They take a table of pairs (policy/sharing/test_predictor.py) and a cluster (tests/hard/test_observe.py)."""
-OPEN = {"status", "report", "profile evaluate", "observe"}
+ELSEWHERE = {"observe"}
+"""It takes a cluster (tests/hard/test_observe.py)."""
+OPEN = {"status", "report", "observe"}
 """Their keys stand in other sections."""
 
 

@@ -11,8 +11,8 @@ from policy.plan.opinions.guests.trial_ledger import LONGEST, TrialLedger
 from policy.sharing.companions import Companions, Footing
 from policy.sharing.predictor import profile
 from policy.sharing.profiles import Measured, ProfileKey, Store
-from policy.sharing.training import Pairs, guess
-from policy.sharing.trial_replay import TrialReplay, replay
+from tests.bench.training import Pairs, guess
+from tests.bench.trial_replay import TrialReplay, replay
 
 FIT = load_fit()
 LIGHT = Measured(at=0.0, runs=5, busy=0.14, bandwidth=0.0, memory=2_048.0)
