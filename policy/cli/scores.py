@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.cli import scores_learn, scores_refresh
+from policy.cli import scores_refresh
 from policy.cli.output import print_json
 from policy.formats.errors import BerthError, UsageError
 
@@ -34,18 +32,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     show = commands.add_parser("show", help="print the scores, or the GPUs that need attention")
     _add_file(show)
-    _add_steps(show)
     show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
     show.add_argument("--capped", action="store_true", help="only GPUs that are slow only at their power limit")
     show.add_argument("--watch", action="store_true", help="who stands out, why, and what to do; of a file of runs")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-
-    heat = commands.add_parser("map", help="print a heat map of nodes and GPUs")
-    _add_file(heat)
-    heat.add_argument("--class", dest="app_class", default="compute", metavar="CLASS", help="default: %(default)s")
-    heat.set_defaults(run=_map)
 
     history = commands.add_parser("history", help="print the runs of a GPU or a node, and how it changed")
     history.add_argument("runs", metavar="RUNS", help="a file of runs")
@@ -60,11 +52,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     taken.set_defaults(run=_import)
 
     scores_refresh.register(commands)
-    scores_learn.register(commands)
 
     given = commands.add_parser("export", help="make a score table from a file of runs; with --pal in PAL's form")
     _add_file(given)
-    _add_steps(given)
     given.add_argument("--pal", action="store_true", help="in PAL's form")
     given.add_argument("--output", required=True, metavar="TABLE", help="- for standard output")
     given.set_defaults(run=_export)
@@ -72,12 +62,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help=_WHAT)
-
-
-def _add_steps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--steps", default="", metavar="FILE", help="refresh the scores by the step times and clocks in this file"
-    )
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -90,7 +74,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.capped and calibration is None:
         raise UsageError(f"{path} is a score table; --capped needs a file of runs, which has clocks and power limits")
     caps = _caps(path, calibration)
-    scores = _wanted(_refreshed(args, _scores(path, calibration)), args.app_class)
+    scores = _wanted(_scores(path, calibration), args.app_class)
     if args.slow:
         scores = [one for one in scores if one.score >= 1.10]
     if args.capped:
@@ -161,17 +145,6 @@ def _watch(calibration: Calibration, *, as_json: bool) -> int:
     return 0
 
 
-def _map(args: argparse.Namespace) -> int:
-    from topology.scores_map import text_map  # noqa: PLC0415
-
-    path = _path(args)
-    scores = _wanted(_scores(path, None), args.app_class)
-    # https://no-color.org
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    sys.stdout.write(text_map(scores, args.app_class, shutil.get_terminal_size().columns, colour=colour))
-    return 0
-
-
 def _history(args: argparse.Namespace) -> int:
     from topology.calibrate.peers import verdicts  # noqa: PLC0415
     from topology.calibrate.runs import load  # noqa: PLC0415
@@ -230,7 +203,7 @@ def _export(args: argparse.Namespace) -> int:
     calibration = _calibration(path) if _is_runs(path) else None
     for change in calibration.changes if calibration else ():
         print(f"berth scores: {change}", file=sys.stderr)
-    scores = _refreshed(args, _scores(path, calibration))
+    scores = _scores(path, calibration)
     return _write(args.output, encode_pal(scores) if args.pal else encode(scores))
 
 
@@ -279,13 +252,6 @@ def _scores(path: Path, calibration: Calibration | None) -> Sequence[Score]:
     from topology.calibrate.statistics import table  # noqa: PLC0415
 
     return table((calibration or _calibration(path)).estimates)
-
-
-def _refreshed(args: argparse.Namespace, scores: Sequence[Score]) -> Sequence[Score]:
-    """Returns the scores with the later reports of jobs and guards, and prints which GPUs have changed."""
-    if not args.steps:
-        return scores
-    return scores_refresh.refreshed(scores, Path(args.steps))
 
 
 def _wanted(scores: Sequence[Score], app_class: str) -> list[Score]:

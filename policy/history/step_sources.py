@@ -68,8 +68,6 @@ class StepTimes:
     absolute: bool = True
     """False if times are only ratios to the fastest rank, so that milliseconds say nothing."""
     notes: tuple[str, ...] = field(default=())
-    partial: bool = False
-    """True if a source did not name all ranks each time: those between count as typical."""
 
     @property
     def own(self) -> Floats:
@@ -280,8 +278,7 @@ def _of_scores(rows: Sequence[Mapping[int, float]], nodes: Mapping[int, str], na
     notes = ("these are scores of GPU kernels: input and other work of the host is not in them",)
     ranks = tuple(StepRank(rank, nodes.get(rank, "")) for rank in order)
     rows_of_one = np.ones(len(own)), np.zeros(len(own))
-    partial = bool(missing.any())
-    return StepTimes("nvrx", ranks, {"step": own}, *rows_of_one, absolute=False, notes=notes, partial=partial)
+    return StepTimes("nvrx", ranks, {"step": own}, *rows_of_one, absolute=False, notes=notes)
 
 
 # --- berth-ops/1 -----------------------------------------------------------------------------------------------------

@@ -63,16 +63,12 @@ def _tell(visit: Visit) -> None:
 
 
 def _words(gpu: GpuVisit) -> list[str]:
-    """Returns for each phase its time, its throughput, and the part of the vendor's peak that this is."""
-    from topology.calibrate.peaks import part_of_peak  # noqa: PLC0415
-
+    """Returns for each phase its time and its throughput."""
     words = []
     for run in gpu.runs:
         told = f"{run.app_class} {run.time_ms:.2f} ms at {run.sm_mhz:.0f} MHz"
         rates = [f"{run.tflops:.1f} TFLOP/s"] if run.tflops else []
         rates += [f"{run.gb_per_s:.0f} GB/s"] if run.gb_per_s else []
-        part = part_of_peak(gpu.model, run)
-        rates += [f"{part:.0%} of the peak"] if part else []
         words.append(f"{told} ({run.kernel}{': ' if rates else ''}{', '.join(rates)})")
     words += [
         f"{link.kind}{f' {link.peer}' if link.peer is not None else ''} {link.gb_per_s:.1f} GB/s" for link in gpu.links

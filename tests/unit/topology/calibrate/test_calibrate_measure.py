@@ -10,8 +10,7 @@ from policy.cli.main import main
 from topology.calibrate.health import Advice, watch_list
 from topology.calibrate.links import slow_links
 from topology.calibrate.measure import PHASES, SimulatedDevice, measure, measure_all, summary
-from topology.calibrate.peaks import part_of_peak, peak_of
-from topology.calibrate.runs import CopySpeed, GpuVisit, KernelRun, Visit, append, decode, load, seconds_of, verdict
+from topology.calibrate.runs import CopySpeed, GpuVisit, Visit, append, decode, load, seconds_of, verdict
 from topology.calibrate.statistics import calibrate
 
 
@@ -112,46 +111,6 @@ def test_links_are_kept_in_the_file(tmp_path: Path) -> None:
     append(visits, tmp_path / "runs")
 
     assert load(tmp_path / "runs") == tuple(visits)
-
-
-@pytest.mark.parametrize(
-    ("model", "tflops"),
-    [
-        ("NVIDIA GB200", 2500.0),
-        ("NVIDIA B200", 2250.0),
-        ("NVIDIA H200", 989.5),
-        ("NVIDIA H200 NVL", 835.5),
-        ("NVIDIA GH200 480GB", 989.5),
-        ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H100 PCIe", 756.5),
-        ("NVIDIA A100-SXM4-80GB", 312.0),
-        ("NVIDIA A10", 125.0),
-        ("Tesla V100-SXM2-16GB", 125.0),
-        ("NVIDIA L40S", 362.05),
-        ("NVIDIA L4", 121.0),
-        ("NVIDIA RTX A6000", 154.8),
-    ],
-)
-def test_peaks_are_those_of_the_model(model: str, tflops: float) -> None:
-    peak = peak_of(model)
-
-    assert peak is not None
-    assert peak.fp16_tflops == tflops
-
-
-def test_a_mixed_run_is_held_against_both_peaks_and_an_unknown_model_against_none() -> None:
-    mixed = KernelRun("mixed", 150.0, kernel="fma-fp32+triad", tflops=33.5, gb_per_s=2_400.0)
-
-    assert part_of_peak("NVIDIA H200", mixed) == pytest.approx(1.0)
-    assert part_of_peak("NVIDIA H200", KernelRun("compute", 1.0, kernel="mma-fp16", tflops=494.75)) == pytest.approx(
-        0.5
-    )
-    assert part_of_peak("simulated", mixed) == 0.0
-
-
-@pytest.mark.parametrize("model", ["NVIDIA H100 64GB HBM2", "NVIDIA A100-SXM-64GB", "NVIDIA A10G", "NVIDIA H800"])
-def test_a_board_of_which_no_data_sheet_tells_has_no_peak(model: str) -> None:
-    assert peak_of(model) is None
 
 
 def test_heat_is_told() -> None:

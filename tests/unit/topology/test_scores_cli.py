@@ -1,4 +1,4 @@
-"""Heat maps, and `berth scores`."""
+"""`berth scores`."""
 
 import json
 import time
@@ -13,7 +13,6 @@ from topology.calibrate.runs import append
 from topology.calibrate.steps import JobReport, Rank
 from topology.calibrate.steps import encode as steps_line
 from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load
-from topology.scores_map import text_map
 
 TABLE = tuple(
     Score(f"n{node}", gpu, f"GPU-{node}-{gpu}", "compute", score, 3, 0.01, "2026-11-21T10:00:00Z", 0.02)
@@ -40,23 +39,6 @@ def test_pals_form_is_written_as_it_is_read() -> None:
         for one in TABLE[:-1]
         for app_class in ("compute", "memory")
     ]
-
-
-def test_a_text_map_has_a_letter_for_each_gpu_in_the_nodes_order() -> None:
-    lines = text_map(TABLE, "compute", width=12).splitlines()
-
-    assert lines[0] == "compute: 6 GPUs from 0.900 to 1.200, 2 slower than typical by 10 % or more"
-    assert lines[1:4] == ["n1  ox", "n2  .=", "n10 +#"]
-    assert "\033" not in text_map(TABLE, "compute")
-    assert text_map(TABLE, "compute", colour=True).count("\033[48") == 6 + 7
-
-
-def test_a_wide_terminal_has_nodes_side_by_side() -> None:
-    assert text_map(TABLE, "compute", width=40).splitlines()[1] == "n1  ox   n2  .=   n10 +#"
-
-
-def test_a_map_of_nothing_says_so() -> None:
-    assert text_map((), "compute").startswith("compute: no score")
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +103,9 @@ def test_export_makes_the_table_that_berthd_reads(
     (tmp_path / "berth.conf").write_text(f'[berthd]\nscores = "{table}"\n')
     monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
     capsys.readouterr()
-    assert main(["scores", "map"]) == 0
-    assert capsys.readouterr().out.startswith("compute: 44 GPUs")
-    assert main(["scores", "map", "--class", "memry"]) == 2
+    assert main(["scores", "show"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 45
+    assert main(["scores", "show", "--class", "memry"]) == 2
     assert "there are compute" in capsys.readouterr().err
 
 
@@ -166,9 +148,11 @@ def test_step_times_refresh_the_table_and_tell_who_has_changed(
     steps = tmp_path / "steps"
     steps.write_text("\n".join(['{"format": "berth-steps/1"}', *map(steps_line, reports), ""]))
 
-    assert main(["scores", "export", str(tmp_path / "table.csv"), "--steps", str(steps), "--output", "-"]) == 0
+    living = tmp_path / "living"
+    asked = ["scores", "refresh", str(tmp_path / "table.csv"), "--steps", str(steps), "--output", str(living)]
+    assert main(asked) == 0
     told = capsys.readouterr()
-    scores = {one.uuid: one.score for one in decode(told.out.splitlines())}
+    scores = {one.uuid: one.score for one in load(living)}
     assert scores.pop(slow) > 1.15
     assert all(abs(score - 1.0) < 0.02 for score in scores.values())
     assert told.err.count("measure it again") == 1
