@@ -13,6 +13,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from policy.formats import hostlist, plan_fields, segment
+from policy.formats.array_tasks import waiting_tasks
 from policy.formats.excluded_nodes import is_ours
 from policy.formats.job_plan import JobPlan
 
@@ -84,7 +85,8 @@ def starts_fewer(cluster: ModelCluster, planner: Planner) -> str:
     left = _starts(cluster, {job.id for job in closing}) - now
     reading = planner._looks.reading
     if reading is not None:
-        left -= {(job.array or job.id, job.task or 0) for job in reading.jobs if not job.may_start}
+        limited = [job for job in reading.jobs if not job.may_start]
+        left -= {(job.array or job.id, task) for job in limited for task in waiting_tasks(job.tasks) or [job.task or 0]}
     return (
         f"jobs {sorted(left)} can start, and jobs {[job.id for job in closing]} close their partition" if left else ""
     )

@@ -471,3 +471,20 @@ def test_what_puts_a_half_written_change_right_is_tried_again() -> None:
             ("release", 1),
         ]
     )
+
+
+def test_nor_do_tasks_that_slurm_shows_in_one_record_with_their_arrays_limit() -> None:
+    # The world's own fault: it knew the limit of a record of one task alone.
+    play([
+        ("site", 539, 1, 0, 0, 14),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "gang", 11, 1, "NODE_FAIL", 0),
+        ("clock", 60),
+        ("submit", "gang", 3, 5, "NODE_FAIL", 0),
+        ("submit", "share-array", 9, 200, "TIMEOUT", 0),
+        ("submit", "share-array", 2, 5, "NODE_FAIL", 0),
+        ("sched", 1),
+        ("sched", 0),
+    ])  # fmt: skip
