@@ -116,9 +116,15 @@ class Opinion:
         self.state, self.ledger, self.book = state, state.ledger, state.ledger.book
         return True
 
-    def takes(self, entry: Waiting) -> bool:
-        """Plans a job by itself, at its turn in the queue; returns whether it is one of its jobs."""
+    def owns(self, entry: Waiting) -> bool:
+        """Tells whether no other opinion plans a job, nor the walk.
+
+        It is asked even in a pass in which `begin` failed: the job is left as it is then.
+        """
         return False
+
+    def plan(self, entry: Waiting) -> None:
+        """Plans a job that it owns, at the job's turn in the queue."""
 
     def narrow(self, entry: Waiting, demand: Demand) -> Demand:
         """Returns the demand on the nodes that it leaves to a job."""

@@ -15,15 +15,15 @@ class WithoutGpus(Opinion):
         self._expected = 0
         return super().begin(state)
 
-    def takes(self, entry: Waiting) -> bool:
-        if entry.job.wants_gpus:
-            return False
+    def owns(self, entry: Waiting) -> bool:
+        return not entry.job.wants_gpus
+
+    def plan(self, entry: Waiting) -> None:
         if not entry.may_start_at(self.ledger.at):
-            return True
+            return
         self._expected += 1
         found = self.book.soonest_without_gpus(entry.demand) if self._expected <= MOST_EXPECTED else None
         if found is not None:
             entry.last.place, entry.last.start = found
             at = entry.last.start or self.ledger.at
             self.ledger.claim(claim_on(self.book.fleet, entry.demand, entry.last.place, 0, at))
-        return True

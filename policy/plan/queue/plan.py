@@ -143,11 +143,11 @@ class Plan:
         first: AbstractSet[int],
         touched: AbstractSet[int] | None = None,
     ) -> Walk:
-        """Begins a walk with the opinions that have something to say in it."""
+        """Begins a walk, in which it asks the opinions that have something to say."""
         read, kept = self._reader_of(ledger.book.fleet).read, (self.isolation, self._free_since)
         state = PassState(ledger, self._settings, queue, jobs, read, *kept, het, guests, first, touched)
-        asked = [one for one in self.opinions if self.isolation.group(ledger.at, one.begin, state)]
-        return Walk(state, asked, self._searched)
+        began = [one for one in self.opinions if self.isolation.group(ledger.at, one.begin, state)]
+        return Walk(state, self.opinions, began, self._searched)
 
     def _commit(self, walk: Walk) -> list[Change]:
         """Ends a walk; returns its changes, without those of jobs whose planning failed."""

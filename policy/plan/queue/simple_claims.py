@@ -28,7 +28,7 @@ class SimpleClaims:
         self.state = state
         self._ledger, self._book = state.ledger, state.ledger.book
         self._opinions = opinions
-        self._take, self._narrow, self._leave = self.asked("takes"), self.asked("narrow"), self.asked("leave")
+        self._narrow, self._leave = self.asked("narrow"), self.asked("leave")
         self._hold, self._keepers = self.asked("hold"), self.asked("keep")
         self._gathering = 0
         """Number of jobs on several nodes that the walk has met and that cannot start now."""

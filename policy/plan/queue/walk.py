@@ -33,9 +33,12 @@ Not longer: nodes that stand idle for hours cost more than the earlier start gai
 class Walk(SimpleClaims):
     """One walk along the queue."""
 
-    def __init__(self, state: PassState, opinions: Sequence[Opinion], searched: dict[int, PastSearch]) -> None:
-        """`searched` outlives the walk."""
-        super().__init__(state, opinions)
+    def __init__(
+        self, state: PassState, opinions: Sequence[Opinion], began: Sequence[Opinion], searched: dict[int, PastSearch]
+    ) -> None:
+        """`began` are the opinions that have something to say in this pass; `searched` outlives the walk."""
+        super().__init__(state, began)
+        self._owners = [(one, one in began) for one in opinions if "owns" in one.says]
         self._none_empty = False
         self._left_to: dict[int, Bools] = {}
         """Sets of nodes of which the empty ones are left to big jobs already; few objects stand for many jobs."""
@@ -58,8 +61,11 @@ class Walk(SimpleClaims):
         last.claimed = last.start = last.lets = None
         last.place, last.refuses_until, last.waits_for_fewer = (), 0.0, False
         self.state.settled.add(entry.job.id)
-        if any(one.takes(entry) for one in self._take):
-            return
+        for owner, began in self._owners:
+            if owner.owns(entry):
+                if began:
+                    owner.plan(entry)
+                return
         if not self._set_aside(entry):
             self._settle(entry)
         if entry.job.tasks and self._ledger.only is None:

@@ -63,11 +63,12 @@ class GuestPass(Opinion):
                     self.state.running.append(self.state.read(job, self.ledger.at))
                     self._upgrades[job.id] = guests[job.id]
 
-    def takes(self, entry: Waiting) -> bool:
+    def owns(self, entry: Waiting) -> bool:
+        return entry.guest.only or entry.job.id in self._upgrades
+
+    def plan(self, entry: Waiting) -> None:
         if entry.job.id in self._upgrades:
             self._upgrade(entry, *self._upgrades[entry.job.id])
-            return True
-        return entry.guest.only
 
     def _upgrade(self, entry: Waiting, guest: Guest, place: int) -> None:
         """Gives a guest its GPU as its own, if no owner runs there and no job before it in line claims it.

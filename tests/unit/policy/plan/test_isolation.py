@@ -6,13 +6,19 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
+import pytest
+
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.isolation import LEFT_FOR, Isolation
 from policy.plan.ledger.tracker import Picture
+from policy.plan.opinions.guests.guest_pass import GuestPass
+from policy.plan.opinions.opinion import Opinion
+from policy.plan.opinions.without_gpus import WithoutGpus
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
+from tests.unit import guest_world
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, waiting
 
 POLICY = str(Path(__file__).parents[4] / "policy")
@@ -177,3 +183,21 @@ def test_a_fault_in_what_an_ended_job_frees_costs_that_job_alone() -> None:
     assert changes is not None
     assert [type(change) for change in of(changes, BAD)] == [Release]
     assert plan.isolation.count == len(told) == 1
+
+
+@pytest.mark.parametrize("opinion", [GuestPass, WithoutGpus])
+def test_jobs_of_an_opinion_that_could_not_begin_are_left_as_they_are(
+    opinion: type[Opinion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def throw(*_: object) -> bool:
+        raise RuntimeError("thrown")
+
+    guest, cpus = 10, 11
+    without = running(cpus, "", 0, 0, state="PENDING", nodes=(), required=(), start=None, end=None, wants_gpus=False)
+    jobs = [guest_world.parked(guest), without, running(1, "n1", 0xFF, 5_000), waiting(GOOD, "n1", 0b11)]
+    monkeypatch.setattr(opinion, "begin", throw)
+    changes = guest_world.plan([guest_world.node("n1", used=0xFF), guest_world.node("n2")], jobs)
+
+    its_own = guest if opinion is GuestPass else cpus
+    assert of(changes, its_own) == []
+    assert [type(change) for change in of(changes, GOOD)] == [Move]
