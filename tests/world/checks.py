@@ -296,33 +296,6 @@ def may_cancel(cluster: ModelCluster, name: str) -> None:
 
 _TRIES = 2
 
-LONGEST_WAIT = 60.0
-"""Seconds that an owner waits at most for a guest to leave, with nothing else in its way."""
-
-
-def no_owner_waits_long(world: DeterministicWorld, since: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """An owner whose place is free but for a guest has it soon; returns since when each waits for each guest."""
-    cluster, found = world.cluster, dict[tuple[int, int], float]()
-    for owner in cluster.jobs.values():
-        portion = owner.portion()
-        if not owner.waits or owner.held or owner.touched or portion is None or _values(owner).get("state") != "placed":
-            continue
-        if owner.begin > cluster.now or not portion.gpus or not portion.seats or owner.tasks:
-            continue
-        if owner.reason == "JobArrayTaskLimit":
-            continue  # another task of its array is in its way, and a guest may use its GPUs meanwhile
-        place = closers.place_of(owner)
-        if any(name not in cluster.nodes or cluster.nodes[name].flags & BLOCKING for name in place):
-            continue  # a node is in its way, and a guest may use its GPUs on the others meanwhile
-        for name in place:
-            for number, held in cluster.nodes[name].held.items():
-                if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":
-                    found[owner.id, number] = since.get((owner.id, number), cluster.now)
-    for (owner_id, guest), began in found.items():
-        if cluster.now - began > LONGEST_WAIT:
-            raise ViolationError(f"job {owner_id} waits for guest {guest} for {cluster.now - began:.0f} s")
-    return found
-
 
 def nothing_of_ours(cluster: ModelCluster) -> None:
     """After `berth release --all` jobs that wait, or end to wait again, are as their users wrote them."""

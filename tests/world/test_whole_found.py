@@ -272,3 +272,25 @@ def test_the_epilog_of_an_earlier_run_that_comes_again_is_not_told_the_gpus_of_t
         ("sched", 0),
         ("on", "again", "epilog", 0),
     ])  # fmt: skip
+
+
+def test_an_owner_may_wait_for_a_guest_while_other_owners_have_its_other_gpus() -> None:
+    # The world's own fault: it took the guest for all that was in the way.
+    play_whole([
+        ("site", 1945, 0, 1, 0, 14, 25, 2, 1),
+        ("reserve", "counted", 5, 40000),
+        ("start",),
+        ("submit", "host", 6, 200, "FAILED", 1),
+        ("pass", 1),
+        ("during", 6, "people", "requeue-hold", 6),
+        ("reserve", "counted", 10, 40000),
+        ("write", 50),
+        ("pass", 1),
+        ("sched", 1),
+        ("hear",),
+        ("submit", "guest", 9, 200, "NODE_FAIL", 0),
+        ("pass", 1),
+        ("wait", 1300),
+        ("submit", "guest", 3, 200, "NODE_FAIL", 1),
+        ("submit", "guest", 11, 200, "NODE_FAIL", 1),
+    ])  # fmt: skip

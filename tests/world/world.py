@@ -28,7 +28,7 @@ from policy.slurm.by_command import command as command_module
 from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy_world import machine
 from tests.unit.share_world import with_memory
-from tests.world import checks, people, reservations
+from tests.world import checks, owners, people, reservations
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced, VirtualTime, folder_in_memory
@@ -526,7 +526,7 @@ class DeterministicWorld:
         for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
             self._calm_second(seconds)
             if seconds <= _SHORT:
-                since = checks.no_owner_waits_long(self, since)
+                since = owners.no_owner_waits_long(self.cluster, since)
             if not any(job.waits or job.holds for job in self.cluster.jobs.values()):
                 break
         for _ in range(_LONGER):
