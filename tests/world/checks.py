@@ -12,7 +12,7 @@ from policy.formats import plan_fields, segment, wire
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request import counted
 from tests.world import closers, reservations
-from tests.world.cluster import BLOCKING, REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
+from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
     from tests.world.world import DeterministicWorld

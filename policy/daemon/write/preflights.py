@@ -46,7 +46,8 @@ class Preflights:
         except SlurmError as problem:
             log.error(f"JobId={first.id}: what became of this pre-flight could not be written: {problem}", 623)
         try:
-            self._run("scancel", str(first.id))
+            # One that has begun since the last reading runs on: its job waits for its end, as planned.
+            self._run("scancel", "--state=PENDING", str(first.id))
         except SlurmError as problem:
             log.error(f"JobId={first.id} is a pre-flight that does not begin, and is not cancelled: {problem}", 623)
 

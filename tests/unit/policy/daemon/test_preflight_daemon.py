@@ -24,6 +24,8 @@ from tests.unit.policy_world import NOW, book, node, reading, running, submit, w
 
 PLACED = {"state": "placed", "id": "00ff", "n": "1", "k": "1", "nodes": "n1", "gpus": "0", "seats": "1"}
 REAL, FIRST, WAIT = 42, 41, 60.0
+CANCELLED = f"scancel --state=PENDING {FIRST}"
+"""One that began in the same moment runs on."""
 STRANGER = 7
 """The user of a job that names another user's pre-flight; `first` and `real` have user 0."""
 
@@ -85,7 +87,7 @@ def test_one_that_does_not_begin_keeps_its_job_for_a_bounded_time() -> None:
         known.step(look(first(), real(), at=NOW + WAIT))
 
     # As soon as the pre-flight is gone the job may start, and nothing can be written any more.
-    assert slurm.done == [f"annotate {REAL}", f"scancel {FIRST}"]
+    assert slurm.done == [f"annotate {REAL}", CANCELLED]
     assert {key: slurm.values[REAL][key] for key in PLACED} == PLACED
     shown = dict(rows(REAL, "PENDING", JobPlan({"preflight": str(FIRST), **slurm.values[REAL]})))
     assert shown["pre-flight"] == f"job {FIRST} did not begin within 60 s, so that the job goes on without it"
@@ -111,10 +113,10 @@ def test_the_wait_has_its_bound_though_slurm_refuses_something_once(refuses: str
         known.step(look(first(), real(), at=NOW + at))
     slurm.refuses = ""
     known.step(look(first(), real(), at=NOW + WAIT + 1))
-    assert slurm.done.count(f"scancel {FIRST}") == 1, "not with each reading"
+    assert slurm.done.count(CANCELLED) == 1, "not with each reading"
     known.step(look(first(), real(), at=NOW + 2 * WAIT))
 
-    assert slurm.done.count(f"scancel {FIRST}") == 2
+    assert slurm.done.count(CANCELLED) == 2
 
 
 def test_a_plan_that_another_wrote_over_is_not_lost_with_the_preflight() -> None:
@@ -138,7 +140,7 @@ def test_a_strangers_job_that_names_a_preflight_is_not_its_job(order: int) -> No
     assert slurm.done == [], "the stranger's job is gone, and the pre-flight has its own"
     known.step(look(first(), real(), theirs, at=NOW + WAIT))
 
-    assert slurm.done == [f"annotate {REAL}", f"scancel {FIRST}"]
+    assert slurm.done == [f"annotate {REAL}", CANCELLED]
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.sampled_from(["run", *"1234569"])), max_size=8))
@@ -154,7 +156,7 @@ def test_whatever_jobs_name_only_those_of_the_same_user_are_touched(jobs: list[t
     for at in (0.0, WAIT):
         known.step(look(*facts, at=NOW + at))
 
-    assert {int(one.split()[1]) for one in slurm.done if one.startswith("scancel ")} == {
+    assert {int(one.split()[-1]) for one in slurm.done if one.startswith("scancel ")} == {
         number for number, mark in marks.items() if mark == "run"
     }
     for number in slurm.values:
