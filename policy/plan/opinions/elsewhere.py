@@ -33,7 +33,8 @@ class Elsewhere(Opinion):
             return f"it did not start in {STUCK_ON_A_NODE} s on a place that looks free" if stuck else ""
         if rests:
             return "it may not start yet, and Slurm chooses its node when it may" if on_any_node else ""
-        if alone and not entry.nodes and entry.job.gpus is not None and state.ledger.only is None:
+        looked = state.ledger.may_change and state.ledger.only is None
+        if alone and looked and not entry.nodes and entry.job.gpus is not None:
             return "its nodes are not for it any more, and no others are in sight"
         if entry.nodes and entry.level.insists is None and entry.demand.may_go_elsewhere:
             return f"its place is not free, and {ELSEWHERE}"

@@ -232,6 +232,15 @@ def test_a_job_whose_node_is_not_for_it_any_more_is_slurms(change: dict[str, obj
     assert [type(found) for found in planned(Plan(create("berth"), Settings()), look)] == [Release]
 
 
+def test_a_job_whose_node_is_not_for_it_any_more_keeps_its_pin_while_no_moves_are_left() -> None:
+    nodes = [plain("n1", used=0xFF), plain("n2"), plain("n3")]
+    moved = pinned(2, 0b11, "n1", priority=9)
+    look = reading(nodes, [held(1, "n1", 0xFF), moved, pinned(3, 0b11, "n2", excluded=("n2",))])
+    changes = planned(Plan(create("berth"), Settings(most_moves=1)), look)
+
+    assert [(change.job.id, type(change)) for change in changes] == [(2, Move)]
+
+
 def test_a_gang_keeps_its_nodes_until_they_are_free() -> None:
     nodes = [plain("n1", used=0xFF), plain("n3", used=0xFF), plain("n2", used=0xFF), plain("n4")]
     jobs = [held(1, "n1", 0xFF, 300), held(2, "n3", 0xFF, 300), held(3, "n2", 0xFF, 900)]
