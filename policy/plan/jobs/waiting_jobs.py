@@ -130,8 +130,13 @@ class Reader:
             if not job.wants_gpus:
                 return _Read(job, self._without_gpus(job), FAR)
             avoided = nodes_avoided(job.known, at)
+            entry = self._pinned(job, at, tuple(avoided))
+            is_guest = entry.guest.only or entry.guest.may_ride_from < FAR
+            if avoided and not is_guest and not any(one.could_be_held for one in entry.demand.every_split):
+                # Slurm would keep it waiting for the GPUs of its old pin, though others of the node may be free.
+                entry = self._pinned(job, at, ())
             # A node that it avoids may be used from then on.
-            return _Read(job, self._pinned(job, at, tuple(avoided)), min(avoided.values(), default=FAR))
+            return _Read(job, entry, min(avoided.values(), default=FAR))
         except (FormatError, ValueError) as problem:
             return _Read(job, FormatError(str(problem)), FAR)
 

@@ -33,6 +33,15 @@ def test_a_pin_that_can_start_where_it_is_stays() -> None:
     assert replan([node("n1"), node("n2")], [waiting(5, "n2", 0b11)]) == []
 
 
+def test_a_retried_job_gets_other_gpus_of_the_node_that_failed_it_if_no_other_node_could_have_it() -> None:
+    avoids = {"avoids": f"n1@{int(NOW) + 600}"}
+    jobs = [running(1, "n1", 0b11, 3_000), waiting(5, "n1", 0b11, excluded=("n2",), segment=avoids)]
+    [move] = replan([node("n1", used=0b11), node("n2")], jobs)
+
+    assert isinstance(move, Move)
+    assert (move.berth.names, move.start) == (("n1",), 0.0)
+
+
 def test_a_pin_stays_while_nothing_is_free_now_even_if_elsewhere_is_sooner() -> None:
     nodes = [node("n1", used=0xFF), node("n2", used=0xFF)]
     jobs = [running(1, "n1", 0xFF, 60), running(2, "n2", 0xFF, 3_000), waiting(5, "n2", 0b11)]

@@ -50,6 +50,24 @@ def test_an_entry_is_known_until_a_node_that_the_job_avoids_may_be_used_again() 
     assert one.read(job, NOW + 60).demand.candidates.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("changes", "candidates"),
+    [
+        ({}, [False, True, True]),
+        ({"excluded": ("n2",)}, [False, False, True]),
+        ({"excluded": ("n2", "n3")}, [True, False, False]),
+        ({"required": ("n1", "n2", "n3"), "segment": {"n": "3"}}, [True, True, True]),
+        ({"excluded": ("n2", "n3"), "segment": {"tier": "opportunistic"}}, [False, False, False]),
+    ],
+    ids=["one", "two are left", "the others are excluded", "all are needed", "a guest"],
+)
+def test_a_node_is_avoided_while_others_could_have_the_job(changes: dict[str, Any], candidates: list[bool]) -> None:
+    segment = {"avoids": f"n1@{NOW + 60}", **changes.pop("segment", {})}
+    entry = read(waiting(9, "n1", 1, segment=segment, **changes))
+
+    assert entry.demand.candidates.tolist() == candidates
+
+
 def test_a_record_that_has_changed_is_read_again() -> None:
     one, job = reader(), waiting(9, "n1", 1)
     entry = one.read(job, NOW)
