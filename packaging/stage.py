@@ -26,15 +26,13 @@ SCRIPTS = {
     "berth-guard": "berth-node",
 }
 FRONTS = ("berth-prolog", "berth-epilog")
-# A package gets the locked requirements of its extra, less those of the packages that it depends on or never uses.
+# A package gets the locked requirements of its extra, less those of the packages that it depends on.
 LOCKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "berth-node": ("node", ()),
     "berth-simulate": ("simulate", ()),
     "berth-controller": ("daemon", ("simulate", "node")),
     "berth-report": ("report", ("simulate",)),
 }
-# rich needs them for source code and Markdown; Berth shows tables only.
-UNUSED = {"markdown-it-py", "mdurl", "pygments"}
 # What compilers and type checkers read.
 UNREAD = {".a", ".c", ".f", ".f90", ".h", ".hpp", ".pxd", ".pyi", ".pyx"}
 MANUALS = {
@@ -141,7 +139,7 @@ class Stage:
     def requirements(self, package: str) -> None:
         """Installs a role's third-party packages, pinned and with their hashes, without their own tests."""
         extra, others = LOCKS[package]
-        elsewhere = UNUSED | {name for other in others for name, _ in blocks(other)}
+        elsewhere = {name for other in others for name, _ in blocks(other)}
         lock = BUILD / f"{package}.lock"
         lock.write_text("".join(text for name, text in blocks(extra) if name not in elsewhere))
         into = BUILD / f"{package}-{self._version}"

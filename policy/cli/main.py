@@ -15,7 +15,6 @@ from policy.formats.errors import BerthError, UsageError
 _COMMANDS = {
     "nodes": "policy.cli.nodes",
     "queue": "policy.cli.queue",
-    "top": "policy.cli.top",
     "why": "policy.cli.why",
     "efficiency": "policy.cli.efficiency",
     "plan": "policy.cli.plan",

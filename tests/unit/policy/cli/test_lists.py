@@ -1,21 +1,16 @@
-"""`berth nodes`, `berth queue` and `berth top`, from an overview beside berthd's socket."""
+"""`berth nodes` and `berth queue`, from an overview beside berthd's socket."""
 
 import doctest
 import json
 import os
-import pty
 import re
-import select
-import subprocess
-import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policy.cli import listing, nodes, queue, top
+from policy.cli import listing, nodes, queue
 from policy.cli.main import main
 from policy.site.overview import path_of
 
@@ -167,7 +162,6 @@ def test_lists_for_programs_have_a_version(told: dict[str, Any], capsys: pytest.
         (["queue", "--jsn"], "berth queue does not take --jsn; did you mean --json?"),
         (["plan", "--gpus=2", "x y.sh"], "call: berth plan -- --gpus=2 'x y.sh'"),
         (["plan", "--json", "-n2", "x.sh"], "call: berth plan --json -- -n2 x.sh"),
-        (["top", "-d", "0.1"], "-d takes 1 or more"),
     ],
 )
 def test_a_wrong_call_is_answered_with_the_right_one(
@@ -246,44 +240,5 @@ def test_control_characters_of_a_job_name_do_not_reach_the_terminal(
     assert printed(capsys, "queue", "-h", "-j", "14", "-o", "name") == ["a?[31m?b"]
 
 
-@pytest.mark.usefixtures("told")
-def test_top_prints_one_picture_where_nobody_looks_on(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "top")
-
-    assert lines[0].startswith("2 of 7 GPUs free, 1 jobs run, 1 wait; read ")
-    assert lines[2].split()[:2] == ["NODE", "STATE"]
-    assert lines[6].split()[:2] == ["JOBID", "USER"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("told")
-def test_top_on_a_terminal_ends_with_q_and_leaves_the_terminal_as_it_was() -> None:
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "policy.cli.main", "top", "-d", "600"]
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment) as running:
-        shown = b""
-        while b"2 of 7 GPUs free" not in shown or b"14_[3-5]" not in shown:
-            assert select.select([ours], [], [], 30)[0], shown
-            shown += os.read(ours, 65_536)
-        os.write(ours, b"q")
-        assert running.wait(30) == 0
-    assert termios.tcgetattr(theirs) == before
-    assert b"\x1b[?1049h" in shown
-    os.close(ours)
-    os.close(theirs)
-
-
-def test_a_picture_is_cut_to_the_screen() -> None:
-    found = overview()
-    found["nodes"] = [{**found["nodes"][0], "name": f"n{number}"} for number in range(50)]
-    found["jobs"] = [found["jobs"][1]] * 50
-
-    lines = top.fitting(top.picture(found, found), 40, 20)
-
-    assert len(lines) == 20
-    assert max(map(len, lines)) <= 40
-    assert sum("more nodes" in line for line in lines) == 1
-    assert lines[-1].startswith("... ")
+def test_a_task_of_an_array_has_the_name_that_squeue_writes() -> None:
     assert queue.name_of({"id": 9, "array": 7, "task": 2}) == "7_2"
