@@ -15,7 +15,7 @@ from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.moments import local_time
 from policy.formats.plan_fields import ID
-from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
 from policy.slurm.command_failures import failed, not_started
@@ -99,22 +99,33 @@ class CommandGateway:
 
     def read(self, *, ended: bool) -> Reading:
         """One look: nodes first, so that a job that starts in between is seen in the queue at least."""
-        config, in_control, federated = self._read_seldom()
-        at = time.time()
+        seldom, at = self._read_seldom(), time.time()
         nodes = text.nodes(self._run("scontrol", "show", "node", "-o", "-d"))
         self._queue = self._read_queue("all" if ended else f"{self._waiting_states()},{text.HOLDING_STATES}")
+        return self._reading(at, seldom, nodes, self._completed())
+
+    def _reading(
+        self,
+        at: float,
+        seldom: tuple[Mapping[str, str], bool, bool],
+        nodes: Iterable[NodeFacts],
+        jobs: Iterable[JobFacts],
+        left_out: frozenset[str] = frozenset(),
+    ) -> Reading:
+        """Completes a reading of nodes and jobs; jobs in the states `left_out` are known and not shown."""
+        config, in_control, federated = seldom
         partitions = text.partitions(self._run("scontrol", "show", "partition", "-o", "-a"))
         reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
         known, self._facts = self._facts, {}
-        jobs = self._kept("job", self._completed(), known, lambda job: job.id)
+        kept = self._kept("job", jobs, known, lambda job: job.id)
         return Reading(
             at=at,
             nodes=self._kept("node", nodes, known, lambda node: node.name),
-            jobs=jobs,
+            jobs=tuple(job for job in kept if job.state not in left_out),
             partitions=self._kept("partition", partitions, known, lambda partition: partition.name),
             reservations=self._kept("reservation", reservations, known, lambda one: one.name),
-            seen=frozenset(job.known[ID] for job in jobs if ID in job.known),
-            refused=fields.refused(jobs),
+            seen=frozenset(job.known[ID] for job in kept if ID in job.known),
+            refused=fields.refused(kept),
             in_control=in_control,
             federated=federated,
             unreadable=self._unreadable,

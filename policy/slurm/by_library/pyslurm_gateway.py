@@ -18,7 +18,6 @@ from importlib import metadata
 from typing import Any
 
 from policy.formats.errors import SlurmError, UnreadableError
-from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
@@ -99,8 +98,7 @@ class PyslurmGateway(CommandGateway):
 
     def read(self, *, ended: bool) -> Reading:
         """One look: nodes first, so that a job that starts in between is seen in the queue at least."""
-        before = self._seldom
-        config, in_control, federated = self._read_seldom()
+        before, seldom = self._seldom, self._read_seldom()
         if self._seldom is not before:
             self._gres = {}
         at = time.time()
@@ -108,23 +106,7 @@ class PyslurmGateway(CommandGateway):
             loaded = _all(self._slurm.Nodes)
             jobs, used = self._read_jobs(_all(self._slurm.Jobs))
             nodes = list(self._read_nodes(loaded, used))
-        partitions = text.partitions(self._run("scontrol", "show", "partition", "-o", "-a"))
-        reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
-        known, self._facts = self._facts, {}
-        kept = self._kept("job", jobs, known, lambda job: job.id)
-        return Reading(
-            at=at,
-            nodes=self._kept("node", nodes, known, lambda node: node.name),
-            jobs=tuple(job for job in kept if ended or job.state not in changes.ENDED),
-            partitions=self._kept("partition", partitions, known, lambda partition: partition.name),
-            reservations=self._kept("reservation", reservations, known, lambda one: one.name),
-            seen=frozenset(job.known[ID] for job in kept if ID in job.known),
-            refused=fields.refused(kept),
-            in_control=in_control,
-            federated=federated,
-            unreadable=self._unreadable,
-            **text.of_config(config),
-        )
+        return self._reading(at, seldom, nodes, jobs, frozenset() if ended else changes.ENDED)
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
