@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.cli import scores_refresh
 from policy.cli.output import print_json
 from policy.formats.errors import BerthError, UsageError
+from policy.site.config import config_path, load
+from topology.scores import Score, dump
+from topology.scores import load as load_scores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from topology.calibrate.caps import CapEvidence
     from topology.calibrate.statistics import Calibration
-    from topology.scores import Score
 
 _Gpu = tuple[str, int, str, str]
 """Node, position, UUID and application class."""
@@ -51,7 +51,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     taken.add_argument("--output", required=True, metavar="TABLE", help="the table to write")
     taken.set_defaults(run=_import)
 
-    scores_refresh.register(commands)
+    refresh = commands.add_parser(
+        "refresh",
+        help="write the living scores: the calibrated table and what jobs told since",
+        description="Write the living scores beside the record of step times, from where berthd takes them. The "
+        "calibrated table stays as it is. berthd does this by itself once an hour.",
+    )
+    refresh.add_argument("table", nargs="?", default="", metavar="TABLE", help="default: as berth.conf says")
+    refresh.add_argument("--steps", default="", metavar="FILE", help="the record (default: as berth.conf says)")
+    refresh.add_argument("--output", default="", metavar="FILE", help="default: the record's name and .scores")
+    refresh.set_defaults(run=_refresh)
 
     given = commands.add_parser("export", help="make a score table from a file of runs; with --pal in PAL's form")
     _add_file(given)
@@ -179,7 +188,6 @@ def _import(args: argparse.Namespace) -> int:
     from dataclasses import replace  # noqa: PLC0415
 
     from topology.hostlist import expand  # noqa: PLC0415
-    from topology.scores import dump  # noqa: PLC0415
 
     scores: Sequence[Score] = _scores(Path(args.source), None)
     if args.nodes:
@@ -221,8 +229,6 @@ def _write(output: str, text: str) -> int:
 def _path(args: argparse.Namespace) -> Path:
     if args.file:
         return Path(args.file)
-    from policy.site.config import config_path, load  # noqa: PLC0415
-
     found = load(config_path()).scores
     if found is None:
         raise UsageError("name a file, or let [berthd] scores in berth.conf name the score table")
@@ -245,10 +251,8 @@ def _calibration(path: Path) -> Calibration:
 
 
 def _scores(path: Path, calibration: Calibration | None) -> Sequence[Score]:
-    from topology.scores import load  # noqa: PLC0415
-
     if calibration is None and not _is_runs(path):
-        return load(path)
+        return load_scores(path)
     from topology.calibrate.statistics import table  # noqa: PLC0415
 
     return table((calibration or _calibration(path)).estimates)
@@ -260,3 +264,50 @@ def _wanted(scores: Sequence[Score], app_class: str) -> list[Score]:
         known = ", ".join(dict.fromkeys(one.app_class for one in scores))
         raise UsageError(f"no score is of class {app_class}; there are {known}")
     return wanted
+
+
+_TRIES = 3
+"""Most attempts; a calibration that ends meanwhile makes it start again."""
+
+
+def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
+    """Returns these scores, updated by a record of step times, and prints which GPUs have changed."""
+    from policy.site.step_records import reports_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
+
+    living = refresh(scores, reports_of(record), time.time())
+    what = {"changed": "no longer as it was calibrated, measure it again", "host": "kept waiting by its host"}
+    for one in living:
+        if one.told:
+            who = f"{one.score.node} GPU {one.score.position}"
+            seen = f"{one.before:.3f} -> {one.score.score:.3f} by {one.reports} runs of jobs and {one.clocks} clocks"
+            print(f"berth scores: {who}, {one.score.app_class}: {what[one.told]} ({seen})", file=sys.stderr)
+    return table(living)
+
+
+def _refresh(args: argparse.Namespace) -> int:
+    from policy.site.step_records import place_of  # noqa: PLC0415 - the same
+
+    config = load(config_path()) if not (args.table and args.steps) else None
+    table = Path(args.table) if args.table else config and config.scores
+    record = Path(args.steps) if args.steps else config and config.steps
+    if not table or not record:
+        lacks = "a TABLE, or let [berthd] scores" if not table else "the record by --steps, or let [berthd] steps"
+        raise UsageError(f"name {lacks} in berth.conf name it")
+    output = Path(args.output) if args.output else place_of(record)
+    for _ in range(_TRIES):
+        before = _stamp(table)
+        scores = refreshed(load_scores(table), record)
+        if _stamp(table) == before:
+            dump(scores, output)
+            print(f"{output} written: {len(scores)} scores")
+            return 0
+    raise BerthError(f"{table} is written all the time; call berth scores refresh when the calibration is over")
+
+
+def _stamp(table: Path) -> tuple[int, int]:
+    try:
+        status = table.stat()
+    except OSError as problem:
+        raise BerthError(f"cannot read {table}: {problem.strerror}") from None
+    return status.st_mtime_ns, status.st_size

@@ -9,14 +9,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from policy.calibrate.campaign import Campaign, begin, decode, encode
+from policy.calibrate.campaign import Campaign, NodeState, begin, decode, encode
 from policy.calibrate.choice import Rules, measurable, next_nodes, parse_window, to_make_way
 from policy.cli.calibrate.jobs import Jobs, MeasurementEnd, request
-from policy.cli.calibrate.progress import CampaignProgress
 from policy.formats.errors import BerthError, FormatError, SlurmError, UsageError
 from policy.formats.slurm_facts import Reading
 from policy.slurm.interface import Gateway
 from topology.calibrate.runs import Visit, append, load, seconds_of
+
+
+class CampaignProgress:
+    """Prints the lines of one campaign."""
+
+    def __init__(self) -> None:
+        self._why = ""
+
+    def event(self, campaign: Campaign, node: str) -> None:
+        """Prints that something happened to a node."""
+        one = campaign.nodes[node]
+        told = f": {one.told}" if one.told and one.state != "running" else ""
+        _say(f"{node} {_state(one)}{told} ({campaign.count('done')} of {len(campaign.nodes)} done)")
+
+    def waits(self, why: str) -> None:
+        """Prints what the campaign waits for, once; an empty text: for nothing."""
+        if why and why != self._why:
+            _say(why)
+        self._why = why
+
+
+def _state(one: NodeState) -> str:
+    return "made way" if one.state == "waiting" and one.made_way and not one.tries else one.state
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
 
 _TICK_S, _READING_SHARE = 1.0, 0.1
 """Seconds between two queries of Slurm, and the part of the time that they may take.

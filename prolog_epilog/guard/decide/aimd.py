@@ -12,10 +12,42 @@ and keeps it at 0 until the mean loss of the bound's window is back within the b
 
 from math import exp, sqrt
 
-from prolog_epilog.guard.decide.fit import SlopeFit
 from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
+
+
+class SlopeFit:
+    """Least squares of loss = slope x duty over beats, each weighted by its certainty."""
+
+    __slots__ = ("_product", "_square")
+
+    def __init__(self, slope: float = 0.0, error: float = 10.0) -> None:
+        """Starts from a first value and its standard error; with the default error the first beats decide."""
+        self._square = 1.0 / (error * error)
+        self._product = slope * self._square
+
+    def add(self, duty: float, loss: float, error: float) -> None:
+        """Learns from a beat: the owner lost this share of its speed, known to this error, at this duty."""
+        weight = duty / (error * error)
+        self._product += weight * loss
+        self._square += weight * duty
+
+    def fade(self, keep: float) -> None:
+        """Multiplies the weight of what was learned by `keep`."""
+        self._product *= keep
+        self._square *= keep
+
+    @property
+    def slope(self) -> float:
+        """Returns the share of its speed that the owner loses at full duty."""
+        return max(0.0, self._product / self._square)
+
+    @property
+    def error(self) -> float:
+        """Returns the standard error of `slope`."""
+        return 1.0 / sqrt(self._square)
+
 
 WINDOW_S = 10.0
 """The bound on slowdown holds for the mean of any window of this length."""

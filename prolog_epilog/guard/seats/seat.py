@@ -10,8 +10,7 @@ from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.decide.muxflow import blind_law
-from prolog_epilog.guard.hold.ending import Ending
-from prolog_epilog.guard.hold.guest_end import GuestEnd
+from prolog_epilog.guard.hold.ending import Ending, GuestEnd
 from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.hold.memory import MemoryTarget
 from prolog_epilog.guard.measure.device_reader import Look

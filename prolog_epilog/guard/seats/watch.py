@@ -17,9 +17,8 @@ from pathlib import Path
 from prolog_epilog import monitoring, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
-from prolog_epilog.guard.measure.logs import Logs
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard.seats.trimming import trim
+from prolog_epilog.guard.seats.trimming import Logs, trim
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.mps import lifecycle, losses, trouble

@@ -47,7 +47,6 @@ DAEMON = (
     "policy.cli.main",
     "policy.cli.calibrate.run",
     "policy.cli.profile",
-    "policy.cli.scores_refresh",
     "policy.cli.topo.compile",
     "policy.daemon.answer.main",
     "policy.daemon.known.matcher",

@@ -15,8 +15,8 @@ import pytest
 from policy.calibrate.campaign import Campaign, begin, decode, encode
 from policy.calibrate.choice import Rules, Window, measurable, next_nodes, parse_window, to_make_way
 from policy.cli.calibrate.jobs import Jobs, MeasurementEnd, request
-from policy.cli.calibrate.progress import CampaignProgress
 from policy.cli.calibrate.report import differences, merged
+from policy.cli.calibrate.run import CampaignProgress
 from policy.cli.main import main
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.job_plan import JobPlan
@@ -378,7 +378,9 @@ def begun(stub: Path) -> int:
 
 def clocks(local: Callable[[], time.struct_time]) -> SimpleNamespace:
     """The time module with another time of day."""
-    return SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=time.sleep, localtime=local)
+    return SimpleNamespace(
+        strftime=time.strftime, time=time.time, monotonic=time.monotonic, sleep=time.sleep, localtime=local
+    )
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from math import e
 import pytest
 
 from prolog_epilog.guard.decide import aimd
-from prolog_epilog.guard.decide.aimd import FeedForwardAimd
-from prolog_epilog.guard.decide.fit import SlopeFit
+from prolog_epilog.guard.decide.aimd import FeedForwardAimd, SlopeFit
 from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from prolog_epilog.errors import NodeSlurmError
-from prolog_epilog.guard.hold.guest_end import GuestEnd
+from prolog_epilog.guard.hold.ending import GuestEnd
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload

@@ -9,9 +9,8 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat
+from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat, WorkRate
 from prolog_epilog.guard.measure.signals import HostBeat
-from prolog_epilog.guard.measure.work_rate import WorkRate
 from prolog_epilog.injob.word import LAUNCHES, READY, WordBeat
 from tests.unit.guard_world import Program, World
 

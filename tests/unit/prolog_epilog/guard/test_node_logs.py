@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.guard.measure.logs import Logs
 from prolog_epilog.guard.seats import trimming
+from prolog_epilog.guard.seats.trimming import Logs
 from prolog_epilog.mps.trouble import culprits
 from prolog_epilog.node import files, logfile
 from prolog_epilog.node.paths import Paths

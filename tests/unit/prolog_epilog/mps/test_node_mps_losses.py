@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.guard.measure.logs import Logs
+from prolog_epilog.guard.seats.trimming import Logs
 from prolog_epilog.mps.losses import culprits
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
