@@ -51,7 +51,8 @@ def choose(demand: Demand, view: View, able: Ints, mask: int) -> Gang | None:
         gang = Gang(float(slowest[chosen].max()) * factor, nodes, level)
         if best is None or gang.cost < best.cost * (1 - alike(view)):
             best = gang
-        if reach == demand.level:
+        # Where one group holds all of them, the levels farther away offer the same nodes.
+        if reach == demand.level or inside.size == able.size:
             break
     return best
 
@@ -72,7 +73,8 @@ def nearness(n: int, fabric: Fabric, nodes: Ints, has: Bools) -> Ints:
 def _of_both(groups: Ints, others: Ints) -> Ints:
     """Returns groups of the nodes that are in the same group of both kinds."""
     in_one = (groups == NOBODY) | (others == NOBODY)
-    return np.where(in_one, NOBODY, groups * (int(others.max(initial=0)) + 1) + others)
+    pairs = groups * (int(others.max(initial=0)) + 1) + others
+    return np.where(in_one, NOBODY, np.unique(pairs, return_inverse=True)[1])
 
 
 def _fullest_group(demand: Demand, view: View, slowest: Floats, groups: Ints) -> Ints | None:
@@ -81,17 +83,18 @@ def _fullest_group(demand: Demand, view: View, slowest: Floats, groups: Ints) ->
     The best group has the lowest score threshold; among equal groups it is the smallest.
     """
     known = np.flatnonzero(groups != NOBODY)
-    _, inverse, counts = np.unique(groups[known], return_inverse=True, return_counts=True)
+    here = groups[known]
+    counts = np.bincount(here)
     able_groups = np.flatnonzero(counts >= demand.n)
     if not able_groups.size:
         return None
     # The score of the n-th fastest node of each group, for all groups at once.
-    order = np.lexsort((slowest[known], inverse))
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    threshold = slowest[known][order][first[able_groups] + demand.n - 1]
+    order = np.lexsort((slowest[known], here))
+    first = np.cumsum(counts) - counts
+    threshold = slowest[known[order[first[able_groups] + demand.n - 1]]]
     as_fast = able_groups[threshold <= threshold.min() * (1 + alike(view))]
     chosen = as_fast[counts[as_fast].argmin()]
-    group: Ints = known[inverse == chosen]
+    group: Ints = known[here == chosen]
     return group
 
 
@@ -104,11 +107,10 @@ def _least_missed(demand: Demand, view: View, able: Ints, slowest: Floats) -> In
     threshold = np.partition(slowest, demand.n - 1)[demand.n - 1]
     fine = np.flatnonzero(slowest <= threshold * (1 + alike(view)))
     leaf = view.fleet.fabric.leaf[able[fine]]
-    _, which, counts = np.unique(leaf, return_inverse=True, return_counts=True)
     # Without a known leaf each node is as far from the others.
-    with_it = np.where(leaf == NOBODY, 0, counts[which])
+    with_it = np.where(leaf == NOBODY, 0, np.bincount(leaf + 1)[leaf + 1])
     left = np.bitwise_count(view.free[able[fine]])
     taken = view.free[able[fine]] != view.fleet.full[able[fine]]
-    order = np.lexsort((able[fine], -slowest[fine], left, taken, which, -with_it))
+    order = np.lexsort((able[fine], -slowest[fine], left, taken, leaf, -with_it))
     chosen: Ints = fine[order[: demand.n]]
     return chosen
