@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 NOBODY = -1
 """In a group array: the node's group is unknown, so it shares none with any other node."""
@@ -31,6 +32,8 @@ class LevelGroups:
         """Nodes that are in a group."""
         self.any = bool(self.known.any())
         self._all = bool(self.known.all())
+        self.parts = self.any and not (self._all and self.count == 1)
+        """Tells whether there are nodes that do not share a group."""
         self._order: Ints | None = None
         self._starts: Ints | None = None
 
@@ -62,6 +65,15 @@ class LevelGroups:
         starts = np.flatnonzero(np.diff(here[order], prepend=NOBODY))
         counts = np.add.reduceat(has[order], starts, axis=0, dtype=np.int64)
         return np.asarray((counts >= n).any(axis=0))
+
+    def nth(self, n: int, nodes: Ints, values: Floats) -> float:
+        """Returns the least value that n of these nodes in one group have at most, in one column; else infinity."""
+        here = self.of[nodes]
+        here, values = here[here != NOBODY], values[here != NOBODY]
+        order = np.lexsort((values, np.broadcast_to(here[:, None], values.shape)), axis=0)
+        counts = np.bincount(here)
+        last = (np.cumsum(counts) - counts + n - 1)[counts >= n]
+        return float(np.take_along_axis(values, order, 0)[last].min(initial=np.inf))
 
     def split(self, nodes: Ints) -> list[Ints]:
         """Returns these nodes by group; all together where none of them is in a group."""

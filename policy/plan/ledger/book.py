@@ -16,19 +16,19 @@ from policy.cluster.shared.tenants import PlannedTenant, Tenants, admits, barred
 from policy.cluster.snapshot import Cluster
 from policy.cluster.timeline import State, states_of, taken
 from policy.cluster.view import View
-from policy.formats.arrays import FAR, Bools, Floats
+from policy.formats.arrays import FAR
 from policy.formats.errors import NotNow, OutOfTime
 from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan.ledger import share_packing
 from policy.plan.ledger.book_rows import STATES, BookRows
 from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.first_moments import apart_from_gangs, enough_alone, first_in_common, first_moments, first_times
 from policy.plan.ledger.free_places import FreePlaces
 from policy.plan.ledger.pinnable import in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
-from topology.fabric import NOBODY
 from topology.tables import Ints
 
 OPENS = 600.0
@@ -195,40 +195,16 @@ class Book(BookRows):
     def _later(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
         """Returns the best place that comes free later, and when; None if none is in sight."""
         self._check_time()
-        moment = self._first_moment(demand, policy)
+        if demand.n > 1:
+            return self._first_on_several(demand, policy)
+        moment = self._first_on_one(demand)
         if moment is None:
             return None
-        apart = self._apart_from_gangs(demand)
-        later = None if apart is None else self._first_moment(apart, policy)
+        apart = apart_from_gangs(self.cluster, demand)
+        later = None if apart is None else self._first_on_one(apart)
         if apart is not None and later is not None and later <= moment + OPENS:
             return self._best_at(later, apart, policy), later
         return self._best_at(moment, demand, policy), moment
-
-    def _apart_from_gangs(self, demand: Demand) -> Demand | None:
-        """Returns the demand of a job on one whole node, without nodes of one leaf that come free at the same moment.
-
-        None for other jobs, and if there are no such nodes. One job runs on these nodes now. If the next job on several
-        nodes gets them, it is as close together, and no other job has to be waited for.
-        """
-        picture, fleet = self.cluster, self.fleet
-        if demand.n > 1 or demand.share is not None or not demand.k:
-            return None
-        whole = demand.candidates & (fleet.fabric.leaf != NOBODY)
-        if demand.cpus is not None:
-            whole &= fleet.size == demand.k
-        here = np.flatnonzero(whole & picture.up)
-        free = picture.gpus[here] == fleet.full[here, None]
-        moments = np.where(free, picture.times[here], FAR).min(axis=1, initial=FAR)
-        busy = (moments > picture.at) & np.isfinite(moments)
-        here, moments = here[busy], moments[busy]
-        if not here.size:
-            return None
-        leaves = fleet.fabric.leaf[here]
-        order = np.lexsort((moments, leaves))
-        here, moments, leaves = here[order], moments[order], leaves[order]
-        as_next = (moments[1:] == moments[:-1]) & (leaves[1:] == leaves[:-1])
-        together = here[np.append(as_next, [False]) | np.append([False], as_next)]
-        return demand.without(together) if together.size else None
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """Returns the best place on an empty cluster with all nodes up, for a job without one in sight.
@@ -448,59 +424,41 @@ class Book(BookRows):
         last = max(0, demand.n - 1 - have_room)
         return later[last : last + 1].tolist()  # type: ignore[no-any-return]
 
-    def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
-        return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
-
     def _first_on_one(self, demand: Demand) -> float | None:
-        moments, opens = self._first_moments(demand)
+        moments, opens = first_moments(self.cluster, demand)
         first = [float(moments[(moments + OPENS * opens).argmin()])] if moments.size else []
         return min([*first, *self._first_on_shared(demand).values()], default=None)
 
-    def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
-        """Returns the first moment at which a job on several nodes has a place, by binary search.
+    def _first_on_several(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
+        """Returns the best place at the first moment that has one for a job on several nodes, by binary search.
 
         Free resources only grow with time, so a place at one moment is a place at all later ones. A reservation ahead
         breaks that rule; then a place may be overlooked, and the job is left to Slurm.
         """
         shared = self._first_on_shared(demand)
+        nodes, fits = enough_alone(self.cluster, demand)
         # A node may be here twice, for its free GPUs and for its shared ones; that only makes the search longer.
-        alone = np.sort(np.concatenate([self._first_moments(demand)[0], [*shared.values()]]))
+        alone = np.sort(np.concatenate([first_times(self.cluster.times[nodes], fits), [*shared.values()]]))
         if alone.size < demand.n:
             return None
-        # Until n nodes have enough GPUs each, no common set exists; soon after, one mostly does.
-        nodes = demand.candidates & self.cluster.up
         on_whole_nodes = demand.cpus is None or bool((self.fleet.size[nodes] == demand.k).all())
         # Which nodes are wholly free changes only where one of them becomes so.
         times = np.unique(alone if on_whole_nodes else self.cluster.times[nodes])
+        # Until n nodes have enough GPUs each, no common set exists.
+        earliest = alone[demand.n - 1]
         if shared:
             times = np.union1d(times, [tenant.end for node in shared for tenant in self.cluster.tenants[node]])
-        moments = times[np.isfinite(times) & (times >= alone[demand.n - 1])].tolist()
+        else:
+            earliest = max(earliest, first_in_common(self.cluster, demand, nodes, fits))
+        moments = times[np.isfinite(times) & (times >= earliest)].tolist()
+        found: tuple[Berth, float] | None = None
         low, high, step = 0, len(moments), 1
         while low < high:
             middle = min(low + step - 1, (low + high) // 2)
             try:
-                self._best_at(moments[middle], demand, policy)
+                found = self._best_at(moments[middle], demand, policy), moments[middle]
             except NotNow:
                 low, step = middle + 1, step * 2
             else:
                 high = middle
-        return float(moments[low]) if low < len(moments) else None
-
-    def _first_moments(self, demand: Demand) -> tuple[Floats, Bools]:
-        """Returns the first moment at which each node has enough by itself, and if the job opens the node then.
-
-        Nodes that never have enough are left out. To open a node is to take a part of it when it is wholly free.
-        """
-        picture, fleet = self.cluster, self.fleet
-        nodes = np.flatnonzero(demand.candidates & picture.up)
-        gpus, times = picture.gpus[nodes], picture.times[nodes]
-        fits = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes, None] + gpus) >= 0
-        if demand.cpus is None:
-            fits &= (gpus == fleet.full[nodes, None]) & (picture.cpus[nodes] >= fleet.cpus[nodes, None])
-        else:
-            fits &= picture.cpus[nodes] >= demand.cpus
-        fits &= picture.mem[nodes] >= (fleet.mem[nodes, None] if demand.mem is None else demand.mem)
-        fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
-        ever, place = fits.any(axis=1), (np.arange(nodes.size), fits.argmax(axis=1))
-        opens = (gpus[place] == fleet.full[nodes]) & (fleet.size[nodes] > demand.k)
-        return np.compress(ever, times[place]), np.compress(ever, opens)
+        return found

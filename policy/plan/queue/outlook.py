@@ -1,11 +1,11 @@
 """The outlook: finds the best place for a job among those that come free later, and whether it is worth a move."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from policy.formats.arrays import FAR
 from policy.formats.errors import NotNow
 from policy.placement.base import Policy
-from policy.placement.gang import LEVELS_OF_NODES
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import LaterPlace, expected_end, latest_end, ways, weight, worth_moving
@@ -30,6 +30,12 @@ class PastSearch:
     """Time of its last search for a sooner place."""
     end: float = FAR
     """The earliest end that was ever expected for it."""
+    demand: Demand | None = None
+    """What it searched for, if the next search may find the same."""
+    picture: Hashable = None
+    """The picture in which it searched."""
+    places: list[LaterPlace] = field(default_factory=list)
+    """The places that it found there."""
 
 
 class Outlook:
@@ -40,6 +46,8 @@ class Outlook:
         self._book = book
         self._policy = policy
         self._searched = searched
+        self._levels = [*(level for level in ("leaf", "pod") if book.fleet.fabric.at(level).parts), "any"]
+        """Levels at which other nodes come into question than at the next one."""
         self.crowd = 0
         """Number of GPU jobs that only wait for room."""
 
@@ -60,24 +68,43 @@ class Outlook:
 
         Near nodes may be worth a later start, but not an end much later than the earliest that was ever expected.
         """
-        places = []
-        # On its own number of nodes, and on the fewest: a job is split further only by places that are free now.
-        for one in {split.n: split for split in (demand, demand.every_split[0])}.values():
-            for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if one.level == "any" else (one.level,):
-                try:
-                    places += ways(self._book, one.at_level(level), self._policy)
-                except NotNow:
-                    continue
+        memory = self._memory(entry)
+        places = self._places(demand, memory)
         if not places:
             return None
         ends = [expected_end(demand, place.start, place.berth.cost, self._book.at) for place in places]
-        memory = self._memory(entry)
         memory.end = min(memory.end, *ends)
         if start is not None:
             memory.end = min(memory.end, expected_end(demand, start, self._cost(entry, demand), self._book.at))
         latest = max(latest_end(demand, memory.end), min(ends))
         fair = [place for place, end in zip(places, ends, strict=True) if end <= latest]
         return min(fair, key=lambda place: self._weight(demand, place.start, place.berth.cost))
+
+    def _places(self, demand: Demand, memory: PastSearch) -> list[LaterPlace]:
+        """Returns the first places on near nodes and on any, and faster ones.
+
+        They are those of the last search where only the time has gone on since, and none of them is free yet.
+        """
+        cluster, policy = self._book.cluster, self._policy
+        # The demand of a job is made anew for another fleet.
+        picture = cluster.crowded, cluster.cpus_per_gpu, cluster.digest()
+        if (
+            memory.demand is demand
+            and memory.picture == picture
+            and all(place.start > cluster.at for place in memory.places)
+        ):
+            return memory.places
+        places = []
+        # On its own number of nodes, and on the fewest: a job is split further only by places that are free now.
+        for one in {split.n: split for split in (demand, demand.every_split[0])}.values():
+            for level in self._levels if one.level == "any" else (one.level,):
+                try:
+                    places += ways(self._book, one.at_level(level), policy)
+                except NotNow:
+                    continue
+        is_alone = not (cluster.tenants or cluster.sharers or cluster.taken_later)
+        memory.demand, memory.picture, memory.places = demand if is_alone else None, picture, places
+        return places
 
     def why_better(self, entry: Waiting, demand: Demand, start: float, place: LaterPlace) -> str:
         """Returns why a place is better than the present one, where the job would start at `start`; empty if not."""

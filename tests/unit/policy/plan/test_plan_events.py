@@ -14,7 +14,6 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Read
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
-from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.plan import Plan
 from policy.request.demand import binding
 from policy.request.locality import Insistence, SizeRule, parse_rules, settle
@@ -342,28 +341,6 @@ def test_the_second_in_line_gathers_too() -> None:
     found = moves(world.full())
 
     assert [(move.job.id, set(move.berth.names) & {"n5"}) for move in found if move.job.id == 12] == [(12, {"n5"})]
-
-
-@pytest.mark.parametrize(
-    ("before_it", "limit", "every"),
-    [(0, 60, 1.0), (7, 60, 1.0), (8, 60, 5.0), (0, 7_200, 120.0)],
-)
-def test_the_first_in_line_look_for_sooner_places_more_often(before_it: int, limit: int, every: float) -> None:
-    big = waiting(5, "n1", 0xFF, limit=limit, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
-    world = World(full_nodes(2), [*(running(place, f"n{place}", 0xFF, 10_000) for place in (1, 2)), big])
-    world.full()
-    [entry] = world.plan.queue
-    searched: dict[int, PastSearch] = {}
-
-    def looks(after: float) -> bool:
-        book = world.picture.book()
-        book.advance(NOW + after)
-        return Outlook(book, BerthPolicy(), searched).has_turn(entry, before_it)
-
-    assert looks(0.0)
-    assert not looks(every - 0.1)
-    assert looks(every)
-    assert not looks(every + 0.1), "a look begins the time anew"
 
 
 @pytest.mark.parametrize(("part_ends", "where"), [(300, "n1"), (3_000, "n2")])
