@@ -383,7 +383,8 @@ BERTH_PAL_ARTIFACT names a checkout, else the documented ones of another machine
     "simulate": """
 `sia_s` is the least of three runs. The artifact's 85 s were measured on another machine; under load its policies took
 up to 250 s for the same trace. The big cluster is played once, with a queue; passes and backfill look at 12,500
-nodes each time, which is where the time goes.
+nodes each time, which is where the time goes. `timed_s` is of 2026-11-30, Python 3.11, beside other work on both
+cores. Before searches for later places were repeated only where a node has changed, it was 29 s.
 """,
     "philly": """
 Means over seeds that draw what the trace lacks: limits, models, classes, scores. Compare ratios within one scenario.

@@ -7,6 +7,9 @@ repository. Without it a drawn trace of the same size stands in.
 `philly_week_s` is Philly's busiest week, 14,185 jobs on 640 GPUs, under Slurm's rules and placed by Berth's own policy;
 it is left out without the published data.
 
+`timed_s` is that Sia-Philly trace with limits of three times the run time on eight DGX A100 in leaves of four, with
+berthd's own code and timing (`--mode berthd`), in processor time; it is left out without the published data.
+
 `jobs_100k_s` is a drawn trace of 100,000 jobs on 100,000 GPUs, likewise, all submitted within an hour, so that
 thousands wait; `--jobs` takes fewer. `rss_mb` is the most memory that this process had by then.
 """
@@ -19,6 +22,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +35,19 @@ from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.play import run as run_slurm
-from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.settings import Delays, SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.bench import philly, philly_data
 from tests.bench.placement_speed import SHARES, WIDTHS, fleet_of
 from tests.bench.table import Figure, at_most, report
+from topology.machines import machine
 
 SIA_NODES, SIA_GPUS = 16, 4
 SIA_MUST_S = 0.5
 ARTIFACT_S = 85.0
 REPEATS = 3
 WEEK_MUST_S = 60.0
+TIMED_MUST_S = 20.0
 BIG = Layout(12_500, 8, nodes_per_leaf=8, leaves_per_pod=4)
 BURST_S = 3600.0
 
@@ -98,6 +104,18 @@ def sia() -> tuple[Figure, str]:
     return figure, "workload-1 of the Sia-Philly traces" if data else "drawn: the published data is not at hand"
 
 
+def timed() -> list[Figure]:
+    """The first Sia-Philly trace with berthd's own timing, once."""
+    data = data_folder()
+    if data is None:
+        return []
+    jobs = [replace(job, limit=3.0 * job.work) for job in sia_trace(data, 1)]
+    fleet = build(Layout(8, 8, nodes_per_leaf=4), machine=machine("dgx-a100", "n0"))
+    began = time.process_time()
+    run_slurm(jobs, fleet, create("berth"), SlurmSettings(berthd=True, delays=Delays()))
+    return [at_most("timed_s", time.process_time() - began, TIMED_MUST_S, "s")]
+
+
 def many_jobs(count: int, seed: int = 3, *, burst_s: float = BURST_S) -> list[TraceJob]:
     """Jobs of 1 to 8 GPUs and minutes to hours; 100,000 in an hour are twice what the big cluster can hold."""
     draw = np.random.default_rng(seed)
@@ -135,7 +153,7 @@ def main() -> int:
     arguments = parser.parse_args()
     first, trace = sia()
     second, cluster = big(arguments.jobs)
-    figures = [first, *week(), second]
+    figures = [first, *week(), *timed(), second]
     # Linux counts in KiB, macOS in bytes.
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
     figures.append(Figure("rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, "MiB"))
