@@ -262,7 +262,7 @@ class ModelCluster:
         self.came_back: set[str] = set()
         """Nodes that came back into slurm.conf, which berthd has not read since: no list excludes them."""
         self.crossed: set[int] = set()
-        """Jobs whose list of excluded nodes a person changed after berthd had decided on the call under way."""
+        """Jobs whose list of excluded nodes a person changed since berthd read what the call under way is based on."""
 
     # What there is
 

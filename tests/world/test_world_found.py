@@ -488,3 +488,28 @@ def test_nor_do_tasks_that_slurm_shows_in_one_record_with_their_arrays_limit() -
         ("sched", 1),
         ("sched", 0),
     ])  # fmt: skip
+
+
+def test_a_pin_in_a_hurry_may_cross_a_list_of_excluded_nodes_that_no_reading_has_shown() -> None:
+    # The world's own fault: it knew only lists that cross within one call.
+    play([
+        ("site", 735, 1, 1, 2, 14),
+        ("submit", "whole", 3, 1500, "COMPLETED", 0),
+        ("submit", "whole", 3, 1500, "COMPLETED", 0),
+        ("submit", "whole", 3, 1500, "COMPLETED", 0),
+        ("fault-of-change", "late", 2),
+        ("submit", "whole", 3, 200, "TIMEOUT", 1),
+        ("sched", 1),
+        ("submit", "share", 7, 1, "COMPLETED", 1),
+        ("submit", "whole", 0, 20, "COMPLETED", 1),
+        ("start",),
+        ("clock", 3600),
+        ("pass", 50),
+        ("write", 2),
+        ("write", 1),
+        ("wait", 1),
+        ("epilog", 11),
+        ("people", "exclude", 0),
+        ("deliver", 5, "with-next"),
+        ("release", 1),
+    ])  # fmt: skip

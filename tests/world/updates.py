@@ -6,6 +6,8 @@ import re
 import time
 
 from policy.formats import hostlist
+from policy.formats.excluded_nodes import is_ours
+from policy.formats.job_plan import readable
 from tests.world.cluster import TAKEN, ModelCluster, ModelJob, Refusal
 
 _FIELDS = {
@@ -51,6 +53,8 @@ def update(cluster: ModelCluster, name: str, changed: dict[str, str]) -> None:
             continue
         for key, value in changed.items():
             _set(cluster, job, key, value)
+        if is_ours(job.user_excluded, readable(job.admin_comment)):
+            job.user_excluded = ""  # Berth's list stands in place of the user's
         if job.reason == TAKEN:
             job.reason = "None"
         if cluster.partition_state == "INACTIVE":
