@@ -32,8 +32,8 @@ def find(environment: Mapping[str, str]) -> str:
     return beside if os.path.exists(beside) else CONFIGLESS  # noqa: PTH110 - the same
 
 
-def load(path: str) -> NodeConfig:
-    """Reads berth.conf; without one, returns the defaults."""
+def load(path: str, gone: Callable[[str], object] = len) -> NodeConfig:
+    """Reads berth.conf; without one, returns the defaults. `gone` is called as by `filled`."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
             text = file.read()
@@ -44,7 +44,7 @@ def load(path: str) -> NodeConfig:
     if not _TABLE.search(text):
         # Most sites set nothing here; reading TOML takes longer than all the rest of a Prolog.
         return NodeConfig()
-    return _config(path, text)
+    return _config(path, text, gone)
 
 
 def skipped(path: str) -> frozenset[str]:
@@ -70,7 +70,7 @@ def _hook(path: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _config(path: str, text: bytes) -> NodeConfig:
+def _config(path: str, text: bytes, gone: Callable[[str], object]) -> NodeConfig:
     import tomllib  # noqa: PLC0415 - see load()
 
     try:
@@ -80,7 +80,7 @@ def _config(path: str, text: bytes) -> NodeConfig:
     if not isinstance(table, dict):
         raise NodeConfigError(f"{path}: node is a table, [node]")
     try:
-        return filled(NodeConfig(), table, "node")
+        return filled(NodeConfig(), table, "node", gone)
     except NodeConfigError as problem:
         raise NodeConfigError(f"{path}: {problem}") from None
 

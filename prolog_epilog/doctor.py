@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 
 from prolog_epilog import chain, config, inject
@@ -18,7 +17,6 @@ from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.job.slurm import PREFIXES, Scontrol
 from prolog_epilog.mps import control
 from prolog_epilog.mps.control import Abilities
-from prolog_epilog.mps.partitions import chunk_size
 from prolog_epilog.node import cgroups, devices, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.xid_list import remedy
@@ -261,39 +259,16 @@ def _mps(settings: NodeConfig, paths: Paths) -> Iterator[NodeFinding]:
         yield NodeFinding("MPS", ok=False, text=why)
         return
     yield _program(settings, able)
-    if able.static and not able.namespaces and settings.static_partitions != "never":
-        with suppress(NodeError):
-            chunks = _chunks()
-            if chunks:
-                yield parts(chunks)
 
 
 def _program(settings: NodeConfig, able: Abilities) -> NodeFinding:
-    ways = [("namespaces", able.namespaces), ("static partitions", able.static), ("server ceilings", True)]
-    tried = [*ways[:2], ("several users", able.multi_user is not None)]
+    tried = ("namespaces", able.namespaces), ("several users", able.multi_user is not None)
     said = ", ".join(f"{what} {'yes' if there else 'no'}" for what, there in tried)
-    text = f"shares are held by {next(way for way, there in ways if there)} (tried: {said})"
+    text = f"shares are held by {'namespaces' if able.namespaces else 'server ceilings'} (tried: {said})"
     if settings.multi_user and able.multi_user is None:
         advice = f"{text}; [node] multi_user needs driver 580 or later: this one has no option for it"
         return NodeFinding("MPS", ok=False, text=advice)
     return NodeFinding("MPS", ok=True, text=text)
-
-
-def _chunks() -> int:
-    """Returns the parts of the GPU here that has the fewest; 0 if none is known."""
-    with devices.driver() as driver:
-        uuids = [gpu.uuid for gpu in driver.gpus()]
-        known = [(driver.multiprocessors(uuid) or 0) // chunk_size(driver.capability(uuid)) for uuid in uuids]
-    return min(filter(None, known), default=0)
-
-
-def parts(chunks: int) -> NodeFinding:
-    """Reports which shares take more of a GPU in parts than Slurm's books say; no fault if no job asks for such."""
-    text = (
-        f"a GPU here has {chunks} parts, and each share gets one at least: of shares below {ceil(100 / chunks)} % "
-        "fewer fit than Slurm's books allow; set [node] static_partitions = never if your users ask for such"
-    )
-    return NodeFinding("static partitions", ok=True, text=text)
 
 
 def _cgroups() -> NodeFinding:

@@ -50,6 +50,7 @@ class GuardSettings(NamedTuple):
 
 
 GONE = (
+    ("node", "static_partitions", "MPS's percentages hold shares on each driver"),
     ("guard", "law", "hosts with a heartbeat have one law; slowdown in [guard.bound] says what they may lose"),
     ("guard", "slope tell_every_s", "it is a constant now"),
     (

@@ -18,7 +18,6 @@ class NodeConfig(NamedTuple):
     mps_start_timeout: Annotated[float, (1, None)] = 60.0
     mps_stop_timeout: Annotated[float, (1, None)] = 20.0
     multi_user: bool = False
-    static_partitions: Annotated[str, ("auto", "never")] = "auto"
     violation: Annotated[str, ("warn", "terminate", "requeue")] = "warn"
     inject: Annotated[str, ("none", "hooks", "all")] = "none"
     count_launches: bool = False

@@ -21,7 +21,7 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
     from prolog_epilog.guard import options  # noqa: PLC0415
 
     try:
-        config.load(str(path))
+        config.load(str(path), gone)
         options.load(str(path), gone)
         page_options.read(load(path).web_options or "")
     except (BerthError, NodeError) as problem:

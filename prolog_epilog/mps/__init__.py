@@ -2,8 +2,9 @@
 
     control       one command at a time to NVIDIA's control program
     daemon        start and end of a control daemon, outside every job
-    limits        the common part of all methods to hold a share: set, then read back
-    namespaces, partitions, ceiling    the methods, strongest first
+    limits        the common part of both methods to hold a share: set, then read back
+    namespaces    a method for drivers that give each job limits of its own
+    ceiling       the method for all other drivers
     lifecycle     attach a job, detach a job
     modes         compute modes: who may use a GPU without MPS
     losses        the jobs that lost MPS, also those that ended before the guard looked

@@ -25,15 +25,69 @@ _LEAST_MIB = 1024
 _NO_LIMIT_MIB = 1 << 20
 
 
-def least_ceiling(mib: int) -> int:
+def _least_ceiling(mib: int) -> int:
     """Returns the lowest limit that can be read back."""
     return max(mib, _LEAST_MIB)
 
 
-class InteractiveServer:
-    """The commands of MPS v2 for its one server, which is found by its process number."""
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """One server has one percentage for all its clients: the highest share of any tenant.
 
-    __slots__ = ()
+    Any other percentage would be wrong for some tenant. If it is lower, the largest tenant does not get what it was
+    promised. If there is none, one unset variable gives a tenant the whole GPU. So the server holds the largest tenant,
+    and the environment holds the others, below the ceiling. NVML cannot see who uses the multiprocessors under MPS, so
+    a tenant that raises itself to the ceiling is not found out: the level's sentence says so.
+    """
+
+    name: str = "ceiling"
+
+    def options(self, multi_user: str | None) -> tuple[str, ...]:
+        """Returns the daemon's options: only the flag for several users."""
+        return (multi_user,) if multi_user else ()
+
+    def open(self, control: Control, state: SetState, until: float) -> Proven:
+        """Sets the defaults first, then starts the server: a server that has to be started anew begins with them."""
+        control.await_answer("get_default_active_thread_percentage", until)
+        percent, memory = ceiling_of(state)
+        control.tell(f"set_default_active_thread_percentage {percent}")
+        check_percent(control.tell("get_default_active_thread_percentage"), percent, "the default percentage")
+        if memory is not None:
+            self.set_default_memory(control, _least_ceiling(memory))
+        return self.start(control, state, until)
+
+    def admit(self, control: Control, state: SetState, tenant: Tenant) -> dict[str, str]:
+        """Raises the ceiling if this tenant is larger than all others."""
+        self._set(control, state)
+        own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(tenant.share)}
+        return own | memory_environment(control, tenant)
+
+    def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:  # noqa: ARG002 - as others do
+        """Lowers the ceiling if this tenant was the largest; running clients keep what they have."""
+        self._set(control, state)
+
+    def _set(self, control: Control, state: SetState) -> None:
+        percent, memory = ceiling_of(state)
+        server = self.server(control)
+        if server is None:
+            raise ControlError("MPS has lost its server; look at its control.log")
+        control.tell(f"set_default_active_thread_percentage {percent}")
+        control.tell(f"set_active_thread_percentage {server} {percent}")
+        check_percent(control.tell(f"get_active_thread_percentage {server}"), percent, "the server's percentage")
+        self.set_memory(control, server, memory)
+
+    def level(self, state: SetState, tenant: Tenant) -> Level:
+        """Returns how firmly the tenant is held."""
+        percent, _ = ceiling_of(state)
+        if percent == tenant.share:
+            held = f"MPS holds the job at {percent} % of the multiprocessors until a job with a larger share joins it"
+        else:
+            held = f"the job's environment holds it at {tenant.share} % of the multiprocessors, MPS at {percent} %"
+        if state.loose:
+            return Level(
+                "open-ceiling", f"{held}, unless it raises that itself, as this driver allows; {memory_words(tenant)}"
+            )
+        return Level("server-ceiling", f"{held}; {memory_words(tenant)}")
 
     def server(self, control: Control) -> int | None:
         """Returns the server's process number; None if there is no server."""
@@ -100,7 +154,7 @@ class InteractiveServer:
         for ordinal, uuid in enumerate(control.uuids):
             if memory is None and mebibytes(control.tell(f"get_device_pinned_mem_limit {server} {ordinal}")) is None:
                 continue
-            ceiling = _NO_LIMIT_MIB if memory is None else least_ceiling(memory)
+            ceiling = _NO_LIMIT_MIB if memory is None else _least_ceiling(memory)
             control.tell(f"set_default_device_pinned_mem_limit {ordinal} {ceiling}M")
             control.tell(f"set_device_pinned_mem_limit {server} {ordinal} {ceiling}M")
             shown = control.tell(f"get_device_pinned_mem_limit {server} {ordinal}")
@@ -119,63 +173,3 @@ def _status_by_percentage(control: Control, server: int) -> str:
     except Refused:
         return "GONE"
     return "ACTIVE" if shown else "INITIALIZING"
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling(InteractiveServer):
-    """One server has one percentage for all its clients: the highest share of any tenant.
-
-    Any other percentage would be wrong for some tenant. If it is lower, the largest tenant does not get what it was
-    promised. If there is none, one unset variable gives a tenant the whole GPU. So the server holds the largest tenant,
-    and the environment holds the others, below the ceiling. NVML cannot see who uses the multiprocessors under MPS, so
-    a tenant that raises itself to the ceiling is not found out: the level's sentence says so.
-    """
-
-    name: str = "ceiling"
-
-    def options(self, multi_user: str | None) -> tuple[str, ...]:
-        """Returns the daemon's options: only the flag for several users."""
-        return (multi_user,) if multi_user else ()
-
-    def open(self, control: Control, state: SetState, until: float) -> Proven:
-        """Sets the defaults first, then starts the server: a server that has to be started anew begins with them."""
-        control.await_answer("get_default_active_thread_percentage", until)
-        percent, memory = ceiling_of(state)
-        control.tell(f"set_default_active_thread_percentage {percent}")
-        check_percent(control.tell("get_default_active_thread_percentage"), percent, "the default percentage")
-        if memory is not None:
-            self.set_default_memory(control, least_ceiling(memory))
-        return self.start(control, state, until)
-
-    def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
-        """Raises the ceiling if this tenant is larger than all others."""
-        self._set(control, state)
-        own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(tenant.share)}
-        return tenant, own | memory_environment(control, tenant)
-
-    def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:  # noqa: ARG002 - as others do
-        """Lowers the ceiling if this tenant was the largest; running clients keep what they have."""
-        self._set(control, state)
-
-    def _set(self, control: Control, state: SetState) -> None:
-        percent, memory = ceiling_of(state)
-        server = self.server(control)
-        if server is None:
-            raise ControlError("MPS has lost its server; look at its control.log")
-        control.tell(f"set_default_active_thread_percentage {percent}")
-        control.tell(f"set_active_thread_percentage {server} {percent}")
-        check_percent(control.tell(f"get_active_thread_percentage {server}"), percent, "the server's percentage")
-        self.set_memory(control, server, memory)
-
-    def level(self, state: SetState, tenant: Tenant) -> Level:
-        """Returns how firmly the tenant is held."""
-        percent, _ = ceiling_of(state)
-        if percent == tenant.share:
-            held = f"MPS holds the job at {percent} % of the multiprocessors until a job with a larger share joins it"
-        else:
-            held = f"the job's environment holds it at {tenant.share} % of the multiprocessors, MPS at {percent} %"
-        if state.loose:
-            return Level(
-                "open-ceiling", f"{held}, unless it raises that itself, as this driver allows; {memory_words(tenant)}"
-            )
-        return Level("server-ceiling", f"{held}; {memory_words(tenant)}")

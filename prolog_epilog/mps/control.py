@@ -60,10 +60,6 @@ class MpsConfig(Protocol):
     def multi_user(self) -> bool:
         """Tells whether jobs of several users may share one daemon."""
 
-    @property
-    def static_partitions(self) -> str:
-        """Returns `auto` (where the driver can) or `never`."""
-
 
 class Refused(ControlError):
     """MPS answered a command with a refusal; `said` is all of it."""
@@ -78,7 +74,6 @@ class Abilities:
     """The options with which this driver's daemon starts."""
 
     namespaces: bool
-    static: bool
     multi_user: str | None
 
 
@@ -132,9 +127,7 @@ class Control:
         return _await(lambda: self.call(*words), until)
 
 
-def abilities(
-    program: str, folder: Path, uuids: Sequence[str], *, static: bool = True, multi_user: bool = True
-) -> Abilities:
+def abilities(program: str, folder: Path, uuids: Sequence[str], *, multi_user: bool = True) -> Abilities:
     """Finds out which options this driver's daemon accepts, by starting it; its help does not tell.
 
     A daemon with an option that it does not know ends at once, and so does one that sees no GPU (from driver 580 on).
@@ -145,7 +138,7 @@ def abilities(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _folder_locked(folder, fcntl.LOCK_SH):
-            return _try_all(partial(_try, program, folder, uuids), static=static, multi_user=multi_user)
+            return _try_all(partial(_try, program, folder, uuids), multi_user=multi_user)
     except OSError as error:
         raise ControlError(_UNTRIED.format(folder=folder, error=error.strerror)) from error
 
@@ -163,11 +156,10 @@ def why_not_started(program: str, folder: Path, uuids: Sequence[str]) -> str:
     return f"{program} " + _ENDINGS.get(status, f"-f ends at once with status {status}; start it by hand to see why")
 
 
-def _try_all(trial: Callable[[tuple[str, ...]], int | None], *, static: bool, multi_user: bool) -> Abilities:
+def _try_all(trial: Callable[[tuple[str, ...]], int | None], *, multi_user: bool) -> Abilities:
     flags = ("--multiuser", "-multiuser-server") if multi_user else ()
     return Abilities(
         namespaces=trial(("-p", "3")) is None,
-        static=static and trial(("-S",)) is None,
         multi_user=next((flag for flag in flags if trial((flag,)) is None), None),
     )
 

@@ -16,12 +16,11 @@ from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, MpsConfig, abilities, clear_trials, why_not_started
-from prolog_epilog.mps.limits import Level, Method, NotOffered
+from prolog_epilog.mps.limits import Level, Method
 from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
-from prolog_epilog.mps.partitions import Partitions, chunk_size
 from prolog_epilog.node import devices, files, processes
-from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, NodeGpu
+from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -52,7 +51,7 @@ UNSET = (
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_PROTOCOL_VERSION",
 )
-_METHODS: tuple[Method, ...] = (Namespaces(), Partitions(), Ceiling())
+_METHODS: tuple[Method, ...] = (Namespaces(), Ceiling())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,35 +181,28 @@ def _check(tenant: Tenant, uuids: Sequence[str]) -> None:
 
 def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
     """Attaches the first job to these GPUs, which are not shared yet."""
-    # A client can name only one partition, so a job with several GPUs could not have one on each.
-    static = config.static_partitions != "never" and len(uuids) == 1
-    able = _able(paths, config, uuids, static=static, multi_user=config.multi_user)
+    able = _able(paths, config, uuids, multi_user=config.multi_user)
     with devices.driver() as nvml:
         state = SetState(
             boot=processes.boot_id(paths.boot_id),
             uuids=uuids,
             modes=tuple(modes.usable(nvml, uuid) for uuid in uuids),
-            method="",
+            method=(Namespaces() if able.namespaces else Ceiling()).name,
             multi_user=config.multi_user,
             tenants=(replace(tenant, alone_since=time.monotonic()),),
         )
-        for method, chunks in _choices(able, nvml, uuids):
-            state = replace(state, method=method.name, chunks=chunks)
-            states.store(paths, state)
-            try:
-                modes.set_all(uuids, EXCLUSIVE_PROCESS)
-                return _admit(paths, config, launch(paths, config, state, able), state.tenants[0])
-            except NotOffered:
-                _stop(paths, config, states.load(paths, uuids[0]) or state)
-            except BaseException:
-                _stop(paths, config, states.load(paths, uuids[0]) or state)
-                raise
-    raise CannotShare(f"this driver holds no shares on GPU {uuids[0]}; update it, or run without --gpu-share")
+        states.store(paths, state)
+        try:
+            modes.set_all(uuids, EXCLUSIVE_PROCESS)
+            return _admit(paths, config, launch(paths, config, state, able), state.tenants[0])
+        except BaseException:
+            _stop(paths, config, states.load(paths, uuids[0]) or state)
+            raise
 
 
-def _able(paths: Paths, config: MpsConfig, uuids: Sequence[str], *, static: bool, multi_user: bool) -> Abilities:
+def _able(paths: Paths, config: MpsConfig, uuids: Sequence[str], *, multi_user: bool) -> Abilities:
     """Returns the options that this driver's daemon accepts; there must be one for several users if they are wanted."""
-    able = abilities(config.mps_control, paths.mps, uuids, static=static, multi_user=multi_user)
+    able = abilities(config.mps_control, paths.mps, uuids, multi_user=multi_user)
     if multi_user and able.multi_user is None:
         why = why_not_started(config.mps_control, paths.mps, uuids)
         if why:
@@ -218,18 +210,6 @@ def _able(paths: Paths, config: MpsConfig, uuids: Sequence[str], *, static: bool
         cure = "install driver 580 or later, or set multi_user = false in berth.conf"
         raise CannotShare(f"this driver's MPS serves one user at a time; {cure}")
     return able
-
-
-def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
-    """Returns the methods of this driver for these GPUs, strongest first, with the number of parts of a GPU."""
-    found: list[tuple[Method, int]] = []
-    if able.namespaces:
-        found.append((Namespaces(), 0))
-    elif able.static:
-        chunks = (nvml.multiprocessors(uuids[0]) or 0) // chunk_size(nvml.capability(uuids[0]))
-        if chunks:
-            found.append((Partitions(), chunks))
-    return [*found, (Ceiling(), 0)]
 
 
 def launch(paths: Paths, config: MpsConfig, state: SetState, able: Abilities) -> SetState:
@@ -263,9 +243,6 @@ def _join(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> A
     # An owner keeps all of its GPU, and its guest takes what the guard allows.
     if total > 100 and not (tenant.tier and all(other.tier for other in others)):
         raise CannotShare(f"GPU {state.uuids[0]} would be shared out by {total} %; wait for another job to end")
-    known = state.tenant(tenant.job)
-    if known and known.share == tenant.share:
-        tenant = replace(tenant, partitions=known.partitions)
     now = status_of(paths, config, state)
     if now == "FAULT":
         raise CannotShare(f"MPS on GPU {state.uuids[0]} has just failed and is not clean yet; try again")
@@ -307,25 +284,21 @@ def status_of(paths: Paths, config: MpsConfig, state: SetState) -> str:
 def revive(paths: Paths, config: MpsConfig, state: SetState) -> SetState:
     """Restarts daemon and server for the tenants in the books, after they died or cannot recover."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
-    able = _able(paths, config, state.uuids, static=False, multi_user=state.multi_user)
+    able = _able(paths, config, state.uuids, multi_user=state.multi_user)
     _send_away(control, state)
     # A program that starts without a daemon would get the GPU without MPS, and keep MPS from coming back.
     modes.set_all(state.uuids, PROHIBITED)
     daemon.stop(paths, control, state, config.mps_stop_timeout)
-    # The partitions ended with their daemon.
-    state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
     state = launch(paths, config, state, able)
     for tenant in state.tenants:
-        again, _ = method.admit(control, state, tenant)
-        state = state.with_tenant(again)
-    states.store(paths, state)
+        method.admit(control, state, tenant)
     return state
 
 
 def _admit(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> Attached:
     """Sets the job's limits, then opens the pipe to it: a job that cannot be held is not let in."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
-    tenant, own = method.admit(control, state, tenant)
+    own = method.admit(control, state, tenant)
     state = state.with_tenant(replace(tenant, lost=False, known=losses.culprits(control.log)))
     states.store(paths, state)
     notes = []

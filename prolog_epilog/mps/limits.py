@@ -1,9 +1,8 @@
-"""The methods to hold a share on this node: three, strongest first, each set and then read back.
+"""The methods to hold a share on this node: two, the stronger one first, each set and then read back.
 
 | method | multiprocessors | memory | needs |
 |---|---|---|---|
 | namespaces | a hard limit of the job's own | a limit of the job's own | MPS v3 (driver 615) |
-| partitions | multiprocessors of the job's own | the server's ceiling | `-S` (CUDA 13.1), Ampere or later, one GPU |
 | ceiling | the server's ceiling | the server's ceiling | any MPS from Volta on |
 
 No method alone makes a hard limit on memory. A client that names a GPU which it does not see in
@@ -26,10 +25,6 @@ from prolog_epilog.tenants.state import SetState, Tenant
 _POLL_SECONDS = 0.05
 #: A server that is in no list this long after its start has died.
 _APPEAR_SECONDS = 3.0
-
-
-class NotOffered(ControlError):
-    """The driver's help promised more than the driver does: take the next weaker method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +51,8 @@ class Method(Protocol):
     def loose(self, control: Control, state: SetState) -> bool:
         """Finds out whether a tenant can change the limits of all."""
 
-    def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
-        """Sets this tenant's limits, which the state holds already, and reads them back; with its environment."""
+    def admit(self, control: Control, state: SetState, tenant: Tenant) -> dict[str, str]:
+        """Sets this tenant's limits, which the state holds already, and reads them back; returns its environment."""
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:
         """Takes its limits away; the state is without it already."""

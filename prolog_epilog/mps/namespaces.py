@@ -49,7 +49,7 @@ class Namespaces:
         """Returns false: a tenant has no socket but its namespace's."""
         return False
 
-    def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:  # noqa: ARG002 - as others do
+    def admit(self, control: Control, state: SetState, tenant: Tenant) -> dict[str, str]:  # noqa: ARG002 - as others do
         """Makes the tenant's namespace. One without limits has the whole GPU, so each limit is read back."""
         if self.status(control) != "ACTIVE":
             # Clients run without MPS, and without limits, if there is no server.
@@ -72,7 +72,7 @@ class Namespaces:
             "CUDA_MPS_PIPE_DIRECTORY": str(folder),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(tenant.share),
         }
-        return tenant, own | memory_environment(control, tenant)
+        return own | memory_environment(control, tenant)
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:  # noqa: ARG002 - as others do
         """Removes the namespace; clients that still run in it are ended."""

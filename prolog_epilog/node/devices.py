@@ -99,22 +99,6 @@ class Driver:
         with self._named(uuid):
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).total) // _MIB
 
-    def multiprocessors(self, uuid: str) -> int | None:
-        """Returns the streaming multiprocessors, from the number of cores (128 in each from GA10x on, 64 in GA100)."""
-        nvml = self._nvml
-        try:
-            cores = int(nvml.nvmlDeviceGetNumGpuCores(self._handle(uuid)))
-            capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid)))
-        except nvml.NVMLError:
-            return None
-        return cores // (64 if capability in {(7, 0), (7, 5), (8, 0)} else 128)
-
-    def capability(self, uuid: str) -> tuple[int, int]:
-        """Returns the CUDA compute capability."""
-        with self._named(uuid):
-            major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid))
-        return int(major), int(minor)
-
     def limit_memory(self, uuid: str, cgroup: str, mib: int) -> bool:
         """Limits the GPU memory of a cgroup's processes to `mib`, and reads the limit back.
 

@@ -31,8 +31,6 @@ class Tenant:
     uid: int
     share: int
     mem_mib: int | None = None
-    #: Its static partitions, as CUDA_MPS_SM_PARTITION takes them.
-    partitions: tuple[str, ...] = ()
     #: Empty for packed jobs; the shares of an owner and its guest are not added up: the guard holds the guest back.
     tier: str = ""
     #: The start of its run by Slurm, seconds since 1970; 0: not known. Another run of the same job has another.
@@ -57,14 +55,12 @@ class SetState:
     uuids: tuple[str, ...]
     #: The compute mode of each GPU before Berth changed it.
     modes: tuple[int, ...]
-    #: The method that holds shares: `ceiling`, `partitions`, `namespaces`.
+    #: The method that holds shares: `ceiling` or `namespaces`.
     method: str
     multi_user: bool
     daemon: Proven | None = None
     servers: tuple[Proven, ...] = ()
     tenants: tuple[Tenant, ...] = ()
-    #: Parts into which the multiprocessors can be divided, for `partitions`.
-    chunks: int = 0
     #: True if a tenant can change the daemon's limits, as a trial showed.
     loose: bool = False
 
@@ -185,7 +181,6 @@ def _encode(state: SetState) -> dict[str, Any]:
         "modes": state.modes,
         "method": state.method,
         "multi_user": state.multi_user,
-        "chunks": state.chunks,
         "loose": state.loose,
         "daemon": _encode_process(state.daemon) if state.daemon else None,
         "servers": [_encode_process(server) for server in state.servers],
@@ -194,7 +189,6 @@ def _encode(state: SetState) -> dict[str, Any]:
                 "uid": tenant.uid,
                 "share": tenant.share,
                 "mem_mib": tenant.mem_mib,
-                "partitions": tenant.partitions,
                 "tier": tenant.tier,
                 "start": tenant.start,
                 "known": tenant.known,
@@ -219,9 +213,9 @@ def _decode(content: dict[str, Any]) -> SetState:
         boot=str(content["boot"]),
         uuids=tuple(map(str, content["uuids"])),
         modes=tuple(map(int, content["modes"])),
-        method=str(content["method"]),
+        # An earlier release knew static partitions: their server takes the commands of `ceiling`.
+        method=str(content["method"]).replace("partitions", "ceiling"),
         multi_user=bool(content["multi_user"]),
-        chunks=int(content["chunks"]),
         loose=bool(content.get("loose", False)),
         daemon=_decode_process(content["daemon"]) if content["daemon"] else None,
         servers=tuple(map(_decode_process, content["servers"])),
@@ -231,7 +225,6 @@ def _decode(content: dict[str, Any]) -> SetState:
                 int(tenant["uid"]),
                 int(tenant["share"]),
                 None if tenant["mem_mib"] is None else int(tenant["mem_mib"]),
-                tuple(map(str, tenant["partitions"])),
                 str(tenant.get("tier", "")),
                 int(tenant.get("start", 0)),
                 tuple(map(int, tenant.get("known", ()))),

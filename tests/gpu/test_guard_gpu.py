@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 CONTROL = os.environ.get("BERTH_MPS_CONTROL", NodeConfig().mps_control)
-CONFIG = NodeConfig(static_partitions="never", mps_control=CONTROL)
+CONFIG = NodeConfig(mps_control=CONTROL)
 HOST, GUEST = 1, 2
 SECONDS = float(os.environ.get("BERTH_GUARD_S", "40"))
 SETTLED = 0.5

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 CONTROL = Path(os.environ.get("BERTH_MPS_CONTROL", NodeConfig().mps_control))
-CONFIG = NodeConfig(static_partitions="never", mps_control=str(CONTROL))
+CONFIG = NodeConfig(mps_control=str(CONTROL))
 NOBODY = 65534
 WINDOW_S = 8.0
 
@@ -277,5 +277,4 @@ def test_what_this_driver_offers(gpu: NodeGpu, paths: Paths, record: Record) -> 
     able = abilities(str(CONTROL), paths.root, [gpu.uuid])
     record("abilities_ms", round(1000 * (time.monotonic() - began)), "ms", f"{able}")
     record("namespaces", int(able.namespaces), "yes or no")
-    record("static_partitions", int(able.static), "yes or no")
     record("multi_user", int(able.multi_user is not None), "yes or no")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ten minutes on a bare machine with one GPU, as root, from the checkout: bash tests/gpu/window.sh
 #
-# Asks in this order what only a GPU can answer: MPS's limits, tenants' commands, faults, static partitions; Berth's own
+# Asks in this order what only a GPU can answer: MPS's limits, tenants' commands, faults; Berth's own
 # life cycle of MPS; two products at 30 and 70 %; the library inside PyTorch; calibration; owner and guest.
 # All words and figures go to $OUT/window.tgz; docs/gpu-window.md says more.
 ARCHIVE=window.tgz
@@ -85,16 +85,13 @@ q_many() { # one server for all users, which is root's: what may a tenant tell i
   u shutdown_server "$S" -f; sleep 1; t get_server_list; u quit; t get_server_list
 }
 
-q_static() { t sm_partition add "$G" 4; t lspart; t sm_partition add 0 4; t lspart; serve; asked sms; t device_query; }
-
-export -f facts help mps q_limits q_faults q_many q_static
+export -f facts help mps q_limits q_faults q_many
 step 20 facts bash -c facts
 if [ -n "$C" ]; then
   step 10 mps-help bash -c help
   step 75 mps-limits bash -c 'mps limits -f'
   step 60 mps-faults bash -c 'mps faults -d'
   step 60 mps-many-users bash -c 'mps many -f -M'
-  step 40 mps-static bash -c 'mps static -f -S'
   tests 100 mps-berth tests/gpu/test_mps_gpu.py -k "up_and_down or cannot_command or percentages or one_name_too_many or fault or nvml_sees or offers"
   tests 60 two-products tests/gpu/test_mps_gpu.py -k "two_loops and gemm"
   tests 50 green-contexts tests/gpu/test_mps_gpu.py -k "green_contexts"

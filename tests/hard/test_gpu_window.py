@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 WINDOW = (
-    "facts", "mps-help", "mps-limits", "mps-faults", "mps-many-users", "mps-static", "mps-berth", "two-products",
+    "facts", "mps-help", "mps-limits", "mps-faults", "mps-many-users", "mps-berth", "two-products",
     "green-contexts", "inside-pytorch", "calibration", "calibration-own", "owner-and-guest",
 )  # fmt: skip
 GUARD = ("owner-and-guest", "standing-still", "own-gate", "killed-clients", "two-loops", "calibrate-node")

@@ -62,7 +62,7 @@ def node(driver: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         find_library_beside(monkeypatch)
     with fresh_node(monkeypatch) as made:
         # Static partitions, which 595 has, have tests of their own.
-        made.config = made.config._replace(mps_control=install(driver, made.root / "bin"), static_partitions="never")
+        made.config = made.config._replace(mps_control=install(driver, made.root / "bin"))
         (made.root / "told").touch(0o666)
         (made.root / "told").chmod(0o666)
         wish(made)
@@ -115,7 +115,7 @@ def test_what_it_starts_with_is_tried_and_leaves_nothing(driver: str, node: Node
     found = abilities(node.config.mps_control, folder, GPUS[:1])
 
     several = "--multiuser" if driver in UBUNTUS else None
-    assert found == Abilities(namespaces=False, static=driver == "r595", multi_user=several)
+    assert found == Abilities(namespaces=False, multi_user=several)
     assert list(folder.iterdir()) == []
 
 
@@ -123,7 +123,7 @@ def test_what_it_starts_with_is_tried_and_leaves_nothing(driver: str, node: Node
 def test_nothing_is_found_where_no_gpu_is_seen(node: Node) -> None:
     found = abilities(node.config.mps_control, node.root / "tries", [])
 
-    assert found == Abilities(namespaces=False, static=False, multi_user=None)
+    assert found == Abilities(namespaces=False, multi_user=None)
 
 
 @newer
@@ -292,25 +292,6 @@ def test_jobs_of_two_users_are_held_by_a_server_of_root(driver: str, node: Node)
     detach(node.paths, node.config, 2)
     await_true(lambda: limits(node) == {"percent": 30.0, "memory": [5000 << 20]})
     detach(node.paths, node.config, 1)
-    assert node.clean()
-
-
-@pytest.mark.parametrize("driver", ["r595"], indirect=True)
-@pytest.mark.parametrize("several", [False, True])
-def test_static_partitions_are_made_and_a_tenant_may_remove_them(node: Node, several: bool) -> None:
-    node.config = node.config._replace(static_partitions="auto", multi_user=several)
-
-    small, large = node.attach(1, 30, mem=5000), node.attach(2, 70)
-
-    for attached, parts in (small, 4), (large, 11):
-        assert attached.level.name == "open-partition"
-        assert f"{parts} of 16 parts" in attached.level.text
-    assert small.environment["CUDA_MPS_SM_PARTITION"] != large.environment["CUDA_MPS_SM_PARTITION"]
-    detach(node.paths, node.config, 1)
-    again = node.attach(3, 30)
-    assert again.environment["CUDA_MPS_SM_PARTITION"] not in {*small.environment.values(), *large.environment.values()}
-    for job in (2, 3):
-        assert detach(node.paths, node.config, job).leftovers == ()
     assert node.clean()
 
 

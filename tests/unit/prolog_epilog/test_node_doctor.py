@@ -220,14 +220,14 @@ def test_a_whole_node_is_examined(world: World) -> None:
     found = examined(world)
     assert found["GPU 3"][0] is False
     assert "compute mode 3, but nobody shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
-    tried = "namespaces no, static partitions no, several users yes"
+    tried = "namespaces no, several users yes"
     assert found["MPS"] == (True, f"shares are held by server ceilings (tried: {tried})")
     assert found["cgroups"][1].startswith(("v1", "v2"))
     assert found["berth-guard"] == (
         False,
         "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard",
     )
-    assert not {"static partitions", "words"} & found.keys()
+    assert "words" not in found
 
 
 def test_a_key_of_an_earlier_release_is_named_with_what_to_do(world: World) -> None:
@@ -248,25 +248,6 @@ def test_on_the_plain_layout_nothing_is_asked_that_shares_need(world: World) -> 
     assert {name for name, (ok, _) in found.items() if not ok} <= {"driver", "leftovers"}
     assert found["rollout"][1].startswith("advise: no job shares a GPU")
     assert not {"MPS", "berth-guard", "KillWait", "PrologFlags", "Prolog"} & found.keys()
-
-
-def test_a_site_hears_which_shares_take_more_than_they_are_of_a_gpu_in_parts(world: World) -> None:
-    world.mps_wishes({"driver": "static"})
-    assert "static partitions" not in examined(world)
-
-    # An H100 has 132 multiprocessors, eight to a part; of a V100 here the number is known, and of the others not.
-    world.happens("gpu 0-3 sm=9.0 cores=16896")
-    world.happens("gpu 4 cores=5120")
-    ok, text = examined(world)["static partitions"]
-    assert ok
-    assert text.startswith("a GPU here has 16 parts, and each share gets one at least: of shares below 7 % fewer fit")
-    world.settings["static_partitions"] = "never"
-    assert "static partitions" not in examined(world)
-
-
-@pytest.mark.parametrize(("chunks", "least"), [(16, "7 %"), (27, "4 %"), (20, "5 %")])
-def test_a_share_is_too_small_where_it_is_less_than_a_part(chunks: int, least: str) -> None:
-    assert f"of shares below {least} fewer fit" in doctor.parts(chunks).text
 
 
 @pytest.mark.parametrize(

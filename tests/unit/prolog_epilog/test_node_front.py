@@ -278,7 +278,6 @@ BY_KEY = {
     "jobs_for_dcgm": "'{folder}/dcgm'",
     "jobs_for_jobstats": "'{folder}/gpustat'",
     "inject": "'all'",
-    "static_partitions": "'never'",
     "violation": "'requeue'",
 }
 NOT_THE_TABLE = """

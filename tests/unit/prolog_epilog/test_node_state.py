@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -33,8 +34,7 @@ STATE = SetState(
     multi_user=False,
     daemon=Proven(10, 20, "/usr/bin/nvidia-cuda-mps-control", "boot"),
     servers=(Proven(11, 21, "/usr/bin/nvidia-cuda-mps-server", "boot"),),
-    tenants=(Tenant(1, 1000, 30, 2048, ("GPU-a/AAAAAAAA",)), Tenant(2, 1000, 50)),
-    chunks=16,
+    tenants=(Tenant(1, 1000, 30, 2048), Tenant(2, 1000, 50)),
 )
 
 
@@ -52,6 +52,13 @@ def test_state_comes_back_as_it_was_from_every_gpu_of_the_set(paths: Paths) -> N
     assert state.load(paths, "GPU-c") is None
     state.forget(paths, STATE.uuids)
     assert list(state.everything(paths)) == []
+
+
+def test_a_set_of_an_earlier_release_with_static_partitions_is_ended_like_any_other(paths: Paths) -> None:
+    state.store(paths, STATE)
+    content = json.loads(paths.state(A).read_text())
+    paths.state(A).write_text(json.dumps({**content, "method": "partitions", "chunks": 16}))
+    assert state.load(paths, A) == STATE
 
 
 def test_a_set_written_half_is_no_set(paths: Paths) -> None:

@@ -155,12 +155,10 @@ def _mps_as_told(world: NodePart, machine: Machine, books: dict[str, dict[int, d
             )
         most = max(int(str(one["share"])) for one in tenants.values())
         for server in daemon.service.servers.values():
-            if not daemon.service.static and server.limits.percent != most:
+            if server.limits.percent != most:
                 raise ViolationError(
                     f"{machine.name}: MPS holds {daemon.uuids} at {server.limits.percent}, not {most} %"
                 )
-        if daemon.service.static and len(daemon.service.partitions) != len(tenants):
-            raise ViolationError(f"{machine.name}: {len(daemon.service.partitions)} partitions for {sorted(tenants)}")
     for process in machine.processes.values():
         if "/try-" in process.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""):
             raise ViolationError(f"{machine.name}: a daemon that was tried is left")

@@ -46,7 +46,6 @@ class NodePart:
             "[node]",
             f"multi_user = {str(multi_user).lower()}",
             f'violation = "{("warn", "terminate", "requeue", "requeue")[bits >> 2 & 3]}"',
-            f'static_partitions = "{"auto" if bits & 16 else "never"}"',
             "mps_start_timeout = 20",
             "mps_stop_timeout = 5",
             "chain_timeout = 30",

@@ -143,10 +143,10 @@ def _pages_stay_mounted(put: Replaced) -> None:
 
 
 def _the_second_gpu_has_no_limit(put: Replaced) -> None:
-    text = inspect.getsource(ceiling.InteractiveServer.set_memory)
+    text = inspect.getsource(ceiling.Ceiling.set_memory)
     made: dict[str, Any] = {}
     exec(textwrap.dedent(text).replace(" {ordinal}", " 0"), vars(ceiling), made)  # noqa: S102 - the product's own text
-    put.set(ceiling.InteractiveServer, "set_memory", made["set_memory"])
+    put.set(ceiling.Ceiling, "set_memory", made["set_memory"])
 
 
 NODE_PLANTED = (

@@ -267,7 +267,7 @@ class NodeSlurm:
             if why:
                 run.stopped = True
                 run.excuse = run.excuse or self.excuse_at(run.node)
-                if not run.excuse and "makes no partition" not in why and not self._meets_an_owner(run):
+                if not run.excuse and not self._meets_an_owner(run):
                     self.problems.append(f"job {job.id} has no share in peace: {why}")
                 job.degraded = True
                 self.cluster.finish(job, "FAILED")

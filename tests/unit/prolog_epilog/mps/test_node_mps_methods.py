@@ -1,4 +1,4 @@
-"""Namespaces, static partitions, several users: what stronger drivers and other sites have."""
+"""Namespaces and several users: what stronger drivers and other sites have."""
 
 from __future__ import annotations
 
@@ -86,55 +86,6 @@ def test_a_namespace_is_open_to_its_own_user_alone(node: Node) -> None:
     assert node.app("hold=60", given=other.environment, user=USER).says() == {"error": 46}
 
 
-def test_static_partitions_are_the_jobs_own(node: Node) -> None:
-    node.wish(driver="static")
-    # An H100 has 16 chunks of 8 multiprocessors: 30 % are 4 of them, 70 % are 11.
-    small, large = node.attach(1, 30, 2048), node.attach(2, 70)
-    assert small.level.name == "open-partition"
-    assert "4 of 16" in small.level.text
-    assert "unless a job beside it takes or removes parts itself" in small.level.text
-    got = node.app("hold=60", given=small.environment | EVERYTHING).says()
-    assert got["sms"] == [32]
-    assert node.app("hold=60", given=large.environment).says()["sms"] == [88]
-    without = {name: value for name, value in small.environment.items() if name != "CUDA_MPS_SM_PARTITION"}
-    assert node.app("hold=60", given=without).says() == {"error": 915}
-    for app in node.apps:
-        app.end()
-    assert detach(node.paths, node.config, 1).leftovers == ()
-    assert node.attach(3, 30).environment["CUDA_MPS_SM_PARTITION"] not in small.environment.values()
-    detach(node.paths, node.config, 2)
-    detach(node.paths, node.config, 3)
-    assert node.clean()
-
-
-def test_a_partition_still_in_use_is_named(node: Node) -> None:
-    node.wish(driver="static")
-    attached = node.attach(1, 30)
-    node.attach(2, 30)
-    left = node.app("hold=60", given=attached.environment)
-    left.says()
-    assert "still in use" in detach(node.paths, node.config, 1).leftovers[0]
-
-
-@pytest.mark.parametrize("why", ["verbs", "cores", "config", "two GPUs"])
-def test_without_partitions_the_ceiling_holds(node: Node, why: str) -> None:
-    node.wish(driver="static")
-    gpus: tuple[int, ...] = (0,)
-    if why == "verbs":
-        node.wish(no_verbs=["sm_partition"])
-    elif why == "cores":
-        node.live("gpu 0-1 cores=0")
-    elif why == "config":
-        node.config = node.config._replace(static_partitions="never")
-    else:
-        gpus = (0, 1)
-    attached = node.attach(1, 30, gpus=gpus)
-    assert attached.level.name == "open-ceiling"
-    assert node.app("hold=60", given=attached.environment).says()["sms"] == [38] * len(gpus)
-    detach(node.paths, node.config, 1)
-    assert node.clean()
-
-
 @needs_root
 @pytest.mark.parametrize("driver", ["v2", "v3"])
 def test_two_users_share_where_the_site_wants_it(node: Node, driver: str) -> None:
@@ -162,16 +113,15 @@ def test_a_daemon_for_one_user_stays_that_though_the_site_now_wants_several(node
 
 def test_what_a_driver_can_is_found_out_by_starting_it(node: Node) -> None:
     found = []
-    for driver in ("r535", "v2", "static", "r580", "r595", "v3"):
+    for driver in ("r535", "v2", "r580", "r595", "v3"):
         node.wish(driver=driver)
         found.append(abilities(node.config.mps_control, node.paths.mps, GPUS[:1]))
     assert found == [
-        Abilities(namespaces=False, static=False, multi_user=None),
-        Abilities(namespaces=False, static=False, multi_user="-multiuser-server"),
-        Abilities(namespaces=False, static=True, multi_user="-multiuser-server"),
-        Abilities(namespaces=False, static=False, multi_user="--multiuser"),
-        Abilities(namespaces=False, static=True, multi_user="--multiuser"),
-        Abilities(namespaces=True, static=False, multi_user="--multiuser"),
+        Abilities(namespaces=False, multi_user=None),
+        Abilities(namespaces=False, multi_user="-multiuser-server"),
+        Abilities(namespaces=False, multi_user="--multiuser"),
+        Abilities(namespaces=False, multi_user="--multiuser"),
+        Abilities(namespaces=True, multi_user="--multiuser"),
     ]
     assert list(node.paths.mps.iterdir()) == []
     assert node.clean()
@@ -218,23 +168,6 @@ def test_why_no_daemon_starts_is_told(node: Node) -> None:
     assert "sees no GPU (it ended with status 100); " in why_not_started(program, folder, [])
     assert "ends at once with status 0; start it by hand" in why_not_started("/bin/true", folder, [])
     assert list(folder.iterdir()) == []
-
-
-@needs_root
-def test_a_driver_that_guards_its_partitions_keeps_them_for_the_job(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.wish(driver="static")
-    tell = Control.tell
-
-    def guarded(control: Control, command: str, seconds: float = 10.0, *, uid: int | None = None) -> str:
-        if uid and command.startswith("sm_partition"):
-            raise ControlError("Insufficient privileges")
-        return tell(control, command, seconds)
-
-    monkeypatch.setattr(Control, "tell", guarded)
-    assert node.attach(1, 30).level.name == "static-partition"
-    assert node.attach(2, 70).level.name == "static-partition"
 
 
 @pytest.mark.parametrize(
@@ -291,9 +224,7 @@ def test_units_of_memory() -> None:
     assert mebibytes("none") is None
 
 
-@pytest.mark.parametrize(
-    ("driver", "name"), [("v2", "open-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "open-partition+dmem")]
-)
+@pytest.mark.parametrize(("driver", "name"), [("v2", "open-ceiling+dmem"), ("v3", "namespace+dmem")])
 def test_where_the_kernel_limits_memory_the_level_says_so(node: Node, driver: str, name: str) -> None:
     node.wish(driver=driver)
     attached = node.attach(1, 30, 2048)
