@@ -25,6 +25,7 @@ OURS = {
     "pm-first": "policy.placement.published.pm_first:PmFirstPolicy",
     "pal": "policy.placement.published.pal:PalPolicy",
     "slurm": "policy.placement.slurm_like:SlurmPolicy",
+    "slurm-tree": "policy.placement.slurm_like:SlurmTreePolicy",
 }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, positions
+from policy.placement.slurm_switches import Switches
 from policy.request.demand import ANY_SPREAD, Demand
 from topology.model import Machine, MachineShape
 from topology.tables import Ints
@@ -36,7 +37,7 @@ class SlurmPolicy(Policy):
         nodes = np.flatnonzero(counts >= demand.k)
         if nodes.size < wanted:
             raise NotNow(f"{nodes.size} of {wanted} nodes have {demand.k} free GPUs now", 300)
-        chosen = self._in_order(nodes, wanted)[:wanted]
+        chosen = self._in_order(view, nodes, wanted)[:wanted]
         chosen.sort()
         return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
 
@@ -47,7 +48,7 @@ class SlurmPolicy(Policy):
             raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now", 300)
         # A run is enough if its GPUs are enough, so the number of nodes is only estimated from below here.
         most = int(view.fleet.size[nodes].max())
-        nodes = self._in_order(nodes, -(-demand.k // most))
+        nodes = self._in_order(view, nodes, -(-demand.k // most))
         left, chosen, taken = demand.k, [], []
         for node in nodes.tolist():
             taken.append(min(left, int(counts[node])))
@@ -57,8 +58,7 @@ class SlurmPolicy(Policy):
                 break
         return self._take(demand, view, chosen, taken)
 
-    @staticmethod
-    def _in_order(nodes: Ints, wanted: int) -> Ints:
+    def _in_order(self, view: View, nodes: Ints, wanted: int) -> Ints:  # noqa: ARG002 - for leaves
         """Returns the nodes in the order in which they are taken."""
         starts = np.concatenate([[0], np.flatnonzero(np.diff(nodes) > 1) + 1])
         lengths = np.diff(np.concatenate([starts, [nodes.size]]))
@@ -97,3 +97,15 @@ class SlurmPolicy(Policy):
                     links[link.a, link.b] = links[link.b, link.a] = link.count
             self._links[machine.shape] = links
         return self._links[machine.shape]
+
+
+class SlurmTreePolicy(SlurmPolicy):
+    """Chooses as plain Slurm with topology/tree or topology/block does."""
+
+    name = "slurm-tree"
+
+    def _in_order(self, view: View, nodes: Ints, wanted: int) -> Ints:
+        chosen = Switches(view.fleet.fabric).choose(nodes, wanted)
+        if chosen is None:
+            raise NotNow(f"no block has {wanted} nodes with room now", 300)
+        return chosen

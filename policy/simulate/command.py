@@ -69,7 +69,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         dest="policies",
         action="append",
         metavar="NAME",
-        help="repeatable: berth, slurm, packed, pm-first, pal, random, pinned-random, or a site's own; "
+        help="repeatable: berth, slurm, slurm-tree, packed, pm-first, pal, random, pinned-random, or a site's own; "
         "berthd: berth by berthd's own code; "
         "packed-sticky and random-sticky leave running jobs where they are",
     )
@@ -155,7 +155,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    from policy.simulate.study import KEYS, Study, check, parse_seeds, parse_sweep, read_file  # noqa: PLC0415
+    from policy.simulate.study import (  # noqa: PLC0415
+        FLAT_SLURM,
+        KEYS,
+        PLAIN_SLURM,
+        Study,
+        check,
+        parse_seeds,
+        parse_sweep,
+        read_file,
+    )
 
     values: dict[str, Any] = {}
     for path in args.study:
@@ -172,7 +181,10 @@ def _study(args: argparse.Namespace) -> Study:
         raise UsageError(f"--sweep {min(twice)} is given twice; write all values in one list")
     if not values.get("traces"):
         raise UsageError("name a trace to play: berth simulate TRACE --nodes N --gpus-per-node K")
-    values.setdefault("policies", _POLICIES[values.get("mode", "slurm")])
+    policies = _POLICIES[values.get("mode", "slurm")]
+    if FLAT_SLURM in policies and (values.get("nodes_per_leaf") or values.get("fabric")):
+        policies = (*PLAIN_SLURM, *policies[1:])
+    values.setdefault("policies", policies)
     study = Study(**values, sweeps=tuple(sweeps))
     check(study)
     return study

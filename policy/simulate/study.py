@@ -25,6 +25,10 @@ MODES = ("slurm", "berthd", "pal-rounds")
 BY_BERTHD = "berthd"
 """Stands for Berth's policy with berthd's own code: pins from submission on, moved by its planning passes."""
 
+FLAT_SLURM = "slurm"
+PLAIN_SLURM = (FLAT_SLURM, "slurm-tree")
+"""Plain Slurm with topology/flat, and with topology/tree or topology/block."""
+
 Way = Literal["one-run", "median", "nodes"]
 
 WAYS: tuple[Way, ...] = ("one-run", "median", "nodes")
@@ -283,7 +287,7 @@ def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
 def _by_berthd(study: Study) -> bool:
     """Tells whether berthd's own code places jobs in the model of Slurm, at most beside plain Slurm."""
     asked = set(study.policies)
-    return study.mode == "slurm" and BY_BERTHD in asked and asked <= {BY_BERTHD, "slurm"}
+    return study.mode == "slurm" and BY_BERTHD in asked and asked <= {BY_BERTHD, *PLAIN_SLURM}
 
 
 def check(study: Study) -> None:

@@ -29,10 +29,9 @@ from policy.simulate.report.files import placement_files, write_placements
 from policy.simulate.report.history import write_history
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.study import BY_BERTHD, Cell, Study, cells
+from policy.simulate.study import BY_BERTHD, FLAT_SLURM, PLAIN_SLURM, Cell, Study, cells
 from topology.scores import PAL_CLASSES
 
-PLAIN_SLURM = "slurm"
 RECORDED = "recorded"
 """Stands for a policy in the row of recorded times, where the trace is a cluster's own accounting."""
 
@@ -132,7 +131,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
     from policy.simulate.play import run  # noqa: PLC0415
     from policy.simulate.slurm.settings import Delays, LocalityRule, Quotas, SlurmSettings  # noqa: PLC0415
 
-    plain, timed = cell.policy == PLAIN_SLURM, study.mode == "berthd"
+    plain, timed = cell.policy in PLAIN_SLURM, study.mode == "berthd"
     by_berthd = cell.policy == BY_BERTHD or (timed and not plain)
     locality = parse_locality(study.locality) if study.locality else None
     waited = LocalityRule().wait_s if locality is None or locality.wait is None else locality.wait
@@ -151,6 +150,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         site=Settings(moving=RelocationRules(enabled=study.movable > 0)),
         delays=Delays() if timed else None,
         slurm=study.slurm,
+        tree=cell.policy != FLAT_SLURM,
         history=bool(study.history),
         seed=cell.seed,
     )
@@ -159,7 +159,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
 
 def _movable(study: Study, cell: Cell, jobs: Sequence[TraceJob]) -> dict[str, float]:
     """Returns the jobs that may be moved, and the cost of a move for each; none for plain Slurm."""
-    if cell.policy == PLAIN_SLURM:
+    if cell.policy in PLAIN_SLURM:
         return {}
     draw = Random(cell.seed)  # noqa: S311 - for experiments, not a secret
     return {job.id: study.move_cost for job in jobs if draw.random() < study.movable}

@@ -65,7 +65,7 @@ class QueuePasses:
         self._switches: TreeChoice | None = None
         """Slurm's choice where `--switches` may put a start off."""
         if settings.delays is not None:
-            self._policy = choice = TreeChoice(self._ledger)
+            self._policy = choice = TreeChoice(self._ledger, tree=settings.tree)
             self._stepped = SteppedBackfill(
                 choice,
                 settings.delays.resolution,
@@ -124,7 +124,7 @@ class QueuePasses:
 
     def _waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
         """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
-        if self._switches is None or not task.switch_wait or self._switches.on_one_leaf(nodes):
+        if self._switches is None or not task.switch_wait or self._switches.switches.on_one_leaf(np.asarray(nodes)):
             return False
         return now - (now if task.tried is None else task.tried) < task.switch_wait
 

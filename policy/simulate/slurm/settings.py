@@ -160,6 +160,8 @@ class SlurmSettings:
     """The time that everything takes, and backfill step by step; None: nothing takes time, and plans know all ends."""
     slurm: str = "24.11"
     """The Slurm version whose backfill is simulated step by step."""
+    tree: bool = True
+    """With delays: Slurm chooses nodes as topology/tree or topology/block does; False: as topology/flat."""
     history: bool = False
     """Tells whether the outcome keeps each segment that was written."""
     seed: int = 0

@@ -8,11 +8,11 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.placement.slurm_switches import Switches
 from policy.request.demand import Demand
 from policy.simulate.slurm.nodes.cores import pick_cores, pick_gpus
 from policy.simulate.slurm.nodes.ledger import Ledger
-from topology.blocks import IN_NO_BLOCK
-from topology.fabric import NOBODY
+from topology.fabric import Fabric
 from topology.model import Machine
 from topology.tables import Ints
 
@@ -22,15 +22,11 @@ class TreeChoice(Policy):
 
     name = "slurm"
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, tree: bool = True) -> None:
+        """Without `tree` leaves and blocks do not count, as under the plugin topology/flat."""
         self.ledger = ledger
-        self._count = len(ledger.fleet.names)
         fabric = ledger.fleet.fabric
-        nobody = np.zeros(self._count, np.int64)
-        # Without a fabric all nodes count as one leaf, as under the plugin topology/flat.
-        self._leaf: Ints = nobody if (fabric.leaf == NOBODY).any() else fabric.leaf
-        self._pod: Ints = nobody if (fabric.pod == NOBODY).any() else fabric.pod
-        self._blocks = fabric.blocks
+        self.switches = Switches(fabric if tree else Fabric.flat(fabric.names))
         self._links = [_links(machine) for machine in ledger.fleet.machines]
 
     def place(self, demand: Demand, view: View) -> Berth:
@@ -50,34 +46,8 @@ class TreeChoice(Policy):
         fits = open_nodes & (cpus >= (demand.cpus or 0))
         if demand.k:
             fits &= counts >= demand.k
-        found = np.flatnonzero(fits)
-        wanted = demand.n
-        if self._blocks is not None:
-            found = _of_one_block(found, self._blocks.groups(wanted, found), wanted)
-        if found.size < wanted:
-            return None
-        leaf = self._leaf[found]
-        held = np.bincount(leaf)
-        enough = held >= wanted
-        if enough.any():
-            best = int(np.where(enough, held, self._count + 1).argmin())
-            return tuple(found[leaf == best][:wanted].tolist())
-        return self._of_several(found, wanted)
-
-    def _of_several(self, found: Ints, wanted: int) -> tuple[int, ...]:
-        """Returns nodes of several leaves, of one pod if one has enough; leaves with most nodes come first."""
-        pods = np.bincount(self._pod[found])
-        if (pods >= wanted).any():
-            best = int(np.where(pods >= wanted, pods, self._count + 1).argmin())
-            found = found[self._pod[found] == best]
-        leaf = self._leaf[found]
-        held = np.bincount(leaf)
-        order = np.lexsort((found, leaf, -held[leaf]))
-        return tuple(sorted(found[order][:wanted].tolist()))
-
-    def on_one_leaf(self, nodes: Sequence[int]) -> bool:
-        """Tells whether the nodes meet `--switches=1`."""
-        return len({int(self._leaf[node]) for node in nodes}) == 1
+        chosen = self.switches.choose(np.flatnonzero(fits), demand.n)
+        return None if chosen is None else tuple(chosen.tolist())
 
     def _gpus_on(self, node: int, demand: Demand) -> int:
         ledger = self.ledger
@@ -93,16 +63,6 @@ def berth_of(demand: Demand, view: View, nodes: Sequence[int], masks: Sequence[i
         return Policy.spread(demand, view, nodes, masks, why)
     names = tuple(view.fleet.names[node] for node in nodes)
     return Berth(tuple(nodes), names, tuple(masks), seats=False, level="node", min_gbps=0.0, sum_gbps=0.0, why=why)
-
-
-def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
-    """Returns the nodes of the block or aggregated block with the fewest that suffice, the last such one; else none."""
-    held = np.bincount(groups[groups != IN_NO_BLOCK], minlength=1)
-    if held.max() < wanted:
-        return found[:0]
-    best = held.size - 1 - int(np.where(held >= wanted, held, found.size + 1)[::-1].argmin())
-    of_best: Ints = found[groups == best]
-    return of_best
 
 
 def _links(machine: Machine | None) -> list[list[int]]:

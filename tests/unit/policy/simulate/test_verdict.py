@@ -33,6 +33,12 @@ def test_it_takes_the_mean_over_seeds() -> None:
     assert "saved 50 % of waiting" in verdict(rows)
 
 
+def test_it_compares_with_the_better_plain_slurm() -> None:
+    rows = [run("slurm", 100.0, 1000.0), run("slurm-tree", 80.0, 900.0), run("berth", 40.0, 900.0)]
+
+    assert "saved 50 % of waiting, beside plain Slurm with topology/tree" in verdict(rows)
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
