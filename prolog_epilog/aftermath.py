@@ -131,7 +131,7 @@ def _alone(here: "Here") -> None:
     os.nice(10)
     try:
         go_through(here)
-    except Exception as problem:  # noqa: BLE001 - nobody sees it but the log
+    except Exception as problem:  # noqa: BLE001 - only the log sees it
         _log(f"failed jobs are not looked into: {problem}")
 
 

@@ -240,7 +240,7 @@ def _gpu(driver: devices.Driver, gpu: devices.NodeGpu, *, is_shared: bool) -> It
     if mode != devices.DEFAULT and not is_shared:
         cure = f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
         yield NodeFinding(
-            name, ok=False, text=f"compute mode {mode}, but nobody shares it: jobs will fail on it; {cure}"
+            name, ok=False, text=f"compute mode {mode}, but no job shares it: jobs will fail on it; {cure}"
         )
 
 

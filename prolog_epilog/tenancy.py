@@ -352,7 +352,7 @@ def _keep_apart(paths: Paths, file: ShareRecord) -> None:
         for uid in {file.uid, *(tenant.uid for tenant in others)} if others else ():
             if seconds := quarantine.left(paths, uid):
                 raise CannotShare(
-                    f"a program of user {uid} brought MPS down here lately: it is put beside nobody for "
+                    f"a program of user {uid} brought MPS down here lately: it shares no GPU with other users for "
                     f"{seconds / 60:.0f} min, and this GPU is in use; berthd moves the job"
                 )
 

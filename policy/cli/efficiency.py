@@ -61,7 +61,7 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         slowest = f", {steps['slowest_ms']:g} ms on {steps['slowest_gpu']}" if steps["ranks"] > 1 else ""
         found.append(("steps", f"{steps['median_ms']:g} ms is the median of {steps['ranks']} ranks{slowest}"))
     if told["shared_as"]:
-        beside = f"job {', '.join(told['neighbours'])}" if told["neighbours"] else "nobody that you may see"
+        beside = f"job {', '.join(told['neighbours'])}" if told["neighbours"] else "no job that you may see"
         found.append(("shared", f"as {told['shared_as']}, beside {beside}"))
     if told["slowest_score"] is not None:
         found.append(("slowest GPU", f"{told['slowest_gpu']}, score {told['slowest_score']:g}"))

@@ -150,7 +150,7 @@ def _watch(calibration: Calibration, *, as_json: bool) -> int:
         if one.drain():
             print(f"    {one.drain()}")
     if not listed:
-        print("nobody stands out")
+        print("no GPU stands out")
     return 0
 
 

@@ -59,7 +59,7 @@ class AllowedNodes:
     """Caches what is allowed on one fleet.
 
     A new combination replaces the oldest of those that were asked for once. One that is asked for again joins the
-    others, of which the one that was not asked for longest goes. So a user who varies features evicts only what nobody
+    others, of which the one that was not asked for longest goes. So a user who varies features evicts only what no user
     else asks for.
     """
 

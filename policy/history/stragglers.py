@@ -211,7 +211,7 @@ def _outliers(job: _Job, apart: Floats, levels: Floats, windows: Sequence[slice]
     slow = np.zeros(levels.shape, dtype=bool)
     for ranks in job.stages:
         some = levels[:, ranks]
-        # How far a rank's median in a window is off by chance, and how far ranks lie apart that nobody calls slow.
+        # How far a rank's median in a window is off by chance, and how far ranks lie apart that count as equally fast.
         rows = max(one.stop - one.start for one in windows)
         steps = np.diff(apart[:, ranks], axis=0) if len(apart) > 1 else np.zeros((1, len(ranks)))
         noise = _MAD_TO_SD * float(np.median(np.abs(steps))) / np.sqrt(2.0) * 1.25 / np.sqrt(rows)

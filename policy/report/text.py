@@ -300,7 +300,7 @@ def _owners(title: str, what: str, owners: Mapping[str, Mapping[str, Any]]) -> R
 
 def _saved(found: Mapping[str, Any]) -> ReportTable:
     words = {
-        "tries_passed": ("--retry", "runs that passed at a try of berthd's: work that nobody had to submit again"),
+        "tries_passed": ("--retry", "runs that passed at a try of berthd's: work that no user had to submit again"),
         "tries_not_made": (
             "--retry",
             "tries that were asked for and not made, as they would have failed alike; at most",

@@ -87,7 +87,7 @@ def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
     if _follows_the_job(trials):
         return RetryDecision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
     nodes = _excluded(trials, limits.spare_nodes)
-    # Its owner's higher job has what it wants; who was pushed out need not wait for anything to be mended.
+    # Its owner's higher job has what it wants; the job that was pushed out need not wait for a repair.
     wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1))
     start = "from its checkpoint" if any(trial.progressed for trial in trials) else "from the start"
     without = f", without {', '.join(nodes)}" if nodes else ""
@@ -125,7 +125,7 @@ def _excluded(trials: Sequence[Trial], spare: int) -> tuple[str, ...]:
     for trial in trials:
         if not CLASSES[trial.failure.failure].suspect:
             continue
-        # Of several nodes nobody knows which, until one of them is there a second time.
+        # Of several nodes it is not known which one, until one of them is there a second time.
         guilty = trial.bad_nodes or (trial.nodes if len(trial.nodes) == 1 else tuple(suspected & set(trial.nodes)))
         suspected |= set(trial.nodes)
         nodes |= dict.fromkeys(sorted(guilty))

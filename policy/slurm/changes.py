@@ -140,7 +140,7 @@ def park(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
 def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, str] | None:
     """Returns the change to a request equal to the user's; None if the job has no pin (any more).
 
-    A packed job gets its GPUs whole: without Berth nobody would hold it to its share. `for_now` its plan keeps all
+    A packed job gets its GPUs whole: without Berth nothing would hold it to its share. `for_now` its plan keeps all
     that it asked for, and the next berthd gives it a place again; else it is left to Slurm for good.
     """
     _must_wait(job)

@@ -242,7 +242,7 @@ def mem(tres: str, count: int) -> int | None:
 def mem_for_jobs(real: int, kept: int) -> int:
     """MB of a node that Slurm hands out: its RealMemory without what MemSpecLimit keeps for the system.
 
-    Where Slurm hands out no memory it compares requests with RealMemory; who asks for more than this is left to it.
+    Where Slurm hands out no memory it compares requests with RealMemory; a job with more than this is left to it.
 
     >>> mem_for_jobs(64_000, 4_000), mem_for_jobs(4_000, 64_000)
     (60000, 0)

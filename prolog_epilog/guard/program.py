@@ -179,7 +179,7 @@ def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threadi
             return 1
         # Told to stop, it may end before this thread sees that.
         if not slow.is_alive() and not stop.heard:
-            watch.say("the guard's slow thread has ended: nobody would be evicted, and the guard begins anew")
+            watch.say("the guard's slow thread has ended: no guest would be evicted, and the guard begins anew")
             return 1
 
 

@@ -6,7 +6,7 @@
     namespaces    a method for drivers that give each job limits of its own
     ceiling       the method for all other drivers
     lifecycle     attach a job, detach a job
-    modes         compute modes: who may use a GPU without MPS
+    modes         compute modes: whether a GPU may be used without MPS
     losses        the jobs that lost MPS, also those that ended before the guard looked
     walls         the kernel's limit of memory, where there is one
     trouble       the guard's actions when a server fails

@@ -114,7 +114,7 @@ def attach(
             if state:
                 return _seen_in(order, _join(paths, config, state, tenant))
         if joins:
-            raise CannotShare(f"nobody shares GPU {uuids[0]} under MPS; berthd places the job elsewhere")
+            raise CannotShare(f"no job shares GPU {uuids[0]} under MPS; berthd places the job elsewhere")
         return _seen_in(order, _first(paths, config, uuids, tenant))
 
 
@@ -151,7 +151,7 @@ def sweep(paths: Paths, config: MpsConfig, uuids: Sequence[str] | None = None, s
 
 
 def open_to_owner(paths: Paths, config: MpsConfig, uuids: Sequence[str]) -> None:
-    """Restores the compute modes of GPUs that an owner got as a whole while MPS serves a guest there, who has to go.
+    """Restores the compute modes of GPUs that an owner got as a whole while MPS serves a guest that has to go.
 
     Until the guest's Epilog has ended MPS, the owner's programs would find no GPU.
     """

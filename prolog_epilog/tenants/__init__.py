@@ -1,1 +1,1 @@
-"""The node's records on jobs that share its GPUs: who shares which, their share files, and who is kept apart."""
+"""The node's records on jobs that share its GPUs: their share files, and the users that are kept apart."""

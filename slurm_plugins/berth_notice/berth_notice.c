@@ -2,7 +2,7 @@
 /*
  * A part of the node's Epilog: tells berthd that a job ends here and waits for its word, so that
  * the jobs that wait for this node are pinned before Slurm gives it away. Slurm drains a node
- * whose Epilog fails, and gives the node to nobody while it runs. So this program is silent, ends
+ * whose Epilog fails, and gives the node to no job while it runs. So this program is silent, ends
  * within 300 ms whatever the network, munged or berthd do, tries nothing twice, and exits with 0.
  * The Epilog of a job without GPUs does not wait for the answer.
  */
@@ -273,7 +273,7 @@ static const char *notice_in_time(struct job *job, const struct timespec *until)
 
 static void write_log(const struct job *job, const char *outcome)
 {
-	/* O_NONBLOCK: a pipe that nobody reads must not hold up the Epilog. */
+	/* O_NONBLOCK: a pipe without a reader must not hold up the Epilog. */
 	int fd = open(job->config.log,
 		      O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
 
@@ -374,7 +374,7 @@ static bool had_gpus(void)
 
 /*
  * Go on in a process of its own session, and let the Epilog end. Slurm kills what is left in the
- * Epilog's process group, and waits while somebody has its output open.
+ * Epilog's process group, and waits while a process has its output open.
  */
 static void go_on_alone(void)
 {

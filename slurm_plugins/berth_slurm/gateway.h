@@ -39,7 +39,7 @@ struct seen {
 void seen_begin(struct seen *seen);
 /* Whether the record is new or another than before. */
 bool seen_changed(struct seen *seen, uint64_t key, const struct text *line);
-/* The record is as before, though nobody looked at it. */
+/* The record is as before, though it was not read. */
 void seen_keep(struct seen *seen, uint64_t key);
 /* The look is over: forget the keys that it did not meet, and print them unless kind is NULL.
  * Whether there were any. */

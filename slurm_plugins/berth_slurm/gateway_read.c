@@ -83,7 +83,7 @@ static bool unchanged(void)
 	return errno == SLURM_NO_CHANGE_IN_DATA;
 }
 
-/* As squeue sees it when nobody asks it for ended jobs. */
+/* As squeue sees it when it is not asked for ended jobs. */
 static bool is_over(uint32_t state)
 {
 	const uint32_t busy = JOB_CONFIGURING | JOB_COMPLETING | JOB_STOPPED | JOB_SIGNALING |

@@ -11,7 +11,7 @@ struct seen_entry {
 	uint32_t round; /* 0: free */
 };
 
-/* FNV-1a: a reading has some megabytes at most, and nobody gains by a collision. */
+/* FNV-1a: a reading has some megabytes at most, and a collision gains nothing. */
 static uint64_t digest_of(const struct text *line)
 {
 	uint64_t digest = 0xcbf29ce484222325u;

@@ -7,7 +7,7 @@ void breaker_init(struct breaker *breaker, uint32_t failures, uint32_t seconds)
 	pthread_mutex_init(&breaker->lock, NULL);
 }
 
-/* NULL: nothing is known of this user. An entry that says nothing is nobody's, root's too. */
+/* NULL: nothing is known of this user. An entry that says nothing is free, root's too. */
 static struct breaker_user *find(struct breaker *breaker, uint32_t uid)
 {
 	for (size_t i = 0; i < BREAKER_USERS; i++) {

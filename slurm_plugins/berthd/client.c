@@ -125,14 +125,14 @@ enum ask_result client_ask(struct client *client, const char *path, uid_t owner,
 			   char *reply, size_t size, size_t *reply_len)
 {
 	uint64_t until_us = monotonic_us() + 1000 * (uint64_t)deadline_ms;
-	/* Whoever comes while another waits for an answer has a connection of its own. */
+	/* A call that comes while another waits for an answer has a connection of its own. */
 	bool keeps = pthread_mutex_trylock(&client->busy) == 0;
 	int fd = keeps ? client->fd : -1;
 	enum ask_result result = ASK_DEAD;
 
 	if (fd >= 0)
 		result = exchange(fd, until_us, request, request_len, reply, size, reply_len);
-	/* berthd has hung up since: it was started anew, or nobody asked for long. */
+	/* berthd has hung up since: it was started anew, or was not asked for long. */
 	if (result == ASK_DEAD) {
 		hang_up(&fd);
 		result = connect_new(&fd, path, owner);
@@ -152,7 +152,7 @@ enum ask_result client_ask(struct client *client, const char *path, uid_t owner,
 
 void client_hang_up(struct client *client)
 {
-	/* Whoever uses it now will see for himself. */
+	/* The next call that uses it finds out. */
 	if (pthread_mutex_trylock(&client->busy))
 		return;
 	hang_up(&client->fd);

@@ -13,7 +13,7 @@
 
 enum ask_result {
 	ASK_OK,
-	ASK_DEAD,    /* nobody listens; known at once */
+	ASK_DEAD,    /* no berthd listens; known at once */
 	ASK_TIMEOUT, /* no answer within the deadline, or its queue is full */
 	ASK_BAD,     /* the socket belongs to someone else, or the answer is too long */
 };

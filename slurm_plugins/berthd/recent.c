@@ -28,7 +28,7 @@ void recent_note(uint32_t uid, uint32_t what, uint64_t now_us)
 
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < NOTES; i++) {
-		/* A user has one note of a kind, so that nobody drives out the others'. */
+		/* A user has one note of a kind, so that no user drives out the others'. */
 		if (notes[i].what == what && notes[i].uid == uid) {
 			place = &notes[i];
 			break;

@@ -102,7 +102,7 @@ static int shrink_cpus(slurm_opt_t *opt, uint64_t gpus)
 	return part < cpus ? set_number(opt, "cpus-per-task", part) : SLURM_SUCCESS;
 }
 
-/* Slurm writes MiB, or with a letter behind. All of a node's memory (0) is nobody's part. */
+/* Slurm writes MiB, or with a letter behind. All of a node's memory (0) is no part. */
 static int shrink_memory(slurm_opt_t *opt, uint64_t nodes, uint64_t gpus)
 {
 	static const char units[] = "MGTP";

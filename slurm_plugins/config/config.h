@@ -29,7 +29,7 @@ struct hook_config {
 };
 
 struct notice_config {
-	char hosts[CONFIG_TEXT_MAX + 1]; /* empty: nobody is told */
+	char hosts[CONFIG_TEXT_MAX + 1]; /* empty: no berthd is told */
 	uint32_t port;
 	char munge_socket[CONFIG_SOCKET_MAX + 1]; /* empty: libmunge's own */
 	char log[CONFIG_TEXT_MAX + 1];
@@ -56,6 +56,6 @@ bool config_load_preflight(const char *path, struct preflight_config *config,
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
 /*
  * Is each of these comma-separated partitions one that Berth does not touch? A job that may land in
- * another is Berth's: else nobody would have to be who adds a skipped one to the list.
+ * another is Berth's: else a user could leave that rule by adding a skipped one to the list.
  */
 bool config_skips(const struct hook_config *config, const char *partitions);

@@ -146,7 +146,7 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 	switch (client_ask(&client, config.socket, geteuid(), config.deadline_ms, request->data,
 			   request->len, reply->text, REPLY_MAX_BYTES, &len)) {
 	case ASK_DEAD:
-		*why = "nobody listens";
+		*why = "no berthd listens";
 		return OUTCOME_DEAD;
 	case ASK_TIMEOUT:
 		*why = "no answer within the deadline";
@@ -210,7 +210,7 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
 		breaker_report(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid),
 			       !is_failure(outcome, reply));
-		/* From now on its requests cost nobody anything. */
+		/* From now on its requests cost nothing. */
 		if (outcome == OUTCOME_OPEN)
 			breaker_set_aside(&breaker, monotonic_us() / 1000,
 					  request_owner(job, submit_uid), reply->seconds);
@@ -228,7 +228,7 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 
 	if (request_too_large(job, false))
 		return OUTCOME_LARGE;
-	/* First of all: while nobody is asked, a submission costs nothing. */
+	/* First of all: while berthd is not asked, a submission costs nothing. */
 	if (breaker_allows(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid)))
 		outcome = tried(job, submit_uid, flags, reply, &why, error);
 	if (outcome > OUTCOME_REFUSE && outcome != OUTCOME_LARGE)

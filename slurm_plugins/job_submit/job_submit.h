@@ -45,7 +45,7 @@ bool apply_nodes(job_desc_msg_t *job, const struct reply *reply);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
 bool apply_segment(job_desc_msg_t *job, const char *body);
 
-/* slurmctld's own; what is in it is nobody else's to know. */
+/* slurmctld's own; no other plugin is to know what is in it. */
 typedef struct job_record job_record_t;
 
 /* A job that is to be changed, as far as berthd's list knows it. */

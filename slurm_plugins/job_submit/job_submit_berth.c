@@ -174,7 +174,8 @@ static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_val
 	enum message_mode mode = hook_config()->message;
 	bool wanted = mode == MESSAGE_ALWAYS || (mode == MESSAGE_FLAGS && flags->any);
 
-	/* Who asks for a place, and only when, wants to read where; with -Q the client hides it. */
+	/* A user who asks for a place wants to read where, and no other; with -Q the client hides
+	 * it. */
 	if (flags->any && request_is_test(job))
 		return true;
 	/* What a script reads has to be what Slurm alone would say. */
@@ -281,7 +282,7 @@ static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, cha
 		snprintf(message, sizeof(message), "%s" BERTH_ID(212), why);
 		return leave_to_slurm(job, flags, message, err_msg);
 	}
-	/* Else whoever writes enough would have what this site gives nobody. */
+	/* Else a user who writes enough would have what this site gives to none. */
 	snprintf(message, sizeof(message),
 		 "berth: this site takes no GPU job that berthd has not seen, and berthd is not "
 		 "asked for this one: %s; make it shorter" BERTH_ID(814),
@@ -370,7 +371,7 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 
 /*
  * A job without -p goes to the default partition, whose name slurmctld exports; with a reservation
- * to that one's partition, which nobody tells a plugin. NULL: it may be any.
+ * to that one's partition, which no plugin is told. NULL: it may be any.
  */
 static const char *partitions_of(const job_desc_msg_t *job)
 {
@@ -384,7 +385,7 @@ static const char *partitions_of(const job_desc_msg_t *job)
 	return default_name ? *default_name : NULL;
 }
 
-/* What is Berth's alone is asked for by nobody else; where Berth does not look a shard is a GPU. */
+/* Only Berth asks for what is Berth's alone; where Berth does not look a shard is a GPU. */
 static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
 	struct tres_found found;
@@ -399,7 +400,7 @@ static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_ms
 	return check_gres(&found, uid, err_msg);
 }
 
-/* What nobody has checked must not come to Berth's partitions before berthd has seen it. */
+/* What was not checked must not come to Berth's partitions before berthd has seen it. */
 static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
 {
 	struct tres_found found;

@@ -34,7 +34,7 @@ enum devices_verdict devices_check(const uint8_t *minors, size_t count, bool who
 		open = probe(i) == DEVICE_OPEN;
 		if (ours == open)
 			continue;
-		/* The worse of the two: somebody else's GPU. */
+		/* The worse of the two: another job's GPU. */
 		if (open || verdict == DEVICES_RIGHT)
 			*minor = i;
 		if (open)

@@ -4,6 +4,6 @@
 
 #include <stdbool.h>
 
-/* Does a process have the daemon's socket in `folder` open? Never waits, and nobody is spoken to.
+/* Does a process have the daemon's socket in `folder` open? Never waits, and speaks to no process.
  */
 bool mps_listens(const char *folder);

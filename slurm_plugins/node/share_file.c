@@ -216,7 +216,7 @@ static void degraded_text(struct text *t, const char *contents, const char *why)
 	text_add(t, status + strlen(good) - 1);
 }
 
-/* By rename: whoever reads sees the old file or the new one. The folder is root's alone. */
+/* By rename: a reader sees the old file or the new one. The folder is root's alone. */
 static bool replace_file(const char *folder, uint32_t job, const struct text *t)
 {
 	char path[PATH_BYTES];

@@ -47,7 +47,7 @@ enum share_result {
 /* `len` bytes lie in file->text. false: *file must not be used. */
 bool share_file_parse(struct share_file *file, size_t len, uint32_t job,
 		      char error[SHARE_ERROR_MAX]);
-/* The file of `job` in `folder`, which must belong to `owner` and be writable by nobody else. */
+/* The file of `job` in `folder`, which must belong to `owner`, who alone may write it. */
 enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
 				  struct share_file *file, char error[SHARE_ERROR_MAX]);
 /*

@@ -11,7 +11,7 @@
 #define LISTED_PARKED 2u
 /* It is in partitions alone that Berth does not touch. */
 #define LISTED_ELSEWHERE 4u
-/* There it asks for GPUs, in a way that nobody has looked at. */
+/* There it asks for GPUs, in a way that was not checked. */
 #define LISTED_UNCHECKED 8u
 /* It runs beside others on a GPU: its node knows of that from its Extra. */
 #define LISTED_SHARES 16u

@@ -41,7 +41,7 @@ bool admitted_partitions(const job_desc_msg_t *job, uint32_t uid, struct text *o
 	struct text names;
 	bool known;
 
-	/* Of a job that names one partition nobody asks: there is no other to place it in. */
+	/* A job that names one partition is not asked about: there is no other to place it in. */
 	if (!job->partition || !strchr(job->partition, ',') || !find || !admits)
 		return false;
 	text_init(&names, FOREIGN_TEXT_MAX);

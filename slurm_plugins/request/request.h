@@ -52,7 +52,7 @@ static inline uint32_t request_owner(const job_desc_msg_t *job, uint32_t submit_
 bool request_is_test(const job_desc_msg_t *job);
 /*
  * A field that is larger than any honest one, as "it lists more than 64 partitions"; `endless`: so
- * large that Slurm refuses it, and nobody goes through it under slurmctld's locks. NULL: none.
+ * large that Slurm refuses it, and it is not read under slurmctld's locks. NULL: none.
  */
 const char *request_too_large(const job_desc_msg_t *job, bool endless);
 /* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
@@ -66,7 +66,7 @@ void request_slurms_own(const job_desc_msg_t *job, struct text *out);
 /* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
 void request_asked(const job_desc_msg_t *job, struct text *out);
 
-/* slurmctld's own; what is in it is nobody else's to know. */
+/* slurmctld's own; no other plugin is to know what is in it. */
 typedef struct part_record part_record_t;
 
 void admitted_init(void);

@@ -11,7 +11,7 @@
 
 enum number { NO_NUMBER, NUMBER_TOO_LARGE, NUMBER_OK };
 
-/* Slurm takes a suffix in a count, of which nobody needs another than 1024s for GPUs. */
+/* Slurm takes a suffix in a count; for GPUs only those of 1024 are of use. */
 static enum number parse_count(const char *s, const char *end, uint64_t *count)
 {
 	uint64_t n = 0;

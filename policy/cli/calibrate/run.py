@@ -65,7 +65,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     run = commands.add_parser(
         "run",
         help="measure the cluster's GPUs through Slurm",
-        description="Measure one node after the other in jobs of the lowest priority, on nodes that nobody uses, and "
+        description="Measure one node after the other in jobs of the lowest priority, on nodes without jobs, and "
         "make way for jobs that wait. May be interrupted; called again it goes on. Ends with a new score table.",
     )
     add = run.add_argument

@@ -48,10 +48,10 @@ def register(commands: Any) -> None:
         "jobs", help="rewrite waiting jobs that name a GPU model in a form that the new layout lacks"
     )
     drain = below.add_parser(
-        "drain", help="let no job start on these nodes; those that somebody else has drained stay as they are"
+        "drain", help="let no job start on these nodes; those that were drained for another reason stay as they are"
     )
     resume = below.add_parser(
-        "resume", help="give these nodes back to jobs, but for those that somebody else has drained"
+        "resume", help="give these nodes back to jobs, but for those that were drained for another reason"
     )
     for one in (drain, resume):
         one.add_argument("nodes", metavar="NODES", help="such as n[1-4]")
@@ -222,7 +222,7 @@ def _agreed(options: argparse.Namespace, question: str) -> bool:
     if options.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked; --yes writes without a question")
+        raise UsageError("standard input is no terminal, so no question can be answered; --yes writes without one")
     sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

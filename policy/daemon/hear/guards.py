@@ -146,5 +146,5 @@ def measured(figures: Mapping[str, float]) -> tuple[Alone | None, Together | Non
     except KeyError as missing:
         raise FormatError(f"a guard's figures lack {missing}") from None
     if left:
-        raise FormatError(f"a guard's figures have {next(iter(left))}, which nobody knows")
+        raise FormatError(f"a guard's figures have {next(iter(left))}, which berthd does not know")
     return alone, together

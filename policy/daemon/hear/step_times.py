@@ -72,7 +72,7 @@ class HeardStepTimes:
         """One GPU's report. A job that Slurm no longer shows has no class, and is left out."""
         if self._record is None or job is None or self._waiting >= _MOST_PENDING:
             return
-        # The number says which command it is; whose belongs to it, because nobody else's runs are known to be alike.
+        # The number says which command it is. Its user belongs to it: only runs of one user are known to be alike.
         one = self._pending.setdefault(job.id, _Pending(at, f"{job.user}-{word.app}", app_class))
         self._waiting += (word.node, word.gpu) not in one.words
         one.words[word.node, word.gpu] = word

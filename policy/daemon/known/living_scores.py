@@ -55,7 +55,7 @@ class LivingScores:
             return
         self._seen = seen
         try:
-            # Linear algebra takes all cores where nobody says that it may not.
+            # Linear algebra takes all cores unless it is told to take fewer.
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
         except OSError as problem:

@@ -64,7 +64,7 @@ class Profiles:
         self._written = 0.0
         self._urgent = self._writes = False
         self._used: dict[ProfileKey, float] = {}
-        """Since when a job's last figures have been in use; who is not in here has waited long enough."""
+        """Since when a job's last figures have been in use; a job that is not in here has waited long enough."""
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
         self.neighbours: Neighbours | None = None

@@ -88,7 +88,7 @@ def moment_of(plan: Plan, reading: Reading) -> Moment | None:
 
 
 def overview_of(moment: Moment) -> dict[str, Any]:
-    """Returns the overview, complete; who may see what of it is decided where it is told (policy.site.overview)."""
+    """Returns the overview, complete; policy.site.overview decides what each user may see of it."""
     reading, fleet = moment.reading, moment.fleet
     jobs = [job for job in reading.jobs if job.wants_gpus]
     order = {job_id: place for place, job_id in enumerate(moment.places)}

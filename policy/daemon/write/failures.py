@@ -3,8 +3,8 @@
 The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
 until the job was looked into: so no end of berthd loses a failure. Slurm refuses changes of a job that is over. So the
 class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
-one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that somebody
-else puts back into the queue after it failed (an Epilog, a recovery service) is noted, and from then on left to them:
+one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that
+another system requeues after it failed (an Epilog, a recovery service) is noted, and from then on left to that system:
 two that requeue one job would end each other's tries. So is one whose comment names such a system, from the beginning.
 """
 
@@ -290,7 +290,7 @@ class Failures:
             word = None
         anew = () if lost or word is not None else self._began_anew(before)
         if word is not None or (_failed_by_itself(found) and not lost and not anew):
-            # It had failed: Slurm's Epilog came first, and somebody's hand second.
+            # It had failed: Slurm's Epilog came first, and a requeue by hand second.
             run = replace(found, state="FAILED", nodes=before.nodes, ended=int(at), started=before.start or int(at))
             self._step_back(run, now, class_of(run, word), at)
             return

@@ -24,9 +24,9 @@ class MpsFaults:
         try:
             user = self._gateway.job(job).user_id
         except SlurmError as problem:
-            log.error(f"JobId={job} brought MPS down, and nobody knows whose it is: {problem}", 612)
+            log.error(f"JobId={job} brought MPS down, and its user is not known: {problem}", 612)
             return
-        log.info(f"JobId={job} brought MPS down: packed jobs of uid {user} are put beside nobody for an hour", 612)
+        log.info(f"JobId={job} brought MPS down: packed jobs of uid {user} share no GPU for an hour", 612)
         self._until[user] = at + APART_FOR
 
     def users(self, at: float) -> frozenset[int]:

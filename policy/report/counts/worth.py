@@ -74,7 +74,7 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         round(sum(one["after_best_gpu_hours"] for one in told), 2),
         "GPU h",
         "early stopping",
-        f"after the best loss of {sum(one['runs'] for one in told)} runs that told it; nobody knew then that it was "
+        f"after the best loss of {sum(one['runs'] for one in told)} runs that told it; only later was it known to be "
         "the best",
     )
     yield Stake(

@@ -40,7 +40,7 @@ class QuestionBudget:
         left, since = self._left.get(uid, (BURST, now))
         left = min(BURST, left + (now - since) * EACH_SECOND)
         if len(self._left) >= _MOST_USERS and uid not in self._left:
-            # Who has all his questions again need not be remembered.
+            # A user who has all questions again need not be remembered.
             self._left = {user: turn for user, turn in self._left.items() if now - turn[1] < BURST / EACH_SECOND}
         self._left[uid] = (left - price if left >= price else left, now)
         return left >= price

@@ -1,4 +1,4 @@
-"""Finds out who looks: by a munge credential, by a trusted proxy's header, or by a token of a file."""
+"""Finds out which user looks: by a munge credential, by a trusted proxy's header, or by a token of a file."""
 
 import hmac
 import pwd

@@ -277,7 +277,7 @@ class WebHandler(BaseHTTPRequestHandler):
         self.send_header("Vary", "Accept-Encoding")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the standard library
-        """Logs nothing: who looks at which job is private."""
+        """Logs nothing: which user looks at which job is private."""
 
 
 class WebServer(BoundedServer):

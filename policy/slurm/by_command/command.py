@@ -27,7 +27,7 @@ _MOST_RECORDS = 400
 """Job records asked for in one reading: each costs Slurm's JSON writer about a millisecond."""
 
 _RARELY = 15.0
-"""Seconds between readings of what seldom changes: configuration, who is in control, federation."""
+"""Seconds between readings of what seldom changes: configuration, the host in control, federation."""
 
 _HOLDING = frozenset(text.HOLDING_STATES.split(","))
 """States in which a job holds what it has."""

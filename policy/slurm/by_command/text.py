@@ -1,8 +1,8 @@
 """The text that Slurm's commands print (24.11 to 26.05), as facts.
 
 Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before
-their free text is read; the queue's fields end with a mark of this very reading, which nobody could have written into a
-job before. Comments of users and paths are not asked for at all.
+their free text is read; the queue's fields end with a mark of this very reading, which no user can have put into a job.
+Comments of users and paths are not asked for at all.
 """
 
 import re

@@ -136,7 +136,7 @@ class PyslurmGateway(CommandGateway):
         return found, used
 
     def _read_requests(self, jobs: Iterable[facts.JobReader]) -> Mapping[int, facts.Requests]:
-        """The jobs' requests. Who asks for no GPUs by node wants none, or was left as the user wrote it."""
+        """The jobs' requests. A job that asks for no GPUs by node wants none, or was left as its user wrote it."""
         before, self._requests = self._requests, {}
         unknown: list[int] = []
         for job in jobs:

@@ -187,7 +187,7 @@ class Watch:
             self.guesses[job] += 1
             if self.guesses[job] > _MOST_GUESSES:
                 self.say(
-                    f"job {job} lost its GPU by that; nobody knows the cause, and it is run again no more [BERTH-932]",
+                    f"job {job} lost its GPU by that; the cause is not known, and it is run again no more [BERTH-932]",
                     again=True,
                 )
                 return

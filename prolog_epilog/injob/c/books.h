@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who holds how much GPU memory: a quota for all processes of a job together. No locks. */
+/* How much GPU memory each process holds: a quota for all processes of a job together. No locks. */
 #pragma once
 
 #include "process.h"

@@ -2,7 +2,7 @@
 /*
  * A job at duty p idles 1/p - 1 times as long as it works. After each spell of work one thread lets
  * the GPU finish what was queued, and sets the end of a nap by how long that spell was; all threads
- * wait for that end. There are no locks, only times, so a thread that dies in here holds nobody.
+ * wait for that end. There are no locks, only times, so a thread that dies in here holds none.
  */
 #include "gate.h"
 
@@ -24,7 +24,7 @@
 #define MOST_WORK (1000 * MS)
 /* A changed order is seen after so long. */
 #define LOOK_AGAIN (2 * MS)
-/* Whoever waits longer for the GPU than this no longer keeps others from settling. */
+/* A thread that waits longer for the GPU than this no longer keeps others from settling. */
 #define LONGEST_TURN (2000 * MS)
 
 /* Launches of the first spell, and the most of any: kernels are queued faster than they run. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gate: AntMan's duty cycle for programs that nobody can see into. */
+/* The gate: AntMan's duty cycle for programs without hooks. */
 #pragma once
 
 #include "process.h"

@@ -92,7 +92,7 @@ bool word_slot_lives(const struct word *word, unsigned int slot)
 
 static void open_word(struct words *words, const char *base, size_t length)
 {
-	/* Counts for nobody, where there is no place on the page. */
+	/* Counts in vain, where there is no place on the page. */
 	static struct slot nowhere[WORDS_MAX];
 	struct word *word = &words->word[words->count];
 	char path[1024];

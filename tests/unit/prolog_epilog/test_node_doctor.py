@@ -219,7 +219,7 @@ def test_a_whole_node_is_examined(world: World) -> None:
     (world.root / "xids").unlink()
     found = examined(world)
     assert found["GPU 3"][0] is False
-    assert "compute mode 3, but nobody shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
+    assert "compute mode 3, but no job shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
     tried = "namespaces no, several users yes"
     assert found["MPS"] == (True, f"shares are held by server ceilings (tried: {tried})")
     assert found["cgroups"][1].startswith(("v1", "v2"))

@@ -20,7 +20,7 @@ def test_what_trying_again_saved_is_told_by_what_berthd_wrote() -> None:
 
     assert found["saved"]["tries_passed"] == {"asked": 3, "runs": 1, "gpu_hours": 8.0}
     assert found["saved"]["tries_not_made"] == {"asked": 3, "runs": 1, "gpu_hours": 4.0}
-    assert "work that nobody had to submit again" in text(found)
+    assert "work that no user had to submit again" in text(found)
 
 
 def test_a_preflight_saved_its_job_all_other_gpus() -> None:
