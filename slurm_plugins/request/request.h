@@ -55,7 +55,7 @@ bool request_is_test(const job_desc_msg_t *job);
  * large that Slurm refuses it, and it is not read under slurmctld's locks. NULL: none.
  */
 const char *request_too_large(const job_desc_msg_t *job, bool endless);
-/* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
+/* Does the user want to read the job's id alone (--parsable)? */
 bool request_is_quiet(const job_desc_msg_t *job);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,

@@ -489,32 +489,25 @@ def test_a_refusal_is_always_read(headers: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("line", "arguments", "quiet"),
+    ("line", "quiet"),
     [
-        ("sbatch --parsable train.sh", "/home/train.sh", True),
-        ("sbatch --gpus 1 --pars -p gpu train.sh a b", "train.sh\na\nb", True),
-        ("sbatch -Q train.sh", "train.sh", True),
-        ("sbatch -vQ --gpus=1 train.sh", "train.sh", True),
-        ("sbatch -Qp gpu train.sh", "train.sh", True),
-        ("sbatch --quiet", "", True),
-        ("sbatch --parsable", "", True),
-        ("sbatch --wrap=python -Q train.py --parsable", "", True),
-        ("sbatch --wrap python train.py --gpus=1 --parsable", "", True),
-        ("sbatch train.sh", "train.sh", False),
-        ("sbatch train.sh --parsable -Q", "train.sh\n--parsable\n-Q", False),
-        ("sbatch -p Q --partition=--parsable train.sh", "train.sh", False),
-        ("sbatch -JQ -pQ --parsable-not train.sh", "train.sh", False),
-        ("sbatch --par gpu --q normal train.sh", "train.sh", False),
-        ("sbatch --wrap=pip install --quiet -Q x", "", False),
-        # Where the script's own words are not found in the line, all of it is looked through.
-        ("sbatch train.sh 'a b' --parsable", "train.sh\na b\n--parsable", True),
-        ("", "", False),
-        ("s", "train.sh\nmany\nmore\nwords", False),
+        ("sbatch --parsable train.sh", True),
+        ("sbatch --gpus 1 --pars -p gpu train.sh a b", True),
+        ("sbatch --parsable", True),
+        # A guess: these are words of the job's own command. berth why has the sentence too.
+        ("sbatch --wrap python train.py --parsable", True),
+        ("sbatch train.sh --parsable", True),
+        ("sbatch train.sh", False),
+        # The client itself hides what is said.
+        ("sbatch -Q train.sh", False),
+        ("sbatch --par gpu --q normal train.sh", False),
+        ("sbatch " + "x" * (1 << 20) + " --parsable", False),
+        ("", False),
     ],
 )
-def test_the_command_line_tells_who_wants_silence(plugin: Plugin, line: str, arguments: str, *, quiet: bool) -> None:
+def test_the_command_line_tells_whether_a_script_reads_the_answer(plugin: Plugin, line: str, *, quiet: bool) -> None:
     with plugin.berthd(place_with_words):
-        said = plugin.submit(USER, FLAG, **GPU, submit_line=line, arguments=arguments)
+        said = plugin.submit(USER, FLAG, **GPU, submit_line=line)
     assert (said.rc, said.text == "") == (0, quiet)
 
 
@@ -522,13 +515,15 @@ def test_the_command_line_tells_who_wants_silence(plugin: Plugin, line: str, arg
     ("script", "quiet"),
     [
         ("#!/bin/sh\n#SBATCH --parsable\ntrue\n", True),
-        ("#!/bin/sh\n# words\n\n  \t\n#SBATCH\t--gpus=1 -Q\n", True),
-        ("#!/bin/sh\r\n#SBATCH --quiet\r\ntrue\r\n", True),
-        ("#!/bin/sh\n#SBATCH --gpus=1 # --parsable\ntrue\n", False),
-        ("#!/bin/sh\n##SBATCH --parsable\n#SBATCHX --parsable\n #SBATCH --parsable\n", False),
+        ("#!/bin/sh\n# words\n\n  \t\n#SBATCH\t--gpus=1 --pars\n", True),
+        ("#!/bin/sh\r\n#SBATCH --parsable\r\ntrue\r\n", True),
+        ("#!/bin/sh\n##SBATCH --parsable\n# --parsable\n", False),
         ("#!/bin/sh\ntrue\n#SBATCH --parsable\n", False),
+        ("#!/bin/sh\n #SBATCH --parsable\n", False),
         ("#!/bin/sh\n#SBATCH\n--parsable\n", False),
         ("#!/bin/sh\n#SBATCH", False),
+        ("#" * 70_000 + "\n#SBATCH --parsable\n", False),
+        ("", False),
     ],
 )
 def test_a_script_tells_it_too(plugin: Plugin, script: str, *, quiet: bool) -> None:
