@@ -299,7 +299,7 @@ def _admit(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> 
     """Sets the job's limits, then opens the pipe to it: a job that cannot be held is not let in."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     own = method.admit(control, state, tenant)
-    state = state.with_tenant(replace(tenant, lost=False, known=losses.culprits(control.log)))
+    state = state.with_tenant(replace(tenant, lost=False, known=losses.causes(control.log)))
     states.store(paths, state)
     notes = []
     if not files.grant(control.pipe, [one.uid for one in state.tenants]):

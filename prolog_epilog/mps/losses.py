@@ -54,7 +54,7 @@ class LossRecord:
     pids: tuple[int, ...]
 
 
-def culprits(folder: Path) -> tuple[int, ...]:
+def causes(folder: Path) -> tuple[int, ...]:
     """Returns the processes that MPS's logs in this folder name as the cause of a fault, latest first."""
     found: dict[int, None] = {}
     try:
@@ -79,7 +79,7 @@ def evidence(log: Path, uuids: tuple[str, ...], tenant: Tenant, status: Callable
     """Returns the loss if MPS failed under a tenant that ends badly; the caller holds the locks of the GPUs."""
     if tenant.alone_since and time.monotonic() - tenant.alone_since > ALONE_SECONDS:
         return None
-    pids = tuple(pid for pid in culprits(log) if pid not in tenant.known)
+    pids = tuple(pid for pid in causes(log) if pid not in tenant.known)
     return Loss(uuids, pids) if pids or tenant.lost or _has_failed(status) else None
 
 

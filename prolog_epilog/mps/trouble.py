@@ -23,7 +23,7 @@ class Reset:
     """A server after its fault: the jobs that lost it, the processes named as the cause, whether it was restarted."""
 
     tenants: tuple[Tenant, ...]
-    culprits: tuple[int, ...]
+    causes: tuple[int, ...]
     restarted: bool
 
 
@@ -45,10 +45,10 @@ def terminate_clients(paths: Paths, config: MpsConfig, uuid: str, pids: Iterable
     return tuple(pid for pid in pids if pid in known and method.terminate(control, pid))
 
 
-def culprits(paths: Paths, uuid: str) -> tuple[int, ...]:
+def causes(paths: Paths, uuid: str) -> tuple[int, ...]:
     """Returns the processes that the server's log names as the cause of a fault, latest first; call before a reset."""
     state = states.load(paths, uuid)
-    return () if state is None else losses.culprits(paths.log(state.name))
+    return () if state is None else losses.causes(paths.log(state.name))
 
 
 def reset_after_fault(paths: Paths, config: MpsConfig, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
@@ -65,7 +65,7 @@ def reset_after_fault(paths: Paths, config: MpsConfig, uuid: str, patience: floa
         state = states.load(paths, uuid)
         if state is None or not state.tenants:
             return Reset((), (), restarted=False)
-        named = losses.culprits(paths.log(state.name))
+        named = losses.causes(paths.log(state.name))
         failed = not _is_well(paths, config, state)
         victims = tuple(one for one in state.tenants if failed or one.lost or set(named) - set(one.known))
         if not victims:
@@ -73,7 +73,7 @@ def reset_after_fault(paths: Paths, config: MpsConfig, uuid: str, patience: floa
         restarted = not _recovers(paths, config, state, patience)
         if restarted:
             # The log may name the cause only now, and is removed with the daemon.
-            named = losses.culprits(paths.log(state.name)) or named
+            named = losses.causes(paths.log(state.name)) or named
             state = lifecycle.revive(paths, config, state)
         left = () if restarted else named
         state = replace(state, tenants=tuple(replace(one, known=left, lost=False) for one in state.tenants))

@@ -52,7 +52,7 @@ class Paths:
         return self.root / "arrivals"
 
     @property
-    def culprits(self) -> Path:
+    def fault_users(self) -> Path:
         """The folder of users whose programs brought MPS down recently."""
         return self.root / "culprits"
 

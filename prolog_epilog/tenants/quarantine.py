@@ -12,13 +12,13 @@ SECONDS = 3_600.0
 def set_apart(paths: Paths, uid: int) -> None:
     """Keeps this user apart for an hour from now on."""
     files.prepare(paths)
-    files.own_folder(paths.culprits)
-    (paths.culprits / str(uid)).touch(0o600)
+    files.own_folder(paths.fault_users)
+    (paths.fault_users / str(uid)).touch(0o600)
 
 
 def left(paths: Paths, uid: int) -> float:
     """Returns the seconds for which this user is still kept apart; 0: none."""
-    mark = paths.culprits / str(uid)
+    mark = paths.fault_users / str(uid)
     with suppress(OSError):
         seconds = mark.stat().st_mtime + SECONDS - time.time()
         if seconds > 0.0:

@@ -18,7 +18,7 @@ from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, sweep, trouble
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
-from prolog_epilog.mps.losses import culprits
+from prolog_epilog.mps.losses import causes
 from prolog_epilog.node import files, processes
 from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -238,7 +238,7 @@ def test_a_user_can_forge_a_line_of_the_log(control: Control) -> None:
     of_a_server = 0xABCDE001
     write_into_the_log(control, struct.pack("<10Iq", of_a_server, 651, 2026, 11, 27, 5, 15, 0, 0, 0, len(text)) + text)
 
-    await_true(lambda: culprits(control.log) == (4711,))
+    await_true(lambda: causes(control.log) == (4711,))
 
 
 def test_a_user_can_end_the_log_and_with_it_the_daemon(control: Control) -> None:

@@ -128,7 +128,7 @@ class Watch:
             # A server whose clients are all gone may have recovered before this look; then only its log tells.
             reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
             if reset.tenants:
-                self._requeue_victims(one, reset.tenants, self._causes(reset.culprits))
+                self._requeue_victims(one, reset.tenants, self._causes(reset.causes))
         for record in losses.records(self.paths):
             self._settle(record)
 

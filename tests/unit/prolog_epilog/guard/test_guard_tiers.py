@@ -166,7 +166,7 @@ def test_a_culprit_is_put_beside_nobody_for_an_hour(world: World) -> None:
     world.run("prolog", berth(2, share=30, way="time"), "2", job=12)
     world.run("prolog", berth(2, share=30, way="time"), "2", job=13)
     assert not share(world, 13).degraded  # in turn there is no common fault
-    mark = world.paths.culprits / "1000"
+    mark = world.paths.fault_users / "1000"
     os.utime(mark, (0, 0))
     assert quarantine.left(world.paths, 1000) == 0.0
     assert not mark.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from prolog_epilog.guard.seats import trimming
 from prolog_epilog.guard.seats.trimming import Logs
-from prolog_epilog.mps.trouble import culprits
+from prolog_epilog.mps.trouble import causes
 from prolog_epilog.node import files, logfile
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants.state import SetState, store
@@ -85,7 +85,7 @@ def test_a_log_of_mps_gives_its_oldest_room_back_and_is_read_on(paths: Paths, ap
         os.write(writer, cause)
         trimming.trim(ONE, paths)
         assert logs.hints_at_fault(ONE, paths, "boot")
-        assert culprits(paths, "GPU-1") == (4_711,)
+        assert causes(paths, "GPU-1") == (4_711,)
         assert not logs.hints_at_fault(ONE, paths, "boot")
     finally:
         os.close(writer)

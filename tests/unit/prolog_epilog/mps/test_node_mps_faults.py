@@ -12,7 +12,7 @@ import pytest
 
 from prolog_epilog.errors import CannotShare, ControlError, HardwareFault
 from prolog_epilog.mps import detach, tenants
-from prolog_epilog.mps.trouble import culprits, reset_after_fault, server_status, terminate_clients
+from prolog_epilog.mps.trouble import causes, reset_after_fault, server_status, terminate_clients
 from prolog_epilog.node import devices
 from prolog_epilog.tenants import state
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
@@ -171,7 +171,7 @@ def test_one_tenants_fault_is_everybodys_and_is_over_when_all_clients_are_gone(n
         node.attach(3, 10)
 
     done = reset_after_fault(node.paths, node.config, FIRST, patience=5)
-    assert (done.restarted, done.culprits) == (False, (guilty.pid,))
+    assert (done.restarted, done.causes) == (False, (guilty.pid,))
     assert [tenant.job for tenant in done.tenants] == [1, 2]
     assert server_status(node.paths, node.config, FIRST) == "ACTIVE"
     node.attach(3, 10)
@@ -184,7 +184,7 @@ def test_a_server_that_does_not_recover_is_started_anew_with_all_limits(node: No
     guilty = node.app("ignore-errors", "fault", "hold=60", given=attached.environment)
     guilty.says()
     guilty.says()
-    assert culprits(node.paths, FIRST) == (guilty.pid,)
+    assert causes(node.paths, FIRST) == (guilty.pid,)
     old = daemon_of(node)
     done = reset_after_fault(node.paths, node.config, FIRST, patience=0.2)
     assert done.restarted

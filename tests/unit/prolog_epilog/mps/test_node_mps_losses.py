@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog.guard.seats.trimming import Logs
-from prolog_epilog.mps.losses import culprits
+from prolog_epilog.mps.losses import causes
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants.state import SetState
@@ -77,7 +77,7 @@ QUIET = """\
 def test_the_cause_is_named_and_no_victim(tmp_path: Path, log: str, said: str, named: tuple[int, ...]) -> None:
     (tmp_path / log).write_text(QUIET + said)
 
-    assert culprits(tmp_path) == named
+    assert causes(tmp_path) == named
 
 
 @pytest.mark.parametrize("said", [ALONE, TOGETHER, OLDER])

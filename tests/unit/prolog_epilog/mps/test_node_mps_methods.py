@@ -73,7 +73,7 @@ def test_faults_and_clients_under_namespaces(node: Node) -> None:
     assert guilty.says() == {"error": 700}
     assert server_status(node.paths, node.config, FIRST) == "FAULT"
     done = reset_after_fault(node.paths, node.config, FIRST, patience=5)
-    assert (done.restarted, done.culprits) == (False, (guilty.pid,))
+    assert (done.restarted, done.causes) == (False, (guilty.pid,))
 
 
 @needs_root
