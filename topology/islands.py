@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from topology.model import MachineShape, positions
-
-__all__ = ["islands", "positions"]
+from topology.model import MachineShape
+from topology.wiring import positions
 
 
 @functools.lru_cache(maxsize=1024)

@@ -194,12 +194,3 @@ def _near(size: int, paths: tuple[tuple[PathWord, ...], ...]) -> tuple[tuple[int
                     " both directions are expected to be the same"
                 )
     return tuple(tuple(NEAR[word] for word in row) for row in paths)
-
-
-def positions(mask: int) -> tuple[int, ...]:
-    """Returns the positions in a mask, ascending.
-
-    >>> positions(0b1001)
-    (0, 3)
-    """
-    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)

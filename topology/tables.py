@@ -5,7 +5,6 @@ islands. Its low byte is zero: placement uses it for what concerns the node rath
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from topology.model import Machine
 from topology.subsets import SubsetTable
-from topology.wiring import Wiring, kind_of, remember, wiring
+from topology.wiring import Wiring, kind_of, positions, remember, wiring
 
 Ints = NDArray[np.int64]
 
@@ -90,9 +89,8 @@ class SetTables:
         if row is None:
             row = CodeRow(np.full(self._length, _UNKNOWN, np.int64), np.zeros(self._length, np.int64))
             row.codes[0] = NOTHING
-            for shape, machine in self._shapes.items():
-                counts = np.bitwise_count(np.arange(1 << machine.size))
-                start = self._start[shape]
+            for shape, start in self._start.items():
+                counts = np.bitwise_count(np.arange(1 << shape.size))
                 row.codes[start : start + counts.size][counts < k] = NOTHING
             self._rows[key] = row
         return row
@@ -129,9 +127,9 @@ class SetTables:
         """Returns GB/s over the weakest pair of the best k GPUs of any kind of machine, whatever is free."""
         if k not in self._widest:
             best = [
-                paths(machine, positions(int(self.ranked(machine, k)[0])))[0]
-                for machine in self._shapes.values()
-                if machine.size >= k
+                pairs(shape, positions(int(self.ranked(machine, k)[0]))).paths[0]
+                for shape, machine in self._shapes.items()
+                if shape.size >= k
             ]
             self._widest[k] = max(best, default=0.0)
         return self._widest[k]
@@ -140,8 +138,7 @@ class SetTables:
         """Returns the bandwidths of a mask's GPUs, on a node whose entries start at `offset`."""
         known = self._joined.get((offset, mask))
         if known is None:
-            gpus = positions(mask)
-            known = Joined(links(machine, gpus), paths(machine, gpus))
+            known = pairs(wiring(machine), positions(mask))
             # 0 is for nodes of no known kind, which are not alike.
             if offset and len(self._joined) < _MOST_JOINED:
                 self._joined[offset, mask] = known
@@ -203,22 +200,11 @@ def code(min_gbps: float, sum_gbps: float, broken: int) -> int:
     return (value << _BROKEN_BITS | most_broken - min(broken, most_broken)) << _NODE_BITS
 
 
-def links(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
-    """Returns GB/s over NVLink of the weakest pair, and of all pairs together."""
-    return _over_pairs(machine.gbps, gpus)
-
-
-def paths(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
-    """Returns GB/s over the widest path, NVLink or not, of the weakest pair, and of all pairs together."""
-    return _over_pairs(wiring(machine).gbps, gpus)
+def pairs(wired: Wiring, gpus: tuple[int, ...]) -> Joined:
+    """Returns the bandwidths of some GPUs of a machine."""
+    return Joined(_over_pairs(wired.shape.gbps, gpus), _over_pairs(wired.gbps, gpus))
 
 
 def _over_pairs(gbps: tuple[tuple[float, ...], ...], gpus: tuple[int, ...]) -> tuple[float, float]:
     pairs = [gbps[a][b] for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
     return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
-
-
-@lru_cache(maxsize=1 << MOST_GPUS)
-def positions(mask: int) -> tuple[int, ...]:
-    """Returns the GPU positions in a mask, ascending."""
-    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)

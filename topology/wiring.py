@@ -16,6 +16,7 @@ from typing import Any
 from topology.model import Machine, MachineShape
 
 _KINDS = 1024
+_MASKS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,16 @@ def kind_of(machine: Machine) -> Any:
 @functools.lru_cache(maxsize=_KINDS)
 def _vias(links: tuple[Any, ...]) -> frozenset[str]:
     return frozenset(link.via for link in links)
+
+
+@functools.lru_cache(maxsize=_MASKS)
+def positions(mask: int) -> tuple[int, ...]:
+    """Returns the positions of the GPUs in a mask, ascending.
+
+    >>> positions(0b1001)
+    (0, 3)
+    """
+    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
 
 
 def _compile(machine: Machine) -> Wiring:

@@ -20,7 +20,7 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import Memory, NodeFacts
-from policy.placement.base import Berth, positions
+from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.request.demand import A_YEAR, Demand
 from topology.errors import QuestionError
@@ -28,6 +28,7 @@ from topology.fabric import NOBODY, Fabric, FabricLevel
 from topology.hostlist import fold
 from topology.model import Machine
 from topology.tables import Ints
+from topology.wiring import positions
 
 
 @dataclass(frozen=True, slots=True)

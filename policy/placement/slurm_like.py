@@ -12,11 +12,12 @@ import numpy as np
 
 from policy.cluster.view import View
 from policy.formats.errors import NotNow
-from policy.placement.base import Berth, Policy, positions
+from policy.placement.base import Berth, Policy
 from policy.placement.slurm_switches import Switches
 from policy.request.demand import ANY_SPREAD, Demand
 from topology.model import Machine, MachineShape
 from topology.tables import Ints
+from topology.wiring import positions
 
 
 class SlurmPolicy(Policy):

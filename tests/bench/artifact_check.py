@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policy.placement.base import Berth, positions
+from policy.placement.base import Berth
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
@@ -21,6 +21,7 @@ from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.placement_speed import ARTIFACT, PalArtifact, its_folder
 from tests.bench.published import TRACES
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
+from topology.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.view import View

@@ -23,7 +23,8 @@ from policy.site.histogram import Histogram
 from policy.site.metrics_state import BOUNDS, ClusterState, Durations
 from topology.fabric import NOBODY
 from topology.model import Machine, MachineShape
-from topology.tables import MOST_GPUS, Ints, positions
+from topology.tables import MOST_GPUS, Ints
+from topology.wiring import positions
 
 MAKE_EVERY = 5.0
 """Seconds; Prometheus asks less often."""

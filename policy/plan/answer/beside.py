@@ -16,7 +16,7 @@ from policy.formats.errors import FormatError, NotNow
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import ASKED, CPUS, LATER, MEM, STATE, K, N
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.placement.base import Berth, Policy, positions
+from policy.placement.base import Berth, Policy
 from policy.plan.jobs.waiting_jobs import WAITS, Reader, all_of
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
@@ -26,6 +26,7 @@ from policy.plan.queue.plan import Plan
 from policy.request.demand import Demand
 from topology.model import Machine
 from topology.tables import SetTables
+from topology.wiring import positions
 
 SLOW = 1.1
 """A GPU with a score from here on is called slow, as in `berth scores show --slow`."""

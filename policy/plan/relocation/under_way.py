@@ -15,7 +15,7 @@ from policy.formats import plan_fields as fields
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.placement.base import Policy, positions
+from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, Move
 from policy.plan.ledger.claims import claim_on
@@ -25,6 +25,7 @@ from policy.plan.relocation.movable_jobs import Movers, first_in_line, gang_of
 from policy.plan.relocation.worth import off_slow, open_for
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
+from topology.wiring import positions
 
 EVERY = 10.0
 """Seconds between two searches for jobs that are worth moving."""

@@ -23,7 +23,7 @@ from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
 from policy.formats.arrays import Floats
 from policy.formats.errors import Never, NotNow
-from policy.placement.base import Berth, Policy, positions
+from policy.placement.base import Berth, Policy
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.orders import ORDERS, UNCHANGING, JobProgress
@@ -31,6 +31,7 @@ from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
 from topology.tables import Ints
+from topology.wiring import positions
 
 _AN_HOUR = 3600.0
 _PATIENCE = 10_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from topology.tables import positions
+from topology.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet

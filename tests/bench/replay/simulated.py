@@ -20,7 +20,6 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
-from policy.placement.base import positions
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run as simulate
@@ -30,6 +29,7 @@ from topology import files
 from topology.blocks import Blocks
 from topology.model import Machine
 from topology.scores import Score
+from topology.wiring import positions
 
 from ..table import Figure, at_most
 from .analysis import summary

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from topology.model import Machine
-from topology.tables import positions
+from topology.wiring import positions
 
 Cores = list[tuple[int, ...]]
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from math import isinf
 
-from policy.placement.base import Berth, positions
+from policy.placement.base import Berth
 from policy.simulate.result import Stretch
 from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import SlurmSettings
+from topology.wiring import positions
 
 Schedule = Callable[[float, str, Task], None]
 
