@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar, overload
 
-from policy.formats import segment
+from policy.formats import segment, wire
 from policy.formats.errors import FormatError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D")
+
+Pairs = tuple[tuple[str, str], ...]
+"""Names of Slurm's fields with the user's own words."""
 
 _OF_FLAGS = "f."
 
@@ -158,12 +161,12 @@ class JobPlan:
     @property
     def body(self) -> str:
         """Returns the plan as a reply to the plugin holds it."""
-        return segment.body(self.texts)
+        return wire.words(self.texts)
 
     @property
     def too_long(self) -> bool:
         """Tells whether the plan is longer than a record may hold."""
-        return segment.too_long(self.texts)
+        return len(self.body) > segment.MAX_BODY
 
 
 NOTHING = JobPlan()
@@ -230,6 +233,20 @@ def names(key: str) -> Field[tuple[str, ...]]:
 def numbers(key: str) -> Field[tuple[int, ...]]:
     """Declares a field of numbers."""
     return Field(key, lambda text: tuple(map(_whole, _split(text))), lambda value: ",".join(map(str, value)))
+
+
+def pairs(key: str) -> Field[Pairs]:
+    """Declares a field of names of Slurm's fields, each with the user's own words."""
+    return Field(key, _pairs, _joined)
+
+
+def _pairs(text: str) -> Pairs:
+    parts = (item.partition(":") for item in text.split(";") if item)
+    return tuple((key, value) for key, _, value in parts)
+
+
+def _joined(pairs: Pairs) -> str:
+    return ";".join([f"{key}:{value}" if value else key for key, value in pairs])
 
 
 def _whole(text: str) -> int:

@@ -4,7 +4,21 @@ import re
 from typing import NamedTuple
 
 from policy.formats.errors import FormatError
-from policy.formats.job_plan import NOTHING, Field, JobPlan, decimal, flag, mark, names, numbers, whole, word, yes_or_no
+from policy.formats.job_plan import (
+    NOTHING,
+    Field,
+    JobPlan,
+    Pairs,
+    decimal,
+    flag,
+    mark,
+    names,
+    numbers,
+    pairs,
+    whole,
+    word,
+    yes_or_no,
+)
 
 # The decision
 
@@ -30,20 +44,7 @@ OBSERVED = "observed"
 
 # The request
 
-Pairs = tuple[tuple[str, str], ...]
-"""Names of Slurm's fields with the user's own words."""
-
-
-def _pairs(text: str) -> Pairs:
-    parts = (item.partition(":") for item in text.split(";") if item)
-    return tuple((key, value) for key, _, value in parts)
-
-
-def _joined(pairs: Pairs) -> str:
-    return ";".join([f"{key}:{value}" if value else key for key, value in pairs])
-
-
-ASKED, WAS = Field("asked", _pairs, _joined), Field("was", _pairs, _joined)
+ASKED, WAS = pairs("asked"), pairs("was")
 
 NOTHING_ELSE: Pairs = (("kept", ""),)
 """Value of `WAS` of a job in which a pin replaces nothing else."""

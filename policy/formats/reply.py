@@ -89,8 +89,8 @@ def _with_a_short_reason(reply: Reply) -> Reply:
     text, number = untagged(why)
     end = "..." + (tag(number) if number else "")
     room = segment.MAX_BODY - len(reply.plan.having(WHY(end)).body)
-    cut = _CUT_ESCAPE.sub("", segment.escape(text)[: max(0, min(room, _MOST_REASON))])
-    short = f"{segment.unescape(cut)}{end}"
+    cut = _CUT_ESCAPE.sub("", wire.escape(text)[: max(0, min(room, _MOST_REASON))])
+    short = f"{wire.unescape(cut)}{end}"
     return replace(reply, plan=reply.plan.having(WHY(short))) if len(short) < len(why) else reply
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from policy.formats import flags as flag_table
 from policy.formats import hostlist
 from policy.formats.errors import FormatError, LeftToSlurm, Never
-from policy.formats.job_plan import JobPlan, flag
-from policy.formats.plan_fields import SIGNAL, Pairs
+from policy.formats.job_plan import JobPlan, Pairs, flag
+from policy.formats.plan_fields import SIGNAL
 from policy.formats.slurm_facts import Memory
 from policy.formats.wire import number
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from policy.formats.segment import escape
+from policy.formats.wire import escape
 
 from .harness import Slurm
 

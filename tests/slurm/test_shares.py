@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from policy.formats.segment import unescape
+from policy.formats.wire import unescape
 
 from .harness import Slurm, seen, until
 from .nodes import (

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.write import pinned
-from policy.formats import segment, wire
+from policy.formats import wire
 from tests import building
 from tests.told import Told
 
@@ -136,7 +136,7 @@ def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
 def place(request: wire.Message, /, nodes: str = "n1", gpus: str = "3", **more: str) -> bytes:
     """A place with whole GPUs, or with what `more` says of them."""
     seats = "0" if {"share", "guest", "way"} & more.keys() else "1"
-    values = segment.body({"state": "placed", "id": "0"})
+    values = wire.words({"state": "placed", "id": "0"})
     return reply("place", request, nodes=nodes, gpus=gpus, seats=seats, segment=values, **more)
 
 

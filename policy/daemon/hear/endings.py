@@ -24,8 +24,8 @@ from policy.formats.plan_fields import (
     K,
     holds_place,
 )
-from policy.formats.segment import unescape
 from policy.formats.slurm_facts import JobFacts, Reading
+from policy.formats.wire import unescape
 from policy.plan.jobs.waiting_jobs import asked_nodes, avoiding
 from policy.retry import history
 from policy.retry.classes import NO_SIGNATURE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import HELD, HELD_TEXT, SHARE, TIER, HeldLevel
-from policy.formats.segment import unescape
+from policy.formats.wire import unescape
 from policy.site import log
 from policy.slurm.interface import Gateway
 

@@ -43,8 +43,8 @@ from policy.formats.plan_fields import (
     K,
     N,
 )
-from policy.formats.segment import escape
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.formats.wire import escape
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS
 from policy.request.spread import SPREAD

@@ -1,7 +1,7 @@
 """The fields that a decision keeps in a job's plan: the request, the place, and the level that the job insists on."""
 
 from policy.formats import plan_fields as fields
-from policy.formats.job_plan import NOTHING, JobPlan
+from policy.formats.job_plan import NOTHING, JobPlan, Pairs
 from policy.formats.messages import tagged
 from policy.placement.base import Berth
 from policy.plan.answer.case import Case
@@ -45,7 +45,7 @@ def demanded(request: Request, demand: Demand) -> JobPlan:
     return of_job | JobPlan.of(fields.SPLITS(ways), SPREAD(needs)) | _shared(demand.share) | _tiered(demand)
 
 
-def _without_memory(was: fields.Pairs) -> fields.Pairs:
+def _without_memory(was: Pairs) -> Pairs:
     """A pin leaves memory for each GPU as it is where Slurm counts the job's GPUs."""
     return tuple((key, value) for key, value in was if key != "mem_per_tres")
 

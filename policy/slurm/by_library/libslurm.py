@@ -13,8 +13,8 @@ from policy.formats import excluded_nodes, hostlist, segment
 from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.plan_fields import ID
-from policy.formats.segment import escape, unescape
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
+from policy.formats.wire import escape, unescape
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import OVER

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from policy.formats import hostlist, pin_text, segment
-from policy.formats.segment import escape, unescape
+from policy.formats.wire import escape, unescape
 from policy.slurm import fields
 from tests.bench.load.locks import SlurmLook, leave_alone_s
 from tests.bench.load.workload import Workload

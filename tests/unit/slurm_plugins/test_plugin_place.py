@@ -266,7 +266,7 @@ def test_components_of_one_job_get_different_nodes(plugin: Plugin) -> None:
 
 def test_later_asks_for_gpus_in_the_form_that_every_pin_replaces(plugin: Plugin) -> None:
     def later(request: wire.Message) -> bytes:
-        return reply("later", request, n="2", k="1", segment=segment.body({"state": "later"}))
+        return reply("later", request, n="2", k="1", segment=wire.words({"state": "later"}))
 
     with plugin.berthd(later):
         done = plugin.submit(tres_per_job="gres/gpu:2,gres/nic:1", ntasks_per_tres="1", num_tasks="2").fields

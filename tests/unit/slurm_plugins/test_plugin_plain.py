@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.write.pinned import PINNED
-from policy.formats import segment, wire
+from policy.formats import wire
 from tests.unit.plugin_whole import Plugin, each_slurm, loaded, reply
 
 pytestmark = each_slurm
@@ -23,7 +23,7 @@ def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def left(request: wire.Message) -> bytes:
-    values = segment.body({"state": "passed"})
+    values = wire.words({"state": "passed"})
     return reply("pass", request, segment=values, message="left to Slurm", node_gpus="8")
 
 
@@ -102,7 +102,7 @@ def test_a_model_stays_in_the_request_and_becomes_no_feature_and_no_licence(plug
 
 
 def on_nodes(request: wire.Message, /, nodes: str = "n2", **more: str) -> bytes:
-    values = segment.body({"state": "placed", "nodes": nodes, "layout": "plain"})
+    values = wire.words({"state": "placed", "nodes": nodes, "layout": "plain"})
     return reply("pass", request, segment=values, message=nodes, nodes=nodes, node_gpus="8", **more)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.formats.segment import escape
+from policy.formats.wire import escape
 from tests.unit.plugin_library import (
     REPLY_MAX_BYTES,
     Expected,

@@ -30,7 +30,7 @@ def place_with_words(request: wire.Message) -> bytes:
 
 
 def park(request: wire.Message) -> bytes:
-    values = segment.body({"state": "later", "parked": "0"})
+    values = wire.words({"state": "later", "parked": "0"})
     return reply("later", request, n="1", k="1", guest="1", begin="1900000000", segment=values)
 
 

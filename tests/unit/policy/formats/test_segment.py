@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from policy.formats import segment
 from policy.formats.errors import FormatError
-from policy.formats.segment import escape, escape_all
+from policy.formats.wire import escape, escape_all
 
 KEYS = st.from_regex(r"[a-z][a-z0-9_.-]{0,20}", fullmatch=True)
 TEXT = st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cluster.fleet import Fleet
-from policy.formats import segment
+from policy.formats import segment, wire
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
@@ -230,7 +230,7 @@ def test_of_two_such_jobs_the_second_waits() -> None:
 def test_given_back_it_asks_as_its_user_did(n: int) -> None:
     body = {**WAITS, "state": "waiting", "nodes": "n1", "n": str(n)}
     typed = ",".join(f"gres/gpu:g{place}:1" for place in range(4))
-    job = JobText(9, "PENDING", 1000, f"site [berth/1 {segment.body(body)}]", "", "n1", typed, "")
+    job = JobText(9, "PENDING", 1000, f"site [berth/1 {wire.words(body)}]", "", "n1", typed, "")
 
     found = changes.release(job, "it can start now", for_now=True)
 
@@ -285,7 +285,7 @@ def test_the_request_that_may_be_spread() -> None:
 
 def test_pinned_again_it_has_the_nodes_of_its_place_alone() -> None:
     body = {**WAITS, "state": "later", "open": "1"}
-    job = JobText(9, "PENDING", 1000, f"[berth/1 {segment.body(body)}]", "", "", "", "gres/gpu:4")
+    job = JobText(9, "PENDING", 1000, f"[berth/1 {wire.words(body)}]", "", "", "", "gres/gpu:4")
     values = {**WAITS, "state": "waiting", "nodes": "n1", "cpus": "1"}
 
     found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, plan=JobPlan(values)))

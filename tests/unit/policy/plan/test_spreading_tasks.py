@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cluster.fleet import Fleet
-from policy.formats import segment
+from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.plan.ledger.changes import Change, Move, Release
@@ -195,7 +195,7 @@ def test_a_waiting_job_of_tasks_starts_when_gpus_come_free(told: dict[str, str])
 
 def text_of(told: dict[str, str]) -> JobText:
     typed = ",".join(f"gres/gpu:g{place}:1" for place in range(4))
-    body = segment.body({**told, "state": "waiting", "nodes": "n1", "n": "1"})
+    body = wire.words({**told, "state": "waiting", "nodes": "n1", "n": "1"})
     return JobText(9, "PENDING", 1000, f"[berth/1 {body}]", "", "n1", typed, "")
 
 
@@ -233,7 +233,7 @@ def test_given_back_a_job_on_some_nodes_has_as_many() -> None:
 @pytest.mark.parametrize(("needs", "each"), [(WAITS, None), (EACH, "")])
 def test_pinned_again_a_job_of_tasks_keeps_their_cpus(needs: dict[str, str], each: str | None) -> None:
     body = {**needs, "state": "later", "open": "1"}
-    job = JobText(9, "PENDING", 1000, f"[berth/1 {segment.body(body)}]", "", "", "", "gres/gpu:4")
+    job = JobText(9, "PENDING", 1000, f"[berth/1 {wire.words(body)}]", "", "", "", "gres/gpu:4")
     told = {**needs, "state": "waiting", "nodes": "n1", "cpus": "4"}
 
     found = changes.pin(job, Pin(("n1",), (0, 1, 2, 3), seats=False, plan=JobPlan(told)))

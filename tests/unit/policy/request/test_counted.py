@@ -12,7 +12,7 @@ import pytest
 
 from policy.cli.doctor_models import by_model, nothing
 from policy.daemon.write.pinned import COUNTED, PINNED, listed
-from policy.formats import segment, wire
+from policy.formats import wire
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
@@ -155,7 +155,7 @@ def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def place(request: wire.Message, licenses: str = "berth_h100:2") -> bytes:
-    fields = {"nodes": "n1", "gpus": "2,3", "seats": "1", "segment": segment.body({"state": "placed", "id": "0"})}
+    fields = {"nodes": "n1", "gpus": "2,3", "seats": "1", "segment": wire.words({"state": "placed", "id": "0"})}
     return wire.encode("place", {"nonce": request.fields["nonce"], **fields, "licenses": licenses})
 
 
@@ -170,7 +170,7 @@ def test_a_place_says_in_licences_what_it_counts(plugin: Plugin, own: str | None
 
 
 def leave(request: wire.Message, licenses: str = "berth_h100:2") -> bytes:
-    body = segment.body({"state": "later", "id": "0", "open": "1"})
+    body = wire.words({"state": "later", "id": "0", "open": "1"})
     return wire.encode("pass", {"nonce": request.fields["nonce"], "segment": body, "licenses": licenses})
 
 

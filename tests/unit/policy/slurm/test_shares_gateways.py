@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from policy.formats.job_plan import JobPlan
-from policy.formats.segment import unescape
 from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.formats.wire import unescape
 from policy.slurm import fields
 from policy.slurm.by_command.recorded import recorded_gateway
 from policy.slurm.by_library.libslurm import LibslurmGateway
