@@ -371,26 +371,26 @@ def _listed(title: str, jobs: Sequence[RunningJob]) -> Iterator[str]:
 
 
 def _line(one: RunningJob) -> str:
-    from policy.plan.answer import message  # noqa: PLC0415
+    from policy.plan.answer import told  # noqa: PLC0415
 
     text = f"JobId={one.job.id} {_place(one.got)}"
     if len(one.got.nodes) == 1:
-        text += f": {message.links(one.got)}"
+        text += f": {told.links(one.got)}"
     if one.leaves > one.leaves_needed:
         text += f", {one.leaves} leaves where {one.leaves_needed} would do"
     if one.slow:
         text += "".join(f", {node} GPU {gpu} takes {score - 1:.0%} longer" for node, gpu, score in one.slow[:3])
     if one.best is not None:
-        text += f"; free now: {_place(one.best)} ({message.links(one.best)})"
+        text += f"; free now: {_place(one.best)} ({told.links(one.best)})"
     return text
 
 
 def _place(berth: Any) -> str:
     from policy.formats.hostlist import fold_numbers  # noqa: PLC0415
-    from policy.plan.answer import message  # noqa: PLC0415
+    from policy.plan.answer import told  # noqa: PLC0415
 
     if len(set(berth.masks)) == 1:
-        return message.place(berth)
+        return told.place(berth)
     parts = (
         f"{name} GPUs {fold_numbers(tuple(_positions(mask)))}"
         for name, mask in zip(berth.names[:4], berth.masks[:4], strict=True)

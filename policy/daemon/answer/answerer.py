@@ -21,7 +21,7 @@ from policy.plan.answer.left import only_watch, say_no
 from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.ledger.book import Book, never
 from policy.plan.ledger.claims import Claim, renumbered
-from policy.plan.ledger.free_places import FreePlaces
+from policy.plan.ledger.places import FreePlaces
 from policy.request.submission import Submission
 from policy.request.submission import read as read_submission
 from policy.site import log

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
-from policy.plan.answer import message
+from policy.plan.answer import told
 from policy.plan.answer.beside import Comparison, beside, holding
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.book import Book
@@ -50,7 +50,7 @@ class Watcher:
         self.gain_sum += found.gain
         if found.better_links or found.gain > 0:
             log.info(
-                f"JobId={job_id} observed: Slurm chose {message.place(found.got)} ({message.links(found.got)}), Berth"
-                f" {message.place(found.best)} ({message.links(found.best)}); predicted {found.gain:.1%} shorter",
+                f"JobId={job_id} observed: Slurm chose {told.place(found.got)} ({told.links(found.got)}), Berth"
+                f" {told.place(found.best)} ({told.links(found.best)}); predicted {found.gain:.1%} shorter",
                 645,
             )

@@ -15,7 +15,7 @@ from policy.formats.job_plan import JobPlan, latest
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import GPUS, OWNS, RELEASED, SEATS, SHARE, STATE, TIER, WHOLE, WHY
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.answer.plan_values import moved, parked
+from policy.plan.answer.told import moved, parked
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.changes import Change, Evict, Move, Own, Park, Release
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR

@@ -20,7 +20,7 @@ from policy.placement.base import Berth, Policy
 from policy.plan.jobs.waiting_jobs import WAITS, Reader, all_of
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.pinnable import in_first_part
+from policy.plan.ledger.places import in_first_part
 from policy.plan.ledger.tracker import HOLDING, open_book
 from policy.plan.queue.plan import Plan
 from policy.request.demand import Demand

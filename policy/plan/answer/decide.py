@@ -11,15 +11,14 @@ from policy.formats.excluded_nodes import mark_of
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.placement.base import Berth, Policy
-from policy.plan.answer import message
+from policy.plan.answer import told
 from policy.plan.answer.case import Case, Context, Decision, case_of
 from policy.plan.answer.guest import as_guest
 from policy.plan.answer.left import MOST_NODES, STALE, TOO_LONG, by_reservation, later, on_several_nodes, say_no
-from policy.plan.answer.plan_values import place_values
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
 from policy.plan.ledger.later_places import LaterPlace, first_place
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.plan.opinions.splitting import first_of_splits
 from policy.request import counted, locality
 from policy.request.demand import ELSEWHERE, Demand
@@ -132,7 +131,7 @@ def _pinned(case: Case, berth: Berth, start: float, nothing_in_sight: NotNow | N
     fleet, share = context.book.fleet, demand.share
     waits = bool(start or request.later or nothing_in_sight)
     packed = not waits and context.book.takes_part(demand, berth.nodes, berth.mask)
-    plan = place_values(case, berth, start, packed=packed)
+    plan = told.place_values(case, berth, start, packed=packed)
     excluded = _excluded(case, berth)
     plan = plan.having(fields.OTHERS(mark_of(excluded) if excluded else None))
     if demand.n > MOST_NODES or (demand.n > _FEW_NODES and plan.too_long):
@@ -141,12 +140,12 @@ def _pinned(case: Case, berth: Berth, start: float, nothing_in_sight: NotNow | N
         why = tagged(nothing_in_sight, nothing_in_sight.number)
         plan = plan.having(fields.STATE(fields.WAITING), fields.WHY(why))
         message_id = nothing_in_sight.number
-        text = f"waits for {message.place(berth, share)}, or what comes before: {nothing_in_sight}"
+        text = f"waits for {told.place(berth, share)}, or what comes before: {nothing_in_sight}"
     elif start:
-        text = message.waiting(berth, demand, start - int(context.now), case.insists)
+        text = told.waiting(berth, demand, start - int(context.now), case.insists)
         message_id = 102
     else:
-        text = message.placed(berth, share) + (", if still free when the job may start" if request.later else "")
+        text = told.placed(berth, share) + (", if still free when the job may start" if request.later else "")
         message_id = 101
     if submission.test:
         # The full reason is only for a request that asks and does not submit.
@@ -154,7 +153,7 @@ def _pinned(case: Case, berth: Berth, start: float, nothing_in_sight: NotNow | N
     reply = Reply(
         "place",
         submission.nonce,
-        message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, context.settings)]),
+        told.line(text, message_id, [*_host_notes(demand), *told.notes_of(request, context.settings)]),
         plan,
         berth.names,
         berth.gpus,

@@ -8,9 +8,8 @@ from policy.formats.errors import NotNow
 from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
-from policy.plan.answer import message
+from policy.plan.answer import told
 from policy.plan.answer.case import Case, Decision
-from policy.plan.answer.plan_values import berth_values, demanded, seat_values
 from policy.plan.ledger.claims import Claim, seat_on
 from policy.plan.opinions.guests import seats
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR
@@ -21,7 +20,7 @@ from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 def as_guest(case: Case) -> Decision | None:
     """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
     demand, context = case.demand, case.context
-    base = demanded(case.request, demand) | case.request.said
+    base = told.demanded(case.request, demand) | case.request.said
     if demand.tier.upgrade and not context.stale:
         with suppress(NotNow):
             context.book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), context.policy)
@@ -50,11 +49,11 @@ def _on_a_seat(case: Case, base: JobPlan) -> tuple[Reply, Claim | None]:
     seat = left.find_idle(demand) if book.fleet.sharing.profiles else left.find(demand)
     berth = seat.berth
     known = JobPlan.of(fields.STATE(fields.PLACED), fields.ID(submission.nonce))
-    place = berth_values(berth, tier=OPPORTUNISTIC)
+    place = told.berth_values(berth, tier=OPPORTUNISTIC)
     last = JobPlan.of(fields.AT(int(now)), fields.PINS(0), fields.WHY(berth.why))
-    plan = known | base | seat_values(seat.way) | place | last
-    told = message.line(f"guest on {message.place(berth)}, {berth.why}", 103)
-    reply = Reply("place", submission.nonce, told, plan, berth.names, berth.gpus, guest=True, way=seat.way)
+    plan = known | base | told.seat_values(seat.way) | place | last
+    line = told.line(f"guest on {told.place(berth)}, {berth.why}", 103)
+    reply = Reply("place", submission.nonce, line, plan, berth.names, berth.gpus, guest=True, way=seat.way)
     claim = None if submission.test else seat_on(demand, berth.nodes[0], berth.mask, book.cluster.at)
     return replace(reply, gpu_mem=demand.gpu_mem), claim
 
@@ -69,6 +68,6 @@ def _parked(submission: Submission, base: JobPlan, why: NotNow, now: float) -> R
         fields.PINS(0),
         fields.WHY(tagged(why, why.number)),
     )
-    told = message.line(f"a guest that waits for a seat: {why}", why.number)
+    line = told.line(f"a guest that waits for a seat: {why}", why.number)
     begin = max(int(now) + PARKED_FOR, submission.begin)
-    return Reply("later", submission.nonce, told, plan, n=1, k=1, guest=True, begin=begin)
+    return Reply("later", submission.nonce, line, plan, n=1, k=1, guest=True, begin=begin)

@@ -10,11 +10,10 @@ from policy.formats.job_plan import JobPlan, flag
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.placement.base import Policy
-from policy.plan.answer import message
+from policy.plan.answer import told
 from policy.plan.answer.case import Case, Decision
-from policy.plan.answer.plan_values import demanded, insisted_on
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.plan.opinions.spreading import claims_on, parts_now
 from policy.request import counted
 from policy.request.demand import Demand
@@ -30,10 +29,10 @@ def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
     """Returns the reply without a place: left to Slurm, or refused if a Berth flag can never be met or is wrong."""
     nonce, flags, reason = submission.nonce, submission.flags, str(answer)
     if submission.wrong_flag:
-        return Decision(Reply("refuse", nonce, message.line(str(submission.wrong), WRONG_FLAG)))
+        return Decision(Reply("refuse", nonce, told.line(str(submission.wrong), WRONG_FLAG)))
     message_id = _number_of(answer)
     if isinstance(answer, Never):
-        return Decision(Reply("refuse", nonce, message.line(reason, message_id)))
+        return Decision(Reply("refuse", nonce, told.line(reason, message_id)))
     urgent = isinstance(answer, Impossible)
     plan = JobPlan.of(
         fields.STATE(fields.PASSED),
@@ -42,12 +41,12 @@ def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
         fields.WHY(tagged(reason, message_id)),
         *(flag(name)(value) for name, value in flags.items()),
     )
-    notes = message.notes(flags)
+    notes = told.notes(flags)
     for name in ("locality", "gpu-share", "gpu-tier"):
         if name in flags:
             notes.insert(0, f"--{name}: not acted on")
-    told = message.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes)
-    return Decision(Reply("pass", nonce, told, plan, urgent=urgent))
+    line = told.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes)
+    return Decision(Reply("pass", nonce, line, plan, urgent=urgent))
 
 
 def _number_of(answer: Exception) -> int:
@@ -130,7 +129,7 @@ def later(case: Case, why: Answer) -> Decision:
     reply = Reply(
         "later",
         case.submission.nonce,
-        message.line(f"no place is in sight yet: {why}", why.number, message.notes_of(request, settings)),
+        told.line(f"no place is in sight yet: {why}", why.number, told.notes_of(request, settings)),
         _unplaced(case, why),
         n=demand.n,
         k=demand.k,
@@ -141,16 +140,16 @@ def later(case: Case, why: Answer) -> Decision:
 
 def _open(case: Case, why: Answer) -> Decision:
     """Returns the reply for a job that keeps its user's request until the planner gives it a place."""
-    told = message.line(str(why), why.number, message.notes_of(case.request, case.context.settings))
-    return Decision(Reply("pass", case.submission.nonce, told, _unplaced(case, why).having(fields.OPEN.set)))
+    line = told.line(str(why), why.number, told.notes_of(case.request, case.context.settings))
+    return Decision(Reply("pass", case.submission.nonce, line, _unplaced(case, why).having(fields.OPEN.set)))
 
 
 def _unplaced(case: Case, why: Answer) -> JobPlan:
     """Returns the plan of a job to which the planner gives a place later."""
     return (
         JobPlan.of(fields.STATE(fields.LATER), fields.ID(case.submission.nonce))
-        | demanded(case.request, case.demand)
-        | insisted_on(case.insists)
+        | told.demanded(case.request, case.demand)
+        | told.insisted_on(case.insists)
         | JobPlan.of(fields.AT(int(case.context.now)), fields.PINS(0), fields.WHY(tagged(why, why.number)))
         | case.request.said
     )

@@ -13,7 +13,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, LeftToSlurm
 from policy.formats.reply import Reply
-from policy.plan.answer import message
+from policy.plan.answer import told
 from policy.plan.answer.case import Context, Decision
 from policy.plan.answer.decide import decide
 from policy.plan.answer.left import say_no
@@ -51,8 +51,8 @@ def decide_nodes(submission: Submission, context: Context) -> Decision:
     if not (starts_now or waits):
         return _left(submission, LeftToSlurm("no node can start it now", LEFT), context.now)
     plan = reply.plan.without(fields.OTHERS).having(fields.LAYOUT(fields.PLAIN), fields.MODEL(model or None))
-    told = message.on_nodes(plan, context.now) if reply.nodes else reply.message
-    return Decision(Reply("pass", reply.nonce, told, plan, reply.nodes), decision.claim)
+    line = told.on_nodes(plan, context.now) if reply.nodes else reply.message
+    return Decision(Reply("pass", reply.nonce, line, plan, reply.nodes), decision.claim)
 
 
 def _several_models(demand: Demand, fleet: Fleet) -> bool:

@@ -21,11 +21,9 @@ from policy.formats.errors import NotNow, OutOfTime
 from policy.placement import keep_together
 from policy.placement.base import Berth, Policy
 from policy.plan.ledger import share_packing
-from policy.plan.ledger.book_rows import STATES, BookRows
-from policy.plan.ledger.claims import Claim, Repeat
+from policy.plan.ledger.claims import STATES, BookRows, Claim, Repeat
 from policy.plan.ledger.first_moments import apart_from_gangs, enough_alone, first_in_common, first_moments, first_times
-from policy.plan.ledger.free_places import FreePlaces
-from policy.plan.ledger.pinnable import in_first_part, pinnable
+from policy.plan.ledger.places import FreePlaces, in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC

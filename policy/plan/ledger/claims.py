@@ -1,14 +1,27 @@
-"""A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end."""
+"""A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end.
 
-from collections.abc import Iterable, Sequence
+Claims are taken from the timelines of a book's nodes: lists while a walk claims places, written into the picture after.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
+import numpy as np
+
 from policy.cluster.fleet import Fleet
-from policy.cluster.timeline import State
+from policy.cluster.reserved import copies
+from policy.cluster.snapshot import BY_NODE, Cluster
+from policy.cluster.timeline import State, columns, states_of, taken
+from policy.formats.arrays import FAR
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
+
+STATES = count(1)
+"""Numbers of a book's states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +85,139 @@ def renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, 
         )
         for claim in claims
     )
+
+
+class BookRows:
+    """A picture, and timelines that are newer than it."""
+
+    def __init__(self, cluster: Cluster, rows: Callable[[Cluster], Sequence[list[State]]] | None = None) -> None:
+        """`rows` gives all timelines, as the same objects as for an earlier book where nothing has changed."""
+        self.state = next(STATES)
+        """A number that is new after each change, and never used twice."""
+        self._rows: dict[int, list[State]] = {}
+        """Timelines that are newer than those in the picture, or equal to them."""
+        self._newer: set[int] = set()
+        """Nodes whose timelines in the picture are out of date."""
+        self._holes: dict[int, float] = {}
+        """First starts of claims made again, which the picture does not have yet; these nodes are not quiet either."""
+        self._first_rows = rows
+        self._keeps_rows = False
+        self.fleet = cluster.fleet
+        self._picture = replace(
+            cluster,
+            **{name: getattr(cluster, name).copy() for name in BY_NODE},
+            rooms=copies(cluster.rooms),
+            tenants=dict(cluster.tenants),
+            sharers=dict(cluster.sharers),
+            tolerated=dict(cluster.tolerated),
+        )
+
+    @property
+    def at(self) -> float:
+        """Returns the time of the picture."""
+        return self._picture.at
+
+    @property
+    def cluster(self) -> Cluster:
+        """Returns the picture with all claims."""
+        if self._rows:
+            self._write_rows()
+        return self._picture
+
+    @cluster.setter
+    def cluster(self, cluster: Cluster) -> None:
+        self._write_rows()
+        self._picture = cluster
+
+    def _write_rows(self) -> None:
+        """Writes the timelines that claims have changed; a walk along a long queue has many claims on each node."""
+        picture = self._picture
+        for node in self._newer:
+            row = columns(self._rows[node])
+            picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = row
+        if self._newer:
+            picture.times[list(self._newer), 0] = picture.at
+            self._newer.clear()
+            self._first_rows = None
+        if self._holes:
+            here = list(self._holes)
+            picture.hole_until[here] = np.minimum(picture.hole_until[here], list(self._holes.values()))
+            picture.quiet[here] = False
+            self._holes.clear()
+        # A caller that has the picture may write into it.
+        if not self._keeps_rows:
+            self._rows.clear()
+
+    @property
+    def kept_rows(self) -> Mapping[int, list[State]]:
+        """Returns the timelines as lists, within `rows_kept`; the same object until its end."""
+        return self._rows
+
+    @contextmanager
+    def rows_kept(self) -> Iterator[None]:
+        """Keeps the timelines as lists for a walk, in which only claims change them."""
+        rows = self._first_rows(self._picture) if self._first_rows is not None else ()
+        self._rows, self._keeps_rows = dict(enumerate(rows)), True
+        try:
+            yield
+        finally:
+            self._keeps_rows = False
+            self._write_rows()
+
+    def repeat(self, claimed: Repeat) -> bool:
+        """Makes a claim of an earlier book again, where all timelines are still those it found; returns whether so."""
+        rows = self._rows
+        for node, before in zip(claimed.nodes, claimed.before, strict=True):
+            if rows.get(node) is not before:
+                return False
+        self.claim_again(claimed)
+        return True
+
+    def claim_again(self, claimed: Repeat) -> None:
+        """Makes a claim of an earlier book again, whose nodes' timelines are those that it found."""
+        self.state = next(STATES)
+        start = claimed.start
+        for node, after in zip(claimed.nodes, claimed.after, strict=True):
+            self._replace_row(node, start, after)
+
+    def claim_alone(self, demand: Demand, node: int, mask: int, had: Repeat | None) -> Repeat | None:
+        """Claims a place on one node from the moment on at which it comes free, as `start_of` and `claim_later` do.
+
+        Returns None where those two have more to ask: GPUs that are free now, a whole node, a share, a reservation.
+        """
+        picture, cpus, mem, limit = self._picture, demand.cpus, demand.mem, demand.limit
+        if (
+            cpus is None
+            or mem is None
+            or not demand.candidates[node]
+            or not picture.up[node]
+            or picture.reserved_from[node] < FAR
+            or node in picture.tenants
+            or picture.gpus_now[node] & mask == mask
+        ):
+            return None
+        row, start = self._row(node), FAR
+        for moment, gpus, free_cpus, free_mem in row:
+            if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
+                start = moment
+                break
+        if start <= picture.at or start == FAR:
+            return None
+        self.state = next(STATES)
+        after = taken(row, start, start + limit, mask, cpus, mem)
+        # The same object tells the next claim on this node that nothing has changed for it.
+        self._replace_row(node, start, had.after[0] if had is not None and had.after[0] == after else after)
+        return Repeat((node,), start, (row,), (self._rows[node],))
+
+    def _replace_row(self, node: int, start: float, row: list[State]) -> None:
+        self._rows[node] = row
+        self._newer.add(node)
+        holes = self._holes
+        if start < holes.get(node, FAR):
+            holes[node] = start
+
+    def _row(self, node: int) -> list[State]:
+        row = self._rows.get(node)
+        if row is None:
+            row = self._rows[node] = states_of(self._picture, node)
+        return row

@@ -14,7 +14,7 @@ from policy.placement.base import Berth, Policy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Release
 from policy.plan.ledger.claims import Claim
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.request.demand import Demand
 
 

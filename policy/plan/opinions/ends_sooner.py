@@ -11,7 +11,7 @@ from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import ends_sooner, expected_end, faster_than
-from policy.plan.ledger.pinnable import berth_of
+from policy.plan.ledger.places import berth_of
 from policy.plan.opinions.opinion import HeldBack, Opinion, Reason
 from policy.request.demand import Demand
 

@@ -23,7 +23,7 @@ from policy.plan.jobs.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, Q
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import on_busy_nodes
-from policy.plan.ledger.pinnable import berth_of
+from policy.plan.ledger.places import berth_of
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import HeldBack, Opinion, PassState, Reason
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand

@@ -8,7 +8,7 @@ from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move, Release
-from policy.plan.ledger.pinnable import berth_of
+from policy.plan.ledger.places import berth_of
 from policy.plan.opinions.opinion import Opinion, Reason
 from policy.request.demand import Demand
 

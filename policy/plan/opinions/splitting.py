@@ -12,7 +12,7 @@ from policy.formats.errors import NotNow, OutOfTime
 from policy.placement.base import Berth, Policy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import LaterPlace, ends_sooner
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.request.demand import Demand
 from policy.request.spread import on_nodes
 

@@ -9,7 +9,7 @@ from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import LaterPlace, expected_end, latest_end, ways, weight, worth_moving
-from policy.plan.ledger.pinnable import berth_of
+from policy.plan.ledger.places import berth_of
 from policy.request.demand import Demand
 
 GATHER_EVERY = 5.0

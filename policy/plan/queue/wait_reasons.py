@@ -11,7 +11,7 @@ from policy.formats.plan_fields import preflight_of
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.plan.opinions.all import WITH_REASONS
 from policy.plan.opinions.opinion import Reason
 from policy.request.demand import Demand

@@ -2,7 +2,7 @@
 
 from policy.formats.plan_fields import UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan

@@ -14,7 +14,7 @@ from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
 from policy.plan.answer.case import Context, Decision, Understanding
 from policy.plan.answer.decide import decide
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.claims import Claim

@@ -19,7 +19,7 @@ from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan.ledger.later_places import ends_sooner
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.request.demand import A_YEAR, Demand
 from policy.simulate.slurm.backfill.ahead import pin_fits
 from policy.simulate.slurm.backfill.profile import BackfillProfile

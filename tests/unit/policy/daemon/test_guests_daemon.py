@@ -16,8 +16,8 @@ from policy.formats import segment
 from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
-from policy.plan.answer.plan_values import moved
-from policy.plan.answer.plan_values import parked as parked_values
+from policy.plan.answer.told import moved
+from policy.plan.answer.told import parked as parked_values
 from policy.plan.jobs.waiting_jobs import nodes_avoided
 from policy.plan.ledger.changes import Move, Own, Park
 from policy.request import tiers

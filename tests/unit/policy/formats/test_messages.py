@@ -81,7 +81,7 @@ def test_lines_of_the_log_have_numbers_and_errors_bring_theirs() -> None:
 
 @pytest.mark.slow
 def test_each_number_that_is_used_is_in_the_table() -> None:
-    names = (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line", "say")
+    names = (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "told.line", "say")
     used = {number for _, call in calls(*names) for number in numbers_in(call) if number >= 100}
     used |= {kind.number for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BerthError)}
 

@@ -11,7 +11,7 @@ from policy.daemon.hear.guards import Alone, GuardWord
 from policy.daemon.known.company import ProfileKeeper
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue.plan import Plan

@@ -8,7 +8,7 @@ import pytest
 from policy.daemon.known.matcher import ProcessMatcher
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.opinions.guests import choosing

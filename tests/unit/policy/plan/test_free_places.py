@@ -11,10 +11,10 @@ from policy.formats.errors import LeftToSlurm, NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.case import Understanding
-from policy.plan.ledger import free_places
+from policy.plan.ledger import places
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
-from policy.plan.ledger.free_places import FreePlaces
+from policy.plan.ledger.places import FreePlaces
 from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
 from policy.request.submission import read
@@ -139,4 +139,4 @@ def test_few_places_are_kept() -> None:
         asked = submit(tres_per_job="gres/gpu:2", min_cpus=str(cpus))
         book.soonest(known.of(read(asked), book.fleet).demand, POLICY)
 
-    assert len(book.places) <= free_places.MOST
+    assert len(book.places) <= places.MOST

@@ -11,7 +11,7 @@ from policy.daemon.write.evictions import evicted
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved, parked
+from policy.plan.answer.told import moved, parked
 from policy.plan.ledger.changes import Evict, Move, Own, Park, Release
 from policy.plan.ledger.tracker import Picture
 from policy.plan.opinions.all import all_opinions

@@ -15,7 +15,7 @@ from policy.formats import segment
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobText, Memory, PartitionFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move

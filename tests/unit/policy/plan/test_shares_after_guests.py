@@ -6,7 +6,7 @@ from policy.formats import plan_fields, segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Change, Evict, Move
 from policy.request.settings import Settings
 from tests.unit.deciding import decide

@@ -12,7 +12,7 @@ from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.jobs.waiting_jobs import nodes_avoided
 from policy.plan.ledger.changes import Change, Move, Release, parts_given_up
 from policy.plan.ledger.tracker import Picture

@@ -13,10 +13,10 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.plan.answer.plan_values import moved
+from policy.plan.answer.told import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.pinnable import free_now
+from policy.plan.ledger.places import free_now
 from policy.plan.ledger.tracker import Picture, open_book
 from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan

@@ -9,7 +9,7 @@ from policy.formats import plan_fields
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import SPLITS, Split
-from policy.plan.answer.plan_values import demanded
+from policy.plan.answer.told import demanded
 from policy.request.demand import Demand
 from tests.unit.policy_world import fleet, node, reading, request_of, submit
 
