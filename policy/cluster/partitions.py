@@ -18,7 +18,6 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Bools
 from policy.formats.errors import LeftToSlurm
 from policy.formats.slurm_facts import AdmissionRule, Memory, PartitionFacts
-from policy.request.submission import names_in
 
 BLAMED_FOR = 3_600.0
 """Seconds for which a job is not placed in a partition that did not start it on a free place.
@@ -46,6 +45,11 @@ class UsablePartitions:
     """Highest PriorityTier of those that may start it: Slurm tries the job there first."""
     apart: bool
     """True if a place may be in the wrong partition, while another one would start the job."""
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
+    return tuple(dict.fromkeys(listed.split(","))) if "," in listed else (listed,)
 
 
 def not_skipped(fleet: "Fleet", listed: str) -> str:

@@ -21,14 +21,6 @@ from topology.fabric import NOBODY
 from topology.tables import Ints
 
 
-def is_piece(demand: Demand) -> bool:
-    """Tells whether a demand leaves the other GPUs of its node to other jobs.
-
-    Jobs on shares of GPUs have rules of their own. A job that lists several partitions goes to the first one with room.
-    """
-    return demand.n == 1 and demand.k > 0 and demand.cpus is not None and demand.share is None and not demand.pools
-
-
 class Leaves:
     """The nodes for jobs on a part of a node, for each array of candidates that such jobs share."""
 
@@ -44,7 +36,7 @@ class Leaves:
 
     def nodes(self, demand: Demand, picture: Cluster) -> Bools | None:
         """Returns the nodes where a demand should go; None where it may go anywhere."""
-        if not is_piece(demand):
+        if not demand.is_piece:
             return None
         key = id(demand.candidates), demand.k
         if key not in self._of:

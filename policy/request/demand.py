@@ -121,6 +121,15 @@ class Demand:
         return self.elsewhere and self.share is None and self.tier is ALONE
 
     @property
+    def is_piece(self) -> bool:
+        """Tells whether it leaves the other GPUs of its node to other jobs.
+
+        Jobs on shares of GPUs have rules of their own. A job that lists several partitions goes to the first one with
+        room.
+        """
+        return self.n == 1 and self.k > 0 and self.cpus is not None and self.share is None and not self.pools
+
+    @property
     def host_way(self) -> str:
         """Returns the way in which a host shares GPUs with guests: `mps` or `time`.
 

@@ -217,7 +217,7 @@ def read_request(fields: Mapping[str, str], flags: Mapping[str, str]) -> Request
         memory=None if whole_memory else _memory(fields),
         whole_memory=whole_memory,
         whole_nodes="exclusive" in fields,
-        partition=",".join(names_in(fields["partition"])) if "partition" in fields else None,
+        partition=",".join(dict.fromkeys(fields["partition"].split(","))) if "partition" in fields else None,
         features=tuple(dict.fromkeys(fields["features"].split("&"))) if "features" in fields else (),
         only=only,
         excluded=hostlist.expand_short(fields["exc_nodes"]) if "exc_nodes" in fields else (),
@@ -355,8 +355,3 @@ def _memory(fields: Mapping[str, str]) -> Memory | None:
         return None
     memory = Memory(number(fields, "mem_per_node"), number(fields, "mem_per_cpu"), _counted(fields, "mem_per_tres"))
     return None if memory == Memory() else memory
-
-
-def names_in(listed: str) -> tuple[str, ...]:
-    """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
-    return tuple(dict.fromkeys(listed.split(","))) if "," in listed else (listed,)

@@ -1,14 +1,13 @@
 """The record of a waiting job: its needs, its pin, and one part for each opinion about it."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
+from enum import Enum
 
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import NOTHING, JobPlan
-from policy.formats.plan_fields import (
-    AGAIN,
-    DEGRADED,
-)
+from policy.formats.plan_fields import AGAIN, DEGRADED, LEVEL
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.roll_out import Held
 from policy.plan.ledger.claims import Claim, Repeat
@@ -16,6 +15,7 @@ from policy.request.demand import Demand
 from policy.request.locality import insisted
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE
+from topology.fabric import LEVELS
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 
@@ -27,6 +27,20 @@ OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
+
+
+class Matter(Enum):
+    """Something that few jobs or sites have. Where it is missing, the opinions about it are not asked."""
+
+    COMPONENTS = "components of heterogeneous jobs wait"
+    COUNTED = "a reservation counts GPUs, or has room for jobs without a pin"
+    ELSEWHERE = "Slurm may start a job sooner without its pin"
+    GUESTS = "jobs want a seat, or guests run"
+    PARTITIONS = "there are several partitions"
+    SHARES = "jobs ask for parts of GPUs"
+    SPEED = "GPUs have scores, or jobs may lie near or far"
+    SPREADING = "Slurm may lay a job's GPUs on nodes in any way"
+    WITHOUT_GPUS = "jobs without GPUs wait"
 
 
 _SENT_AWAY = (AGAIN, DEGRADED)
@@ -135,6 +149,7 @@ class Waiting:
     """True if time alone changes nothing about it, and it can only wait for its place or start on free GPUs."""
     collects: bool = field(init=False)
     """True if it needs GPUs of several nodes, which are free together only if they are kept free for it."""
+    matters: frozenset[Matter] = field(init=False)
     least_free: float = field(init=False)
     """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
@@ -146,6 +161,7 @@ class Waiting:
         self.collects = job.wants_gpus and splits[0].n > 1
         least = 0 if self.demand.share is not None else min(one.k for one in splits)
         self.least_free = least if job.wants_gpus else FAR
+        self.matters = frozenset(self._matters())
         self.plain = (
             bool(self.nodes and job.wants_gpus and job.may_start and not job.tasks and not job.het)
             and job.begin is None
@@ -162,11 +178,49 @@ class Waiting:
             and not impossible(job)
         )
 
+    def _matters(self) -> Iterator[Matter]:
+        if self.job.het:
+            yield Matter.COMPONENTS
+        if self.demand.elsewhere:
+            yield Matter.ELSEWHERE
+        if self.wants_seat:
+            yield Matter.GUESTS
+        if self.demand.share is not None:
+            yield Matter.SHARES
+        if self.collects or self.demand.splits:
+            yield Matter.SPEED
+        if self.demand.spread is not None:
+            yield Matter.SPREADING
+        if not self.job.wants_gpus:
+            yield Matter.WITHOUT_GPUS
+
+    @property
+    def wants_seat(self) -> bool:
+        """Tells whether it waits for a seat, or may take one while it waits."""
+        return self.guest.only or self.guest.may_ride_from < FAR
+
     @property
     def insisted_level(self) -> str:
         """Returns the level that it insists on, as its user or the site named it; empty if it insists on none."""
         found = insisted(self.job.known)
         return found.level if found else ""
+
+    def gets_less(self, at: float) -> str:
+        """Returns why it may now take less than the level that it insists on; empty if not, or if it took less before.
+
+        On one node its present place may be nearer than that level.
+        """
+        if self.level.insists is None or at < self.level.until:
+            return ""
+        level, had, splits = self.insisted_level, self.job.known.get(LEVEL, ""), bool(self.demand.splits)
+        nearer = splits and had in LEVELS and LEVELS.index(had) < LEVELS.index(level)
+        if had != level and not nearer:
+            return ""
+        if level == "nvlink":
+            where = "one node" if self.demand.n == 1 else f"{self.demand.n} nodes"
+            return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
+        nodes = "nodes" if splits else f"{self.demand.n} nodes"
+        return f"its wait for one {level} has ended, the nearest {nodes} will do"
 
     def lay_on(self, nodes: int) -> None:
         """Counts it as a job on so many nodes, of those that it may have."""
@@ -211,6 +265,25 @@ class Waiting:
         if self.company.share is not None and at < self.company.until:
             return replace(found[0], share=self.company.share), (*found[1][:-1], self.company.number)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What few jobs have, and the jobs of a queue that have it."""
+
+    matters: frozenset[Matter] = frozenset()
+    het: Sequence[Waiting] = ()
+    """Components of heterogeneous jobs."""
+    guests: Sequence[Waiting] = ()
+    """Jobs that wait for a seat, or may take one."""
+
+    @classmethod
+    def of(cls, queue: Sequence[Waiting]) -> "Present":
+        """Collects what is present in a queue; most of its jobs have nothing of it."""
+        matters = frozenset[Matter]().union(*{entry.matters for entry in queue})
+        het = [entry for entry in queue if entry.job.het] if Matter.COMPONENTS in matters else ()
+        guests = [entry for entry in queue if entry.wants_seat] if Matter.GUESTS in matters else ()
+        return cls(matters, het, guests)
 
 
 def impossible(job: JobFacts) -> bool:

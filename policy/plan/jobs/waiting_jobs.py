@@ -169,7 +169,7 @@ class Reader:
         pinned = () if job.gpus is None or left_seat else job.required
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         parked, upgrade = plan.get(fields.PARKED), plan.get(fields.UPGRADE)
-        found = insisted(plan)
+        found = insisted(plan) if fields.INSISTS in plan else None
         narrow = demand.at(found.level) if found else demand
         since = self._may_start_since(job, at)
         if found and (until := plan.get(fields.UNTIL)) is not None:

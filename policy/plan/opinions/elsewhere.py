@@ -4,7 +4,7 @@ Pins to nodes alone say no GPU. Slurm knows better than the plan which GPUs of a
 only while it can start there, unless it needs all of several nodes.
 """
 
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.changes import Release
 from policy.plan.opinions.opinion import Opinion, PassState
 from policy.request.demand import ELSEWHERE, Demand
@@ -15,6 +15,8 @@ STUCK_ON_A_NODE = 15
 
 class Elsewhere(Opinion):
     """Keeps pins only where Slurm could not start the job elsewhere before."""
+
+    about = Matter.ELSEWHERE
 
     def begin(self, state: PassState) -> bool:
         self._alone = state.ledger.book.fleet.nodes_alone

@@ -8,7 +8,7 @@ import numpy as np
 
 from policy.placement.base import Berth, Policy
 from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import ends_sooner, expected_end, faster_than
 from policy.plan.ledger.places import berth_of
@@ -18,6 +18,8 @@ from policy.request.demand import Demand
 
 class EndsSooner(Opinion):
     """Refuses free places on which a job would end later than elsewhere."""
+
+    about = Matter.SPEED
 
     memory: dict[int, float]
     """By job, the time at which it could first have started."""

@@ -7,12 +7,12 @@ knows none of them by name. An opinion that has nothing to say keeps the method 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from policy.cluster.fit import may_wait_pinned
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth, Policy
-from policy.plan.jobs.waiting import Waiting, may_be_its_place
+from policy.plan.jobs.waiting import Matter, Present, Waiting, may_be_its_place
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.isolation import Isolation
@@ -40,10 +40,7 @@ class PassState:
     isolation: Isolation
     free_since: dict[int, float]
     """Times since which the jobs' places have looked free; it outlives the pass."""
-    het: Sequence[Waiting]
-    """Components of heterogeneous jobs."""
-    guests: Sequence[Waiting]
-    """Jobs that wait for a seat, or may take one."""
+    present: Present
     first: AbstractSet[int]
     """Jobs that claim their places before all others."""
     touched: AbstractSet[int] | None = None
@@ -52,6 +49,20 @@ class PassState:
     """Jobs that run and have a turn in the queue."""
     settled: set[int] = field(default_factory=set)
     """Jobs that were planned in this pass."""
+
+    @property
+    def matters(self) -> frozenset[Matter]:
+        """Returns what the waiting jobs and the site have of that which few have."""
+        fleet, cluster = self.ledger.book.fleet, self.ledger.book.cluster
+        of_site = {
+            Matter.COUNTED: cluster.rooms or cluster.counted,
+            Matter.ELSEWHERE: fleet.nodes_alone or not self.settings.pin_ahead,
+            Matter.GUESTS: cluster.sharers,
+            Matter.PARTITIONS: len(fleet.partitions) > 1,
+            Matter.SHARES: fleet.shares.any(),
+            Matter.SPEED: fleet.scores,
+        }
+        return self.present.matters.union(matter for matter, there in of_site.items() if there)
 
     @property
     def line(self) -> Sequence[Waiting]:
@@ -98,6 +109,8 @@ class Opinion:
     state: PassState
     ledger: PlanLedger
     book: Book
+    about: ClassVar[Matter | None] = None
+    """It is asked only in a pass where this is present; None: in each pass."""
     questions_plain = False
     """True if it may say something of a plain job (`Waiting.plain`) that can only wait for its place."""
 

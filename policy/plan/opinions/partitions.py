@@ -1,19 +1,18 @@
 """Tries the other partitions of a job's list, where one of them did not start the job on a place that looks free."""
 
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
-from policy.plan.jobs.waiting import Waiting
-from policy.plan.opinions.opinion import Opinion, PassState
+from policy.plan.jobs.waiting import Matter, Waiting
+from policy.plan.opinions.opinion import Opinion
 from policy.request.demand import Demand
 
 
 class OtherPartitions(Opinion):
     """Blames the partitions of a place on which a job does not start, and leaves them out for a while."""
 
+    about = Matter.PARTITIONS
+
     memory: dict[int, tuple[frozenset[str], float]]
     """By job: the partitions that did not start it, and until when they are not used for it."""
-
-    def begin(self, state: PassState) -> bool:
-        return super().begin(state) and len(state.ledger.book.fleet.partitions) > 1
 
     def narrow(self, entry: Waiting, demand: Demand) -> Demand:
         blamed, until = self.memory.get(entry.job.id, (frozenset(), 0.0))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from policy.cluster.reserved import counted_nodes, first
 from policy.placement.base import Berth
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.changes import Release
 from policy.plan.opinions.opinion import Opinion, PassState
 from policy.request.demand import Demand
@@ -37,12 +37,13 @@ class OpenTry:
 class Reservations(Opinion):
     """Reads the rooms that active reservations leave to jobs without a pin."""
 
+    about = Matter.COUNTED
+
     memory: dict[int, OpenTry]
 
     def begin(self, state: PassState) -> bool:
-        cluster = state.ledger.book.cluster
-        self.questions_plain = bool(cluster.rooms)
-        return super().begin(state) and bool(cluster.rooms or cluster.counted)
+        self.questions_plain = bool(state.ledger.book.cluster.rooms)
+        return super().begin(state)
 
     def leave(self, entry: Waiting, demand: Demand, berth: Berth | None, task: int | None = None) -> bool:
         job, ledger = entry.job, self.ledger

@@ -5,7 +5,7 @@ Slurm counts percent only. It knows neither whose jobs may share a GPU nor the G
 
 from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Policy
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.places import berth_of
@@ -15,6 +15,8 @@ from policy.request.demand import Demand
 
 class Shares(Opinion):
     """Changes the pins of packed jobs that keep their places."""
+
+    about = Matter.SHARES
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Move | None:
         book = self.book

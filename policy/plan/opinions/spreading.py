@@ -12,7 +12,7 @@ import numpy as np
 from policy.formats.arrays import Bools
 from policy.formats.plan_fields import OPEN
 from policy.placement.base import Berth
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Release
 from policy.plan.ledger.claims import Claim
@@ -129,6 +129,8 @@ def claims_on(needs: SpreadNeeds, parts: Iterable[NodePart], start: float, limit
 
 class Spreading(Opinion):
     """Lets jobs start on several nodes where no place is free for them."""
+
+    about = Matter.SPREADING
 
     memory: dict[int, OpenTry]
 

@@ -1,6 +1,6 @@
 """Leaves room for the jobs without GPUs that are first in line: Slurm chooses their nodes, but they take CPUs."""
 
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.claims import claim_on
 from policy.plan.opinions.opinion import Opinion, PassState
 
@@ -10,6 +10,8 @@ MOST_EXPECTED = 40
 
 class WithoutGpus(Opinion):
     """Claims room for jobs without GPUs on the nodes where Slurm will probably start them."""
+
+    about = Matter.WITHOUT_GPUS
 
     def begin(self, state: PassState) -> bool:
         self._expected = 0

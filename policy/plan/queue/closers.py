@@ -9,9 +9,9 @@ main pass then. So a job closes its partition only while no job behind it can st
 from collections.abc import Container, Sequence
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import names_in
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import Waiting
-from policy.request.submission import names_in
 
 DEPTH = 100
 """Jobs of the queue that are looked at: Slurm's main pass tests no more (default_queue_depth)."""

@@ -6,8 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 
-from policy.formats.arrays import FAR
-from policy.plan.jobs.waiting import Shape, Waiting
+from policy.plan.jobs.waiting import Present, Shape, Waiting
 from policy.plan.queue.walk import Walk
 
 
@@ -38,18 +37,11 @@ class QueueIndex:
     def __init__(self, line: Sequence[Waiting]) -> None:
         """`line` is the queue in the order in which its jobs are planned."""
         self.line = line
-        self.guests: list[Waiting] = []
-        """Jobs that wait for a seat, or may take one."""
-        self.het: list[Waiting] = []
-        """Components of heterogeneous jobs."""
+        self.present = Present.of(line)
         self._on_node: defaultdict[int, list[int]] = defaultdict(list)
         """Positions of the jobs with a place on a node, and of some that had one."""
         alike: defaultdict[object, Alike] = defaultdict(Alike)
         for position, entry in enumerate(line):
-            if entry.guest.only or entry.guest.may_ride_from < FAR:
-                self.guests.append(entry)
-            if entry.job.het:
-                self.het.append(entry)
             for node in entry.last.place:
                 self._on_node[node].append(position)
             key = (entry.shape, entry.demand.limit) if entry.plain else (None, entry.least_free)

@@ -41,15 +41,14 @@ class PastSearch:
 class Outlook:
     """Compares places that come free later, during one pass."""
 
-    def __init__(self, book: Book, policy: Policy, searched: dict[int, PastSearch]) -> None:
-        """`searched` outlives the pass."""
+    def __init__(self, book: Book, policy: Policy, searched: dict[int, PastSearch], crowd: int) -> None:
+        """`searched` outlives the pass; `crowd` counts the GPU jobs that only wait for room."""
         self._book = book
         self._policy = policy
         self._searched = searched
         self._levels = [*(level for level in ("leaf", "pod") if book.fleet.fabric.at(level).parts), "any"]
         """Levels at which other nodes come into question than at the next one."""
-        self.crowd = 0
-        """Number of GPU jobs that only wait for room."""
+        self._crowd = crowd
 
     def has_turn(self, entry: Waiting, before_it: int) -> bool:
         """Tells whether a job may search again for a later place; notes the time if so. Searches are expensive.
@@ -116,13 +115,13 @@ class Outlook:
             demand, start, cost, self._book.at
         ):
             return "it is expected to end sooner there"
-        return f"nearer nodes come free soon enough, and {self.crowd} jobs wait for room"
+        return f"nearer nodes come free soon enough, and {self._crowd} jobs wait for room"
 
     def _memory(self, entry: Waiting) -> PastSearch:
         return self._searched.setdefault(entry.job.id, PastSearch())
 
     def _weight(self, demand: Demand, start: float, cost: float) -> float:
-        return weight(self._book, demand, start, cost, self.crowd)
+        return weight(self._book, demand, start, cost, self._crowd)
 
     def _cost(self, entry: Waiting, demand: Demand) -> float:
         return berth_of(self._book.cluster, demand, entry.nodes, entry.mask).cost

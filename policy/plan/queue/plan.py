@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Present, Waiting
 from policy.plan.jobs.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Release
@@ -111,9 +110,7 @@ class Plan:
         present = {entry.job.id for entry in queue}
         self._forget(present)
         self.book, self.queue, self._planned = book, queue, jobs
-        het = [entry for entry in queue if entry.job.het]
-        guests = [entry for entry in queue if entry.guest.only or entry.guest.may_ride_from < FAR]
-        walk = self._walk(ledger, queue, everybody, het, guests, starting | self.first)
+        walk = self._walk(ledger, queue, everybody, Present.of(queue), starting | self.first)
         isolation.group(at, walk.know)
         with book.rows_kept():
             for claim in self.kept:
@@ -138,16 +135,17 @@ class Plan:
         ledger: PlanLedger,
         queue: Sequence[Waiting],
         jobs: Iterable[JobFacts],
-        het: Sequence[Waiting],
-        guests: Sequence[Waiting],
+        present: Present,
         first: AbstractSet[int],
         touched: AbstractSet[int] | None = None,
     ) -> Walk:
-        """Begins a walk, in which it asks the opinions that have something to say."""
+        """Begins a walk, in which it asks the opinions whose matter is present."""
         read, kept = self._reader_of(ledger.book.fleet).read, (self.isolation, self._free_since)
-        state = PassState(ledger, self._settings, queue, jobs, read, *kept, het, guests, first, touched)
-        began = [one for one in self.opinions if self.isolation.group(ledger.at, one.begin, state)]
-        return Walk(state, self.opinions, began, self._searched)
+        state = PassState(ledger, self._settings, queue, jobs, read, *kept, present, first, touched)
+        there = {None, *state.matters}
+        opinions = [one for one in self.opinions if one.about in there]
+        began = [one for one in opinions if self.isolation.group(ledger.at, one.begin, state)]
+        return Walk(state, opinions, began, self._searched)
 
     def _commit(self, walk: Walk) -> list[Change]:
         """Ends a walk; returns its changes, without those of jobs whose planning failed."""
@@ -193,7 +191,7 @@ class Plan:
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         ledger, index = PlanLedger(book, self._policy, self._settings.most_moves, here), self._index_of(queue)
-        walk = self._walk(ledger, queue, jobs, index.het, index.guests, self.first, touched)
+        walk = self._walk(ledger, queue, jobs, index.present, self.first, touched)
         for entry in index.concerned(walk, touched):
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         self.queue, self._planned = queue, jobs

@@ -13,16 +13,15 @@ import numpy as np
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import Bools
 from policy.placement.base import Berth
-from policy.placement.keep_together import is_piece
 from policy.plan.jobs.waiting import Shape, Waiting, impossible
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.claims import Claim, claim_on
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import STUCK_AFTER, Changed, HeldBack, Opinion, PassState
-from policy.plan.queue.move_reasons import relaxed, starts_now
 from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.simple_claims import SimpleClaims
 from policy.request.demand import Demand
+from policy.request.spread import on_nodes
 
 NEAR = 600.0
 """Seconds before the expected start of the first jobs on several nodes in which their nodes are not filled up.
@@ -42,7 +41,9 @@ class Walk(SimpleClaims):
         self._none_empty = False
         self._left_to: dict[int, Bools] = {}
         """Sets of nodes of which the empty ones are left to big jobs already; few objects stand for many jobs."""
-        self._outlook = Outlook(self._book, self._ledger.policy, searched)
+        self._searched = searched
+        self._crowd = 0
+        """Number of GPU jobs that only wait for room."""
 
     def know(self) -> None:
         """Counts the jobs that wait for room, before any job moves; a walk on some nodes uses the last such count."""
@@ -50,10 +51,14 @@ class Walk(SimpleClaims):
         for entry in self.state.queue:
             if entry.last.start == 0.0 or not (entry.plain or entry.may_start_at(at)):
                 continue
-            self._outlook.crowd += entry.job.wants_gpus
-            if is_piece(entry.demand):
+            self._crowd += entry.job.wants_gpus
+            if entry.demand.is_piece:
                 waits += entry.demand.k
         self._book.await_pieces(waits)
+
+    @cached_property
+    def _outlook(self) -> Outlook:
+        return Outlook(self._book, self._ledger.policy, self._searched, self._crowd)
 
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place, or those of an array's tasks; first finds other places for those that need some."""
@@ -249,7 +254,7 @@ class Walk(SimpleClaims):
 
     def _better(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> Move | None:
         """Returns the move to a better place; `berth` is one that is free now."""
-        less = relaxed(entry, self._book.at)
+        less = entry.gets_less(self._book.at)
         if berth is not None:
             held = self._held(entry, demand, berth, start)
             if held is None:
@@ -307,3 +312,10 @@ class Walk(SimpleClaims):
         """
         picture, nodes = self._book.cluster, list(claim.nodes)
         picture.hole_until[nodes] = np.minimum(picture.hole_until[nodes], max(picture.at, claim.start - NEAR))
+
+
+def starts_now(entry: Waiting, berth: Berth) -> str:
+    """Returns why a job gets a place that is free now."""
+    nodes = len(berth.nodes)
+    other = entry.demand.splits and nodes != entry.demand.n
+    return f"it can start now on {on_nodes(nodes)}" if other else "it can start there now"

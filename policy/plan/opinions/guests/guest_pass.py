@@ -14,7 +14,7 @@ from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.plan_fields import PARKED, UPGRADE
 from policy.placement.base import Policy
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Evict, Move, Own, Park
 from policy.plan.ledger.claims import Claim, claim_on, seat_on
@@ -35,6 +35,8 @@ START_WITHIN = 30.0
 
 class GuestPass(Opinion):
     """Plans jobs that want a seat, after all others, and running guests that are to own their GPU, at their turn."""
+
+    about = Matter.GUESTS
 
     def __init__(self, chooser: Chooser | None = None) -> None:
         """`chooser` has the jobs' profiles; without it, rules choose the seats."""
@@ -93,13 +95,13 @@ class GuestPass(Opinion):
 
     def end(self) -> None:
         isolation, at = self.state.isolation, self.ledger.at
-        guests = [one for one in self.state.guests if one.guest.only and not self._is_seated_elsewhere(one)]
+        guests = [one for one in self.state.present.guests if one.guest.only and not self._is_seated_elsewhere(one)]
         isolation.group(at, self._evict)
         isolation.group(at, self._look, guests)
         # Guests that have a seat come first, so that no other guest takes it.
         for entry in sorted(guests, key=lambda entry: not entry.nodes):
             isolation.job(entry.job, at, self._settle, entry)
-        for entry in self.state.guests:
+        for entry in self.state.present.guests:
             if entry.guest.may_ride_from < FAR and not entry.guest.only:
                 isolation.job(entry.job, at, self._offer, entry)
 
@@ -126,7 +128,7 @@ class GuestPass(Opinion):
         if self._chooser is None or self.state.touched is not None:
             return
         at = self.book.cluster.at
-        may = (one for one in self.state.guests if one.guest.may_ride_from <= at and not one.guest.only)
+        may = (one for one in self.state.present.guests if one.guest.may_ride_from <= at and not one.guest.only)
         offers = [one for one in may if self._wants_offer(one)]
         wanting = [one for one in guests if not one.nodes and one.may_start_at(at)]
         if wanting or offers:

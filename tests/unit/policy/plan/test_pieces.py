@@ -13,7 +13,7 @@ from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
-from policy.placement.keep_together import Leaves, clearly_better, is_piece
+from policy.placement.keep_together import Leaves, clearly_better
 from policy.placement.registry import create
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
@@ -263,8 +263,8 @@ def test_only_a_job_on_whole_gpus_that_leaves_others_of_its_node_is_kept_with_it
 ) -> None:
     piece = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_))
 
-    assert is_piece(piece)
-    assert not is_piece(replace(piece, **changes))  # type: ignore[arg-type]
+    assert piece.is_piece
+    assert not replace(piece, **changes).is_piece  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

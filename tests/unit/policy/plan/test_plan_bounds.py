@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from policy.placement.berth import BerthPolicy
+from policy.plan.jobs.waiting import Present
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.claims import Claim, Repeat
@@ -232,7 +233,8 @@ def start_after(job: int, nodes: int, before: float, now: float, at: float = NOW
     segment = {"n": str(nodes), "nodes": ",".join(names)}
     entry = Reader(opened.fleet).read(waiting(job, "n1", FULL, required=names, segment=segment), at)
     entry.last.claimed = Repeat(entry.nodes, at + before, (), ())
-    walk = Plan(BerthPolicy(), Settings())._walk(PlanLedger(opened, BerthPolicy(), 1), (), (), (), (), frozenset())
+    ledger = PlanLedger(opened, BerthPolicy(), 1)
+    walk = Plan(BerthPolicy(), Settings())._walk(ledger, (), (), Present(), frozenset())
     return walk._about_as_before(entry, at + now) - at
 
 

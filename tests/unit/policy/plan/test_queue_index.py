@@ -11,7 +11,7 @@ import pytest
 
 from policy.formats.arrays import FAR
 from policy.placement.berth import BerthPolicy
-from policy.plan.jobs.waiting import GuestPart, LastPlan, Shape, Waiting
+from policy.plan.jobs.waiting import GuestPart, LastPlan, Matter, Shape, Waiting
 from policy.plan.ledger.tracker import Picture
 from policy.plan.queue import plan as plan_module
 from policy.plan.queue.index import QueueIndex
@@ -89,6 +89,9 @@ def queue_of(drawn: random.Random) -> list[Waiting]:
     for entry in queue:
         if entry.plain:
             entry.least_free = entry.shape[0]
+        entry.wants_seat = entry.guest.only or entry.guest.may_ride_from < FAR
+        entry.matters = {Matter.COMPONENTS: entry.job.het, Matter.GUESTS: entry.wants_seat}
+        entry.matters = frozenset(matter for matter, there in entry.matters.items() if there)
     return cast("list[Waiting]", queue)
 
 
@@ -154,5 +157,5 @@ def test_the_index_names_guests_and_components() -> None:
     queue = queue_of(random.Random(1))
     index = QueueIndex(queue)
 
-    assert index.guests == [one for one in queue if one.guest.only or one.guest.may_ride_from < FAR]
-    assert index.het == [one for one in queue if one.job.het]
+    assert list(index.present.guests) == [one for one in queue if one.guest.only or one.guest.may_ride_from < FAR]
+    assert list(index.present.het) == [one for one in queue if one.job.het]
