@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 from policy.cluster import unmet
 from policy.cluster.allowed import Allowed, AllowedNodes, SizedRoom, Where, able_to_share
@@ -13,24 +14,26 @@ from policy.formats.errors import LeftToSlurm, Never
 from policy.formats.flags import Tier
 from policy.formats.slurm_facts import Memory
 from policy.request import spread
-from policy.request.demand import A_YEAR, NOTHING_WRITTEN, Demand, Size, Written, binding
+from policy.request.demand import A_YEAR, Demand, Size, Written, binding
 from policy.request.settings import Sharing
 from policy.request.share import Share
 from policy.request.submission import Request
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 
+class OnAnyNodes(TypedDict, total=False):
+    """Values of a `Demand` that are the same on each number of nodes."""
+
+    app_class: str
+    share: Share | None
+    tier: Tier
+    gpu_mem: int | None
+    user: int
+    written: Written
+
+
 def demand(
-    rooms: Sequence[SizedRoom],
-    limit: int,
-    *,
-    app_class: str = "compute",
-    share: Share | None = None,
-    tier: Tier = ALONE,
-    gpu_mem: int | None = None,
-    user: int = 0,
-    needs: spread.SpreadNeeds | None = None,
-    written: Written = NOTHING_WRITTEN,
+    rooms: Sequence[SizedRoom], limit: int, needs: spread.SpreadNeeds | None = None, **rest: Unpack[OnAnyNodes]
 ) -> Demand:
     """Returns the demand of a job, be it read from a submission, from its plan or from a trace.
 
@@ -43,15 +46,10 @@ def demand(
             binding("any", room.size.n) if room.size.k else "any",
             limit,
             room.nodes,
-            app_class,
-            share=share,
-            tier=tier,
-            gpu_mem=gpu_mem,
-            user=user,
             elsewhere=room.elsewhere,
             pools=room.pools,
             spread=needs if room is rooms[0] else None,
-            written=written,
+            **rest,
         )
         for room in rooms
     ]
@@ -83,13 +81,14 @@ def on_fleet(request: Request, fleet: Fleet, known: AllowedNodes | None = None) 
     tier = _tier(request, fleet.sharing, terms.rules_of)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, may_use.nodes, terms.names)
-    if first := first_for_some(fleet, terms.names, request.limit, who):
+    several = len(terms.listed) > 1
+    if several and (first := first_for_some(fleet, terms.names, request.limit, who)):
         raise LeftToSlurm(
             f"partition {first} comes before others of {terms.names} and admits some only: Slurm knows whom", 209
         )
     if (most_on_one := _most_on_one(request)) > may_use.most or not may_use.most:
         unmet.explain_the_impossible(request, fleet, terms.listed, may_use, most_on_one)
-    asked = _Asked(request, where, terms, tier, shut_to(fleet, terms.names, who))
+    asked = _Asked(request, where, terms, tier, shut_to(fleet, terms.names, who) if several else ())
     tried = []
     for n, k in _layouts(request, may_use.sizes):
         room = asked.room(n, k)

@@ -141,22 +141,18 @@ def choose(
 
 def shut_to(fleet: "Fleet", listed: str, who: Submitter) -> tuple[str, ...]:
     """Returns those of several partitions that are known not to admit a job."""
-    names = names_in(listed)
-    if len(names) == 1:
-        return ()
-    return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
+    return tuple(
+        name for name in names_in(listed) if name in fleet.partitions and admits(fleet.partitions[name], who) is False
+    )
 
 
 def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: Submitter) -> str:
-    """Returns a partition that Slurm tries before all that admit a new job, and that may or may not admit it.
+    """Returns one of several partitions that Slurm tries before all that admit a new job, and that may not admit it.
 
     Empty if there is none. If no partition of the list is known to admit the job, the user's list is trusted; so too
     with EnforcePartLimits=ALL.
     """
-    names = names_in(listed)
-    if len(names) == 1:
-        return ""
-    known = [fleet.partitions[name] for name in names if name in fleet.partitions]
+    known = [fleet.partitions[name] for name in names_in(listed) if name in fleet.partitions]
     welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
     tiers = [one.tier for one, sure in welcoming if sure]
     if fleet.in_all_partitions or not tiers:

@@ -55,6 +55,11 @@ class Reply:
     least_gpus: int = 0
     """The fewest GPUs that any node of the plain layout has."""
 
+    @property
+    def segment(self) -> str:
+        """Returns the text of the plan."""
+        return self.plan.body
+
     def surely_fits(self, own_bytes: int) -> bool:
         """Tells whether its place is so short that the job's texts need not be made to see that they fit (pin_text).
 
@@ -63,6 +68,27 @@ class Reply:
         """
         nodes, gpus = ",".join(self.nodes), ",".join(map(str, self.gpus))
         return own_bytes + 12 * len(nodes) + 22 * (len(gpus) + 1) + 100 <= MOST_BYTES
+
+
+_MORE = {
+    "exc_nodes": "excluded",
+    "licenses": "licenses",
+    "guest": "guest",
+    "share": "share",
+    "begin": "begin",
+    "way": "way",
+    "segment": "segment",
+    "message": "message",
+    "urgent": "urgent",
+    "node_gpus": "least_gpus",
+    "mem": "gpu_mem",
+    "min_cpus": "min_cpus",
+    "pn_min_cpus": "min_cpus_per_node",
+    "mem_per_node": "mem_per_node",
+}
+"""The attribute of each value that is in the text only where it is not its default."""
+
+_LEFT_OUT = {key: getattr(Reply("pass", ""), name) for key, name in _MORE.items()}
 
 
 def encode(reply: Reply) -> bytes:
@@ -109,20 +135,5 @@ def fields(reply: Reply) -> dict[str, str]:
         found["seats"] = "1" if reply.seats else "0"
     if reply.verb == "later":
         found["n"], found["k"] = str(reply.n), str(reply.k)
-    more = {
-        "exc_nodes": reply.excluded or None,
-        "licenses": reply.licenses or None,
-        "guest": "1" if reply.guest else None,
-        "share": reply.share or None,
-        "begin": reply.begin or None,
-        "way": reply.way or None,
-        "segment": reply.plan.body or None,
-        "message": reply.message or None,
-        "urgent": "1" if reply.urgent else None,
-        "node_gpus": reply.least_gpus or None,
-        "mem": reply.gpu_mem,
-        "min_cpus": reply.min_cpus,
-        "pn_min_cpus": reply.min_cpus_per_node,
-        "mem_per_node": reply.mem_per_node,
-    }
-    return found | {key: str(value) for key, value in more.items() if value is not None}
+    more = ((key, getattr(reply, name)) for key, name in _MORE.items())
+    return found | {key: "1" if value is True else str(value) for key, value in more if value != _LEFT_OUT[key]}

@@ -96,9 +96,11 @@ def check_submit(message: Message) -> None:
 
 def number(fields: Mapping[str, str], key: str) -> int | None:
     """Returns the number in a field, or None if the field is left out."""
-    value = fields.get(key)
-    if value is None:
-        return None
+    return whole(key, fields[key]) if key in fields else None
+
+
+def whole(key: str, value: str) -> int:
+    """Returns the number that a field's text is."""
     if not _NUMBER.fullmatch(value):
         raise FormatError(f"{key}={value}: a decimal number without sign or leading zeros belongs there")
     return int(value)

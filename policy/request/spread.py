@@ -116,28 +116,41 @@ def needs_of(
     """
     cpus, mem = alone
     by_cpu = (memory.per_cpu or 0) if memory.per_node is None else 0
-    tasks = _tasks(request)
-    task_cpus = request.cpus_per_task if tasks else 0
-    in_both_ways = request.tasks and request.tasks_per_node
-    by_gpu = request.tied and not (request.cpus_per_gpu or request.per_task)
-    gpu_cpus = task_cpus * tasks // (request.total or 1) if by_gpu else request.cpus_per_gpu
-    return SpreadNeeds(
-        cpus=max(cpus, request.min_cpus_per_node if tasks else 0),
+    gpu_cpus = _cpus_of_a_gpu(request)
+    needs = SpreadNeeds(
+        cpus=cpus,
         mem=mem,
         gpu_mem=0 if memory.per_node is not None else gpu_cpus * by_cpu or memory.per_gpu or 0,
         gpu_cpus=gpu_cpus,
-        tasks=tasks,
-        # A task that shares its cores with no other has them whole.
-        task_cpus=cpus if tasks and request.tasks_per_core else task_cpus,
-        task_mem=task_cpus * by_cpu,
         task_gpus=request.per_task or 0,
-        tasks_on_node=(request.tasks_per_node or 0) if tasks else 0,
         nodes=request.nodes or 0,
-        least_gpus=-(-(request.total or 0) // request.nodes) if in_both_ways and request.nodes else 0,
         restores=restores(request, nodes),
         model=model,
         candidates=could[0],
         pools=could[1],
+    )
+    return _with_tasks(needs, request, by_cpu) if _tasks(request) else needs
+
+
+def _cpus_of_a_gpu(request: "Request") -> int:
+    """Returns the CPUs for each GPU, also where each GPU has a number of tasks."""
+    if request.tied and not (request.cpus_per_gpu or request.per_task):
+        return request.cpus_per_task * _tasks(request) // (request.total or 1)
+    return request.cpus_per_gpu
+
+
+def _with_tasks(needs: SpreadNeeds, request: "Request", by_cpu: int) -> SpreadNeeds:
+    """Returns the needs of a job that says how many tasks it has, with `by_cpu` MB of memory for each CPU."""
+    in_both_ways = request.tasks and request.tasks_per_node
+    return replace(
+        needs,
+        cpus=max(needs.cpus, request.min_cpus_per_node),
+        tasks=_tasks(request),
+        # A task that shares its cores with no other has them whole.
+        task_cpus=needs.cpus if request.tasks_per_core else request.cpus_per_task,
+        task_mem=request.cpus_per_task * by_cpu,
+        tasks_on_node=request.tasks_per_node or 0,
+        least_gpus=-(-(request.total or 0) // request.nodes) if in_both_ways and request.nodes else 0,
     )
 
 
@@ -153,11 +166,13 @@ def restores(request: "Request", nodes: int) -> bool:
 
 def may_split(request: "Request") -> bool:
     """Tells whether a pin may choose the job's number of nodes."""
+    if request.locality is None:
+        return False
     fixed = request.nodes is not None or bool(request.only) or request.total is None or request.total < 2
     tied = request.tied or request.tasks is not None or request.tasks_per_node is not None
     bound = tied or request.min_cpus_per_node > request.cpus_per_task or request.min_cpus > request.cpus_per_task
     other = request.array or request.het or request.whole_nodes or request.share is not None or not request.batch
-    return request.locality is not None and not (fixed or bound or other)
+    return not (fixed or bound or other)
 
 
 def more_nodes(gpus: int, nodes: int) -> list[tuple[int, int]]:

@@ -5,8 +5,9 @@ not be refused because of Berth.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from policy.formats import flags as flag_table
 from policy.formats import hostlist
@@ -14,7 +15,7 @@ from policy.formats.errors import FormatError, LeftToSlurm, Never
 from policy.formats.job_plan import JobPlan, Pairs, flag
 from policy.formats.plan_fields import SIGNAL
 from policy.formats.slurm_facts import Memory
-from policy.formats.wire import number
+from policy.formats.wire import number, whole
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
@@ -24,7 +25,7 @@ WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
 _SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
-_OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", "preflight"})
+_NOT_OF_A_KIND = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", "preflight"})
 
 Kind = frozenset[tuple[str, str]]
 
@@ -119,7 +120,7 @@ class Submission:
     @property
     def kind(self) -> Kind:
         """Returns all that jobs of one kind have in common, but for their time limit."""
-        kind = {item for item in self.texts.items() if item[0] not in _OF_ONE_JOB}
+        kind = {item for item in self.texts.items() if item[0] not in _NOT_OF_A_KIND}
         if self.minutes is not None:
             kind.discard(("time_limit", self.texts["time_limit"]))
         if "begin" in self.texts:
@@ -158,6 +159,70 @@ class Submission:
         return read_request(self.texts, self.flags)
 
 
+Readers = Mapping[str, tuple[str, Callable[[str, str], object]]]
+"""By field: the attribute that has its value, and how its text is read; one that is left out keeps its default."""
+
+
+def _values(texts: Mapping[str, str], readers: Readers) -> dict[str, Any]:
+    return {name: read(key, texts[key]) for key, (name, read) in readers.items() if key in texts}
+
+
+def _text(_key: str, value: str) -> str:
+    return value
+
+
+def _there(_key: str, _value: str) -> bool:
+    return True
+
+
+def _seconds(key: str, minutes: str) -> int:
+    return 60 * whole(key, minutes)
+
+
+def _signal(_key: str, value: str) -> str:
+    return value if _SIGNAL.fullmatch(value) else ""
+
+
+_OF_ONE_JOB: Readers = {
+    "uid": ("uid", whole),
+    "name": ("name", _text),
+    "begin": ("begin", whole),
+    "time_limit": ("minutes", whole),
+    "extra_bytes": ("extra_bytes", whole),
+    "preflight": ("preflight", _text),
+    "test": ("test", _there),
+}
+
+_OF_REQUEST: Readers = {
+    "num_tasks": ("tasks", whole),
+    "ntasks_per_node": ("tasks_per_node", lambda key, value: whole(key, value) or None),
+    "cpus_per_task": ("cpus_per_task", lambda key, value: whole(key, value) or 1),
+    "min_cpus": ("min_cpus", whole),
+    "pn_min_cpus": ("min_cpus_per_node", whole),
+    "threads_per_core": ("threads_per_core", whole),
+    "ntasks_per_core": ("tasks_per_core", whole),
+    "exclusive": ("whole_nodes", _there),
+    "partition": ("partition", lambda _, value: ",".join(dict.fromkeys(value.split(",")))),
+    "features": ("features", lambda _, value: tuple(dict.fromkeys(value.split("&")))),
+    "exc_nodes": ("excluded", lambda _, value: hostlist.expand_short(value)),
+    "time_limit": ("limit", _seconds),
+    "switches": ("switches", whole),
+    "switch_wait": ("switch_wait", whole),
+    "account": ("account", _text),
+    "qos": ("qos", _text),
+    "admitted": ("admitted", lambda _, value: frozenset(value.split(","))),
+    "client": ("batch", lambda _, value: value == "batch"),
+    "het": ("het", _there),
+    "array": ("array", _there),
+    "signal": ("signal", _signal),
+}
+
+_OF_FLAGS: Readers = {
+    "locality": ("locality", lambda _, value: flag_table.parse_locality(value)),
+    "gpu-mem": ("gpu_mem", lambda _, value: flag_table.mebibytes(value)),
+}
+
+
 def read(texts: Mapping[str, str]) -> Submission:
     """Reads a submit request; a wrong one too, so that it can be answered."""
     nonce = texts["nonce"]
@@ -169,14 +234,8 @@ def read(texts: Mapping[str, str]) -> Submission:
         return Submission(
             nonce,
             texts,
-            uid=number(texts, "uid") or 0,
-            name=texts.get("name", ""),
-            begin=number(texts, "begin") or 0,
-            minutes=number(texts, "time_limit"),
+            **_values(texts, _OF_ONE_JOB),
             gpus=number(texts, "gpus") if _names_gpus(texts) else None,
-            extra_bytes=number(texts, "extra_bytes") or 0,
-            preflight=texts.get("preflight", ""),
-            test="test" in texts,
             waits=not texts.keys().isdisjoint(("held", "dependency", "array")),
             flags=flags,
         )
@@ -193,7 +252,6 @@ def read_request(fields: Mapping[str, str], flags: Mapping[str, str]) -> Request
     nodes = _node_count(fields)
     only = hostlist.expand_short(fields["req_nodes"]) if "req_nodes" in fields else ()
     total, per_node, per_task = (None, 1, None) if share and not _names_gpus(fields) else _gpus(fields, nodes)
-    tasks = number(fields, "num_tasks")
     if nodes is None and len(only) > 1:
         nodes = len(only)
     if only and len(only) != (nodes or 1):
@@ -205,39 +263,18 @@ def read_request(fields: Mapping[str, str], flags: Mapping[str, str]) -> Request
         per_node=per_node,
         per_task=per_task,
         nodes=nodes,
-        tasks=tasks,
-        tasks_per_node=number(fields, "ntasks_per_node") or None,
-        cpus_per_task=number(fields, "cpus_per_task") or 1,
-        min_cpus=number(fields, "min_cpus") or 0,
-        min_cpus_per_node=number(fields, "pn_min_cpus") or 0,
         cpus_per_gpu=cpus_per_gpu,
-        threads_per_core=number(fields, "threads_per_core"),
-        tasks_per_core=number(fields, "ntasks_per_core"),
         tied=bool(cpus_per_gpu or per_task or "ntasks_per_tres" in fields),
         memory=None if whole_memory else _memory(fields),
         whole_memory=whole_memory,
-        whole_nodes="exclusive" in fields,
-        partition=",".join(dict.fromkeys(fields["partition"].split(","))) if "partition" in fields else None,
-        features=tuple(dict.fromkeys(fields["features"].split("&"))) if "features" in fields else (),
         only=only,
-        excluded=hostlist.expand_short(fields["exc_nodes"]) if "exc_nodes" in fields else (),
-        limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
-        locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
-        switches=number(fields, "switches"),
-        switch_wait=number(fields, "switch_wait"),
         share=share,
-        gpu_mem=flag_table.mebibytes(flags["gpu-mem"]) if "gpu-mem" in flags else None,
-        account=fields.get("account", ""),
-        qos=fields.get("qos", ""),
-        admitted=frozenset(fields["admitted"].split(",")) if "admitted" in fields else None,
-        batch=fields.get("client", "batch") == "batch",
-        het="het" in fields,
-        array="array" in fields,
-        signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
         later=not fields.keys().isdisjoint(("held", "begin", "dependency")),
         asked=tuple([(key, fields[key]) for key in ASKED_KEYS if key in fields]),
         was=tuple([(key, fields[key]) for key in WAS_KEYS if key in fields]),
         flags=flags,
+        **_values(fields, _OF_REQUEST),
+        **_values(flags, _OF_FLAGS),
     )
 
 
@@ -268,15 +305,17 @@ def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, 
         )
 
 
+_ONLY_SLURM_CAN = {
+    "reservation": "within a reservation Slurm chooses",
+    "prefer": "--prefer is Slurm's own soft choice of nodes",
+    "tres_per_socket": "--gpus-per-socket depends on the sockets that Slurm uses",
+    "sockets_per_node": "a request by sockets depends on the sockets that Slurm uses",
+}
+
+
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
-    for key, reason in (
-        ("reservation", "within a reservation Slurm chooses"),
-        ("prefer", "--prefer is Slurm's own soft choice of nodes"),
-        ("tres_per_socket", "--gpus-per-socket depends on the sockets that Slurm uses"),
-        ("sockets_per_node", "a request by sockets depends on the sockets that Slurm uses"),
-    ):
-        if key in fields:
-            raise LeftToSlurm(reason, 203)
+    if named := next(filter(fields.__contains__, _ONLY_SLURM_CAN), None):
+        raise LeftToSlurm(_ONLY_SLURM_CAN[named], 203)
     if "slurms_own" in fields:
         raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose", 203)
     if "features" in fields and not _FEATURES.fullmatch(fields["features"]):

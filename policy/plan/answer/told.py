@@ -1,11 +1,11 @@
 """What a decision tells of a place: the fields of the job's plan, and the line that the job's user reads."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from policy.formats import hostlist
 from policy.formats import plan_fields as fields
-from policy.formats.job_plan import NOTHING, JobPlan, Pairs
+from policy.formats.job_plan import NOTHING, JobPlan, Pairs, PlanEntry
 from policy.formats.messages import MOST_BYTES, tag, tagged
 from policy.placement.base import Berth
 from policy.plan.answer.case import Case
@@ -75,11 +75,9 @@ def _tiered(demand: Demand) -> JobPlan:
 
 def _shared(share: Share | None) -> JobPlan:
     """Returns the fields of a packed job's request; `mem` is the node's memory."""
-    return (
-        NOTHING
-        if share is None
-        else JobPlan.of(fields.SHARE(share.percent), fields.GPU_MEM(share.gpu_mem), fields.WAY(share.way))
-    )
+    if share is None:
+        return NOTHING
+    return JobPlan.of(fields.SHARE(share.percent), fields.GPU_MEM(share.gpu_mem), fields.WAY(share.way))
 
 
 def insisted_on(insists: Insistence | None) -> JobPlan:
@@ -97,13 +95,20 @@ def berth_values(berth: Berth, *, share: int = 0, packed: bool = False, tier: st
         fields.NODES(berth.names),
         fields.GPUS(berth.gpus),
         fields.SEATS(berth.seats and not packed and tier == EXCLUSIVE),
-        fields.SHARE(max(share, berth.percent) if share else None),
-        fields.ASKED_SHARE(share if 0 < share < berth.percent else None),
-        fields.WHOLE(bool(share) and not packed),
-        fields.GRANTED(berth.gpu_mem or None if packed else None),
+        *(_part_of(berth, share, packed=packed) if share else ()),
         fields.LEVEL(berth.level),
         fields.GBPS(berth.min_gbps),
         fields.SUM(berth.sum_gbps),
+    )
+
+
+def _part_of(berth: Berth, share: int, *, packed: bool) -> Iterable[PlanEntry]:
+    """Returns the fields that name the part of the GPUs that a packed job has."""
+    return (
+        fields.SHARE(max(share, berth.percent)),
+        fields.ASKED_SHARE(share if share < berth.percent else None),
+        fields.WHOLE(not packed),
+        fields.GRANTED(berth.gpu_mem or None if packed else None),
     )
 
 
@@ -193,21 +198,20 @@ _FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod"
 def on_nodes(plan: JobPlan, now: float) -> str:
     """Returns the line about a place of which Slurm chooses the GPUs, from the plan."""
     names = plan[fields.NODES]
-    where = ",".join(names) if len(names) <= 4 else f"{','.join(names[:3])} and {len(names) - 3} more"
+    where = _in_short(names)
     near = _NEAR.get(plan.get(fields.LEVEL, ""), "") if len(names) > 1 else ""
     if start := plan.get(fields.START):
         return line(f"waits for {where}{near}, expected in {duration(max(0, start - int(now)))}", 102)
     return line(f"{where}{near}; Slurm chooses its GPUs there", 101)
 
 
+def _in_short(names: Sequence[str]) -> str:
+    return ",".join(names) if len(names) <= 4 else f"{','.join(names[:3])} and {len(names) - 3} more"
+
+
 def place(berth: Berth, share: Share | None = None) -> str:
     """Names nodes and GPUs in short, such as `n1 GPUs 0,3` or `30 % of n1 GPU 0, with 12288 MiB`."""
-    names = (
-        ",".join(berth.names)
-        if len(berth.names) <= 4
-        else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
-    )
-    gpus = f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
+    gpus = f"{_in_short(berth.names)} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
     if share is None:
         return gpus
     memory = "" if share.gpu_mem is None else f", with {share.gpu_mem} MiB{' of each' if len(berth.gpus) > 1 else ''}"
