@@ -1,13 +1,15 @@
 """The record of a waiting job: its needs, its pin, and one part for each opinion about it."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from policy.cluster.partitions import UsablePartitions
+from policy.formats import plan_fields as fields
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import NOTHING, JobPlan
-from policy.formats.plan_fields import AGAIN, DEGRADED, LEVEL
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.roll_out import Held
 from policy.plan.ledger.claims import Claim, Repeat
@@ -24,6 +26,8 @@ PART_BEFORE = 3.0
 
 OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
 """Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
+
+_GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
@@ -43,7 +47,7 @@ class Matter(Enum):
     WITHOUT_GPUS = "jobs without GPUs wait"
 
 
-_SENT_AWAY = (AGAIN, DEGRADED)
+_SENT_AWAY = (fields.AGAIN, fields.DEGRADED)
 """Fields of a job that failed on a node, or could not have its share there, and is to start elsewhere."""
 
 
@@ -59,10 +63,12 @@ class LevelWait:
 
 
 @dataclass(slots=True)
-class CompanyWait:
-    """A packed job's wait for GPUs where all jobs keep their speed."""
+class SharePart:
+    """The part of a packed job: its pin, and its wait for GPUs where all jobs keep their speed."""
 
-    share: Share | None = None
+    packed: bool = False
+    """True if its pin asks only for a part of its GPUs."""
+    picky: Share | None = None
     """Its share, until `until`, by which it refuses others."""
     until: float = 0.0
     number: int = 0
@@ -127,22 +133,16 @@ class Waiting:
     demand: Demand
     shape: Shape
     """Equal for jobs that fit on the same places, apart from their time limits."""
+    partitions: UsablePartitions
+    """The partitions that may start it."""
     nodes: tuple[int, ...] = ()
     """The nodes that it is pinned to; empty if it is not pinned, or its nodes are gone."""
     mask: int = 0
-    packed: bool = False
-    """True if its pin asks only for a part of its GPUs."""
-    adopted: JobPlan = NOTHING
-    """Needs that its plan does not hold; they are written with its first pin."""
     level: LevelWait = field(default_factory=LevelWait)
-    company: CompanyWait = field(default_factory=CompanyWait)
+    share: SharePart = field(default_factory=SharePart)
     guest: GuestPart = field(default_factory=GuestPart)
     spread: SpreadState = field(default_factory=SpreadState)
     last: LastPlan = field(default_factory=LastPlan)
-    apart: bool = False
-    """True if it lists several partitions, and its place may be in the wrong one of them."""
-    tier: InitVar[int] = 1
-    """The highest PriorityTier of its partitions."""
     order: tuple[int, int, int, int, float] = field(init=False)
     """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
     plain: bool = field(init=False)
@@ -150,13 +150,14 @@ class Waiting:
     collects: bool = field(init=False)
     """True if it needs GPUs of several nodes, which are free together only if they are kept free for it."""
     matters: frozenset[Matter] = field(init=False)
+    """What it has that only some opinions are about; mostly nothing."""
     least_free: float = field(init=False)
     """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
-    def __post_init__(self, tier: int) -> None:
+    def __post_init__(self) -> None:
         job = self.job
         task = math.inf if job.task is None else job.task
-        self.order = (-tier, -job.priority, job.submitted, job.array or job.id, task)
+        self.order = (-self.partitions.tier, -job.priority, job.submitted, job.array or job.id, task)
         splits = self.demand.every_split
         self.collects = job.wants_gpus and splits[0].n > 1
         least = 0 if self.demand.share is not None else min(one.k for one in splits)
@@ -171,10 +172,10 @@ class Waiting:
             and not self.demand.splits
             and not self.demand.may_go_elsewhere
             and self.level.insists is None
-            and self.company.share is None
+            and self.share.picky is None
             and self.guest.may_ride_from == FAR
             and self.demand.tier.name == EXCLUSIVE
-            and not self.apart
+            and not self.partitions.apart
             and not impossible(job)
         )
 
@@ -195,6 +196,11 @@ class Waiting:
             yield Matter.WITHOUT_GPUS
 
     @property
+    def adopted(self) -> JobPlan:
+        """Returns the needs that its plan does not hold; they are written with its first pin."""
+        return unanswered(self.job)
+
+    @property
     def wants_seat(self) -> bool:
         """Tells whether it waits for a seat, or may take one while it waits."""
         return self.guest.only or self.guest.may_ride_from < FAR
@@ -212,7 +218,7 @@ class Waiting:
         """
         if self.level.insists is None or at < self.level.until:
             return ""
-        level, had, splits = self.insisted_level, self.job.known.get(LEVEL, ""), bool(self.demand.splits)
+        level, had, splits = self.insisted_level, self.job.known.get(fields.LEVEL, ""), bool(self.demand.splits)
         nearer = splits and had in LEVELS and LEVELS.index(had) < LEVELS.index(level)
         if had != level and not nearer:
             return ""
@@ -248,7 +254,7 @@ class Waiting:
         # Slurm starts it at its begin time with the pin that it has then. A pin to whole GPUs would give it all of a
         # free GPU, without MPS, though it asked for a part.
         at += PART_BEFORE if self.demand.share is not None else 0.0
-        if self.apart and self.job.reason.startswith(OF_ONE_PARTITION):
+        if self.partitions.apart and self.job.reason.startswith(OF_ONE_PARTITION):
             # Another partition would start it.
             return self.job.begin is None or self.job.begin <= at
         return self.job.may_start_at(at)
@@ -262,8 +268,8 @@ class Waiting:
         found = (self.demand, self.shape)
         if self.level.insists is not None and at < self.level.until:
             found = self.level.insists, self.level.shape or self.shape
-        if self.company.share is not None and at < self.company.until:
-            return replace(found[0], share=self.company.share), (*found[1][:-1], self.company.number)
+        if self.share.picky is not None and at < self.share.until:
+            return replace(found[0], share=self.share.picky), (*found[1][:-1], self.share.number)
         return found
 
 
@@ -299,4 +305,25 @@ def may_be_its_place(entry: Waiting) -> bool:
 
     If the place is in the wrong one of several partitions, Slurm names no reason, or that of another partition.
     """
-    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)
+    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.partitions.apart else _BLAMES_PLACE)
+
+
+def unanswered(job: JobFacts) -> JobPlan:
+    """Returns the needs of a job that came while berthd did not answer; nothing for other jobs, or if they are unclear.
+
+    The plugin has then written what was asked, and no `id`, since it got no answer.
+    """
+    if fields.ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
+        return NOTHING
+    asked = dict(job.known.get(fields.ASKED, ()))
+    by, value = asked.popitem() if asked else ("", "")
+    match = _GPUS.fullmatch(value)
+    if asked or match is None or by not in {"tres_per_job", "tres_per_node"}:
+        return NOTHING
+    count, n = int(match[1] or 1), max(1, job.count)
+    if by == "tres_per_job" and count % n:
+        return NOTHING
+    k = count // n if by == "tres_per_job" else count
+    return JobPlan.of(
+        fields.N(n), fields.K(k), fields.CPUS(-(-job.cpus // n)), fields.MEM(job.mem), fields.WAS(fields.NOTHING_ELSE)
+    )

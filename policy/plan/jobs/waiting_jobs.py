@@ -16,9 +16,9 @@ from policy.formats import plan_fields as fields
 from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
-from policy.formats.job_plan import NOTHING, JobPlan, PlanEntry
+from policy.formats.job_plan import JobPlan, PlanEntry
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.jobs.waiting import CompanyWait, GuestPart, LevelWait, Shape, SpreadState, Waiting
+from policy.plan.jobs.waiting import GuestPart, LevelWait, Shape, SharePart, SpreadState, Waiting, unanswered
 from policy.request import counted
 from policy.request.demand import A_YEAR, Demand, Size
 from policy.request.locality import insisted
@@ -27,7 +27,6 @@ from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
 
-_GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 
 
@@ -49,7 +48,7 @@ def ours(job: JobFacts) -> bool:
     if state == fields.LATER:
         return job.gpus is None and job.required == asked_nodes(plan)
     if state == fields.PASSED:
-        return bool(_unanswered(job))
+        return bool(unanswered(job))
     pinned = state in fields.PINNED_STATES and job.gpus is not None
     return pinned and sorted(job.required) == sorted(plan.get(fields.NODES, ()))
 
@@ -122,7 +121,7 @@ class Reader:
 
     def _forget_shapes(self) -> None:
         entries = [one.entry for one in self._known.values() if isinstance(one.entry, Waiting)]
-        used = {number for one in entries for number in (one.shape[-1], one.company.number, one.spread.shape[1])}
+        used = {number for one in entries for number in (one.shape[-1], one.share.number, one.spread.shape[1])}
         self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
 
     def _make(self, job: JobFacts, at: float) -> _Read:
@@ -141,8 +140,7 @@ class Reader:
             return _Read(job, FormatError(str(problem)), FAR)
 
     def _pinned(self, job: JobFacts, at: float, avoided: tuple[str, ...]) -> Waiting:
-        adopted = _unanswered(job)
-        plan, fleet = job.known | adopted, self._fleet
+        plan, fleet = job.known | unanswered(job), self._fleet
         size, *others = _sizes(job, plan)
         share = self._share(job, plan)
         where = self._where(job, asked_nodes(plan), avoided, share, plan.get(fields.SHUT, ()))
@@ -182,17 +180,17 @@ class Reader:
             shape=_shape(demand, "any", number),
             nodes=nodes if len(nodes) == size.n and _in_one_partition(demand, nodes) else (),
             mask=job.gpus or 0,
-            packed=job.share > 0,
-            adopted=adopted,
+            partitions=choice,
             level=LevelWait(
                 insists=narrow if _levels_of(narrow) != _levels_of(demand) else None,
                 until=since + (found.wait if found else 0),
                 shape=_shape(narrow, found.level if found else "any", number),
             ),
-            company=CompanyWait(
-                share=picky,
+            share=SharePart(
+                picky=picky,
                 until=since + fleet.sharing.company_wait,
                 number=number if picky is None else self._number_of(job, where, rooms[0], picky),
+                packed=job.share > 0,
             ),
             guest=GuestPart(
                 parked=None if parked is None else float(parked),
@@ -201,8 +199,6 @@ class Reader:
                 may_ride_from=FAR if upgrade is None else float(job.submitted + upgrade),
             ),
             spread=SpreadState(demand.gpus if spread_number else 0, (demand.gpus, spread_number)),
-            tier=choice.tier,
-            apart=choice.apart,
         )
 
     def _where(
@@ -270,7 +266,7 @@ class Reader:
         room = where.room(Size(n, 0, -(-job.cpus // n), job.mem or 0), choice.names)
         demand = fit.demand([room], A_YEAR if job.limit is None else job.limit)
         shape = _shape(demand, "any", self._number_of(job, where, room))
-        return Waiting(job, demand, shape, tier=choice.tier, apart=choice.apart)
+        return Waiting(job, demand, shape, choice)
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""
@@ -333,24 +329,3 @@ def _tier(plan: JobPlan) -> Tier:
 def asked_nodes(plan: JobPlan) -> tuple[str, ...]:
     """Returns the nodes that the user named with --nodelist."""
     return next((hostlist.expand(value) for key, value in plan.get(fields.ASKED, ()) if key == "req_nodes"), ())
-
-
-def _unanswered(job: JobFacts) -> JobPlan:
-    """Returns the needs of a job that came while berthd did not answer; nothing for other jobs, or if they are unclear.
-
-    The plugin has then written what was asked, and no `id`, since it got no answer.
-    """
-    if fields.ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
-        return NOTHING
-    asked = dict(job.known.get(fields.ASKED, ()))
-    by, value = asked.popitem() if asked else ("", "")
-    match = _GPUS.fullmatch(value)
-    if asked or match is None or by not in {"tres_per_job", "tres_per_node"}:
-        return NOTHING
-    count, n = int(match[1] or 1), max(1, job.count)
-    if by == "tres_per_job" and count % n:
-        return NOTHING
-    k = count // n if by == "tres_per_job" else count
-    return JobPlan.of(
-        fields.N(n), fields.K(k), fields.CPUS(-(-job.cpus // n)), fields.MEM(job.mem), fields.WAS(fields.NOTHING_ELSE)
-    )

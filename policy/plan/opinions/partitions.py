@@ -23,7 +23,7 @@ class OtherPartitions(Opinion):
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> None:
         at = self.ledger.at
-        if start != 0.0 or not entry.apart or not self.state.is_stuck(entry):
+        if start != 0.0 or not entry.partitions.apart or not self.state.is_stuck(entry):
             return
         fleet, listed = self.book.fleet, entry.job.partition
         blamed = holding(fleet, listed, entry.nodes)

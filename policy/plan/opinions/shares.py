@@ -22,11 +22,11 @@ class Shares(Opinion):
         book = self.book
         if demand.share is None or not entry.nodes:
             return None
-        if entry.packed == (start == 0.0 and book.takes_part(demand, entry.nodes, entry.mask)):
+        if entry.share.packed == (start == 0.0 and book.takes_part(demand, entry.nodes, entry.mask)):
             return None
-        beside = "" if entry.packed or start != 0.0 else book.company(demand, entry.nodes, entry.mask)
+        beside = "" if entry.share.packed or start != 0.0 else book.company(demand, entry.nodes, entry.mask)
         berth = berth_of(book.cluster, demand, entry.nodes, entry.mask, f"where it was pinned before{beside}")
-        if entry.packed:
+        if entry.share.packed:
             return Move(entry.job, berth, start or book.at, "its part of them is not free any more")
         if not self.ledger.may_change:
             return None
@@ -43,7 +43,7 @@ class Shares(Opinion):
         try:
             running.now(demand, policy)
         except BadCompany as company:
-            left = max(0, round(entry.company.until - planned.at))
+            left = max(0, round(entry.share.until - planned.at))
             return Reason("capacity", f"{company}; it waits {left} s more for better company", 511)
         except NotNow:
             pass

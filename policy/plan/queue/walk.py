@@ -241,8 +241,8 @@ class Walk(SimpleClaims):
     def _write(self, entry: Waiting, demand: Demand, move: Move) -> None:
         # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
         # jobs in line come before those of earlier ones: only a later job can lose its place to an earlier one.
-        self._ledger.write(move, first=entry.packed)
-        entry.packed = demand.share is not None and move.start == 0.0
+        self._ledger.write(move, first=entry.share.packed)
+        entry.share.packed = demand.share is not None and move.start == 0.0
 
     def _after_guests(self, demand: Demand, berth: Berth) -> float:
         """Returns the start that is written for a free place: 0; now for a packed job whose GPUs guests have to leave.

@@ -189,4 +189,6 @@ def test_a_fault_in_any_function_of_the_plan_leaves_all_other_jobs_their_steps(
         assert {step for step in without.jobs if step[0] != job_id} == {
             step for step in log.jobs if step[0] != job_id
         }, where
-        assert log.groups == without.groups, where
+        # An opinion that only this job called for is not asked.
+        steps = iter(without.groups)
+        assert all(step in steps for step in log.groups), where

@@ -77,8 +77,8 @@ def test_what_is_known_of_those_who_wait_outlives_the_others() -> None:
     assert one.read(stays.job, NOW) is stays
     again = [one.read(named(job_id), NOW) for job_id in range(2, 50)]
     twin = one.read(replace(named(1), id=3_000), NOW)
-    assert (twin.shape, twin.company.number) == (stays.shape, stays.company.number)
-    numbers = {number for entry in [stays, *again] for number in (entry.shape[-1], entry.company.number)}
+    assert (twin.shape, twin.share.number) == (stays.shape, stays.share.number)
+    numbers = {number for entry in [stays, *again] for number in (entry.shape[-1], entry.share.number)}
     assert len(numbers) == 2 * 49
 
 

@@ -203,11 +203,11 @@ def test_a_share_is_asked_for_three_seconds_before_its_begin_time() -> None:
 
     assert [packed.may_start_at(NOW + seconds) for seconds in (6, 7)] == [False, True]
     assert [whole.may_start_at(NOW + seconds) for seconds in (9, 10)] == [False, True]
-    assert packed.company.until == NOW + 10 + 60
-    assert packed.demand_at(packed.company.until - 1)[0].share != packed.demand_at(packed.company.until)[0].share
+    assert packed.share.until == NOW + 10 + 60
+    assert packed.demand_at(packed.share.until - 1)[0].share != packed.demand_at(packed.share.until)[0].share
     assert packed.least_free == 0
-    assert packed.packed
-    assert not whole.packed
+    assert packed.share.packed
+    assert not whole.share.packed
 
 
 def test_a_share_is_planned_only_on_nodes_whose_gpus_can_be_shared_and_have_its_memory() -> None:
