@@ -33,6 +33,8 @@ class Explainer:
         self._policy = policy
         self._said: dict[int, tuple[float, str]] = {}
         self._next = 0
+        self.left = 0
+        """Updates that may still be written after the last reading."""
         self._queue: list[Waiting] = []
         self._old: list[Waiting] = []
         """Those jobs of this queue that have waited for long enough."""
@@ -42,6 +44,14 @@ class Explainer:
 
         Jobs that were `changed` since the last reading are left alone: their plans here are the former ones.
         """
+        # One that finds nothing to say, or fails, is the last one after this reading.
+        left, self.left = self.left - 1, 0
+        if left < 0 or not self._explain_one(plan, running, changed):
+            return False
+        self.left = left
+        return True
+
+    def _explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
         planned, now = plan.book, time.monotonic()
         if planned is None:
             return False

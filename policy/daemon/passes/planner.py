@@ -60,7 +60,12 @@ class Planner:
         settings = config.settings
         self._evictions = Evictions(gateway, settings.sharing)
         self._pins = Pins(
-            gateway, config.pinned_file, self._evictions, config.skip_partitions, settings.sharing.tier_allowed
+            gateway,
+            config.pinned_file,
+            self._evictions,
+            config.skip_partitions,
+            settings.sharing.tier_allowed,
+            settings.exclude_others,
         )
         company = ProfileKeeper(settings.sharing)
         self._plan = Plan(
@@ -74,7 +79,6 @@ class Planner:
         self._updates = Updates(self._plan, self._pins)
         self._heard = Listeners(gateway, config, self._looks, self._updates, self._evictions, company)
         self._fleets = Fleets(config)
-        self._exclude_others = settings.exclude_others
         self._lists = Lists(self._pins)
         self._closers = Closers(self._pins, allowed=settings.exclude_others > 0)
         relocations = Relocations(settings.moving, create(config.policy), company.classes)
@@ -87,7 +91,6 @@ class Planner:
         self._answerer = ToTheAnswerer(sender, gateway.name)
         self._picture: Picture | None = None
         self._passes_took: deque[float] = deque(maxlen=LAST)
-        self._reasons_left = 0
         self.notices_taken = self.notices_late = 0
 
     @property
@@ -148,7 +151,7 @@ class Planner:
             apart(self._closers.look, self._plan.queue, picture.fleet, self._updates.moved)
         self._updates.count(self._heard.look(reading, apart))
         apart(self._preflights.step, reading)
-        self._reasons_left = MOST_REASONS
+        self._explainer.left = MOST_REASONS
 
     def take(self, found: Sequence[Notice]) -> None:
         """Plans what ended jobs have freed: pins on their nodes, then their Epilogs go on, then the other pins."""
@@ -208,12 +211,9 @@ class Planner:
         ):
             moved.add(job_id)
             return True
-        if self._reasons_left:
-            self._reasons_left -= 1
-            if apart(self._explainer.explain_one, self._plan, picture.book(), moved):
-                self._updates.count(1)
-                return True
-            self._reasons_left = 0
+        if self._explainer.left and apart(self._explainer.explain_one, self._plan, picture.book(), moved):
+            self._updates.count(1)
+            return True
         return bool(looks.chooses_gpus and apart(self._moving.search, self._plan, picture, reading))
 
     def hand_over_if_due(self) -> None:
@@ -288,10 +288,7 @@ class Planner:
         picture = self._picture
         if picture is None or picture.fleet is not fleet:
             picture = Picture(fleet, self._plan.isolation)
-        # A pin that names nodes alone changes nothing else of the job.
-        typed = not self._looks.names_nodes_alone
-        self._pins.fleet = fleet if 0 < self._exclude_others <= len(fleet.names) and typed else None
-        self._pins.counting = fleet if fleet.counted and typed else None
+        self._pins.learn(fleet, typed=not self._looks.names_nodes_alone)
         picture.closed = self._heard.guards.closed(fleet.index, reading.at)
         picture.neighbours = company.neighbours
         picture.spare_sms = company.activity.all_left(reading.at)

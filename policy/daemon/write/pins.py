@@ -38,12 +38,16 @@ class Pins:
         evictions: Evictions | None = None,
         skipped: frozenset[str] = frozenset(),
         allowed: Rules = (),
+        exclude_others: int = 0,
     ) -> None:
-        """`skipped` are the partitions that Berth does not touch, `allowed` are the site's rules of tiers."""
+        """`skipped` are the partitions that Berth does not touch, `allowed` are the site's rules of tiers.
+
+        On a cluster of `exclude_others` nodes or more, pinned jobs exclude all other nodes; 0: on none.
+        """
         self._gateway = gateway
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
-        self._skipped, self._allowed = skipped, allowed
+        self._skipped, self._allowed, self._exclude_others = skipped, allowed, exclude_others
         self.asked = Asked(gateway, pinned_file, self.pin_again)
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
@@ -60,6 +64,11 @@ class Pins:
         self.written = 0
         self.first, self.again = 0, 0
         """Pins of jobs that had no place yet, and of jobs that had another one."""
+
+    def learn(self, fleet: Fleet, *, typed: bool) -> None:
+        """Notes the nodes; a pin that is not `typed` names nodes alone, and changes nothing else of the job."""
+        self.fleet = fleet if 0 < self._exclude_others <= len(fleet.names) and typed else None
+        self.counting = fleet if fleet.counted and typed else None
 
     def begin(self) -> None:
         """Slurm is about to be read again: what could not be written is planned anew."""

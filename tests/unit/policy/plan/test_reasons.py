@@ -187,6 +187,7 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
     plan, notes = Plan(POLICY, Settings()), Notes(jobs)
     changes = plan.replan(picture.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+    explainer.left = 99
 
     changed = {change.job.id for change in changes}
     assert explainer.explain_one(plan, picture.book(), changed)
@@ -202,6 +203,7 @@ def test_a_reason_is_not_written_into_a_record_that_has_changed_since_it_was_rea
     plan, notes = Plan(POLICY, Settings()), Notes(jobs, {5: "[berth/1 state=released n=1 k=2]"})
     plan.replan(picture.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+    explainer.left = 99
 
     while explainer.explain_one(plan, picture.book(), frozenset()):
         pass
@@ -230,6 +232,7 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
     plan.replan(picture.book(), look.jobs)
     queue = plan.queue = CountedQueue(plan.queue)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+    explainer.left = 99
 
     while explainer.explain_one(plan, picture.book(), {7}):
         pass
@@ -239,8 +242,11 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
 
     # A later pass has a queue of its own, in which a job may be gone.
     plan.queue = [entry for entry in queue if entry.job.id != 5]
+    explainer.left = 1
     assert not explainer.explain_one(plan, picture.book(), {7})
+    explainer.left = 1
     assert explainer.explain_one(plan, picture.book(), frozenset())
+    assert not explainer.left
     assert set(notes.said) == set(numbers)
 
 
