@@ -41,7 +41,7 @@ class PastSearch:
 class Outlook:
     """Compares places that come free later, during one pass."""
 
-    def __init__(self, book: Book, policy: Policy, searched: dict[int, PastSearch], crowd: int) -> None:
+    def __init__(self, book: Book, policy: Policy, searched: dict[int, PastSearch], crowd: int = 0) -> None:
         """`searched` outlives the pass; `crowd` counts the GPU jobs that only wait for room."""
         self._book = book
         self._policy = policy
