@@ -8,7 +8,6 @@ from policy.formats.job_plan import (
     NOTHING,
     Field,
     JobPlan,
-    Pairs,
     decimal,
     flag,
     mark,
@@ -46,7 +45,7 @@ OBSERVED = "observed"
 
 ASKED, WAS = pairs("asked"), pairs("was")
 
-NOTHING_ELSE: Pairs = (("kept", ""),)
+NOTHING_ELSE = (("kept", ""),)
 """Value of `WAS` of a job in which a pin replaces nothing else."""
 
 N, K, CPUS, MEM = whole("n"), whole("k"), whole("cpus"), whole("mem")

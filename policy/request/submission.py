@@ -175,14 +175,6 @@ def _there(_key: str, _value: str) -> bool:
     return True
 
 
-def _seconds(key: str, minutes: str) -> int:
-    return 60 * whole(key, minutes)
-
-
-def _signal(_key: str, value: str) -> str:
-    return value if _SIGNAL.fullmatch(value) else ""
-
-
 _OF_ONE_JOB: Readers = {
     "uid": ("uid", whole),
     "name": ("name", _text),
@@ -205,7 +197,7 @@ _OF_REQUEST: Readers = {
     "partition": ("partition", lambda _, value: ",".join(dict.fromkeys(value.split(",")))),
     "features": ("features", lambda _, value: tuple(dict.fromkeys(value.split("&")))),
     "exc_nodes": ("excluded", lambda _, value: hostlist.expand_short(value)),
-    "time_limit": ("limit", _seconds),
+    "time_limit": ("limit", lambda key, minutes: 60 * whole(key, minutes)),
     "switches": ("switches", whole),
     "switch_wait": ("switch_wait", whole),
     "account": ("account", _text),
@@ -214,7 +206,7 @@ _OF_REQUEST: Readers = {
     "client": ("batch", lambda _, value: value == "batch"),
     "het": ("het", _there),
     "array": ("array", _there),
-    "signal": ("signal", _signal),
+    "signal": ("signal", lambda _, value: value if _SIGNAL.fullmatch(value) else ""),
 }
 
 _OF_FLAGS: Readers = {
