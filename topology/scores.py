@@ -150,24 +150,6 @@ def decode_pal(lines: Sequence[str], source: str = "the score table") -> tuple[S
     return tuple(scores)
 
 
-def encode_pal(scores: Iterable[Score]) -> str:
-    """Returns PAL's form: a line a GPU that has all classes of the table, nodes numbered in their order."""
-    table = tuple(scores)
-    letters = {name: letter for letter, name in PAL_CLASSES.items()}
-    classes = sorted({letters.get(one.app_class, one.app_class) for one in table})
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in table))}
-    gpus: dict[tuple[str, int, str], dict[str, float]] = {}
-    for one in table:
-        gpus.setdefault((one.node, one.position, one.uuid), {})[letters.get(one.app_class, one.app_class)] = one.score
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("GPU_ID", "GPU_UUID", "Local_GPU_ID", "Node_ID", *(f"PerfVar_class{name}" for name in classes)))
-    whole = [(gpu, found) for gpu, found in gpus.items() if len(found) == len(classes)]
-    for number, ((node, position, uuid), found) in enumerate(whole):
-        writer.writerow((number, uuid, position, nodes[node], *(repr(found[name]) for name in classes)))
-    return text.getvalue()
-
-
 def _rows(lines: Sequence[str], source: str, start: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Yields lines by number, without empty ones and comments."""
     for line, text in enumerate(lines[start:], start + 1):

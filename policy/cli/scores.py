@@ -62,9 +62,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     refresh.add_argument("--output", default="", metavar="FILE", help="default: the record's name and .scores")
     refresh.set_defaults(run=_refresh)
 
-    given = commands.add_parser("export", help="make a score table from a file of runs; with --pal in PAL's form")
+    given = commands.add_parser("export", help="make a score table from a file of runs")
     _add_file(given)
-    given.add_argument("--pal", action="store_true", help="in PAL's form")
     given.add_argument("--output", required=True, metavar="TABLE", help="- for standard output")
     given.set_defaults(run=_export)
 
@@ -205,14 +204,14 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from topology.scores import encode, encode_pal  # noqa: PLC0415
+    from topology.scores import encode  # noqa: PLC0415
 
     path = _path(args)
     calibration = _calibration(path) if _is_runs(path) else None
     for change in calibration.changes if calibration else ():
         print(f"berth scores: {change}", file=sys.stderr)
     scores = _scores(path, calibration)
-    return _write(args.output, encode_pal(scores) if args.pal else encode(scores))
+    return _write(args.output, encode(scores))
 
 
 def _write(output: str, text: str) -> int:

@@ -4,6 +4,7 @@ All functions are pure: they take lines and rows, and return the arguments of `S
 
     >>> lines = ["JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax",
     ...          "7|ann|lab|train|1763700000|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=41|gres/gpumem=3012M"]
+    >>> from policy.sharing.profiles import describe
     >>> store = Store()
     >>> for key, one in from_sacct(lines):
     ...     store.add(key, one)
@@ -17,17 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from policy.formats.errors import FormatError
-from policy.sharing.profiles import Measured, ProfileKey, Store, describe
-
-__all__ = [
-    "COMMAND",
-    "PRIORS",
-    "ProfileKey",
-    "Store",
-    "describe",
-    "from_sacct",
-    "profile_for",
-]
+from policy.sharing.profiles import Measured, ProfileKey, Store
 
 COMMAND = "sacct -aP -o JobID,User,Account,JobName,End,ElapsedRaw,AllocTRES,TRESUsageInAve,TRESUsageInMax"
 """The command to run; it lists steps too, because Slurm counts GPU use by step (AutoDetect=nvml in gres.conf)."""

@@ -41,7 +41,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     option("--trust-proxy", action="append", default=[], metavar="ADDRESS", help=trusted)
     option("--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)")
     option("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
-    option("--munge", action="store_true", help="take munge credentials of viewers")
     embedding = "page that may embed this one, such as https://ondemand.site"
     option("--embed-in", default="", metavar="ORIGIN", help=embedding)
 
@@ -57,7 +56,7 @@ def check(options: argparse.Namespace) -> bool:
     except ValueError as problem:
         raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
     must_be_known = not (bind.is_loopback or options.from_simulation)
-    if must_be_known and not (options.trust_proxy or options.tokens or options.munge):
-        ways = "give --trust-proxy, --tokens or --munge"
+    if must_be_known and not (options.trust_proxy or options.tokens):
+        ways = "give --trust-proxy or --tokens"
         raise UsageError(f"on other addresses than loopback, viewers have to be known: {ways}")
     return must_be_known

@@ -25,22 +25,6 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.state import SetState, Tenant
 
-__all__ = [
-    "UNSET",
-    "Attached",
-    "Detached",
-    "Tenant",
-    "attach",
-    "control_of",
-    "detach",
-    "method_of",
-    "open_to_owner",
-    "revive",
-    "status_of",
-    "sweep",
-    "tenants",
-]
-
 #: Variables by which a user affects MPS: those that Berth does not set are removed from the job's environment.
 UNSET = (
     "CUDA_MPS_LOG_DIRECTORY",

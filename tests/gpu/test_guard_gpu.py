@@ -25,12 +25,12 @@ from prolog_epilog.config import NodeConfig
 from prolog_epilog.injob import word
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.mps import lifecycle
-from prolog_epilog.mps.lifecycle import Tenant
 from prolog_epilog.node import devices, files
 from prolog_epilog.node.devices import Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, share_file
 from prolog_epilog.tenants.share_file import ShareRecord
+from prolog_epilog.tenants.state import Tenant
 from tests.bench.table import Figure, report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

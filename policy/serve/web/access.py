@@ -1,21 +1,17 @@
-"""Finds out which user looks: by a munge credential, by a trusted proxy's header, or by a token of a file."""
+"""Finds out which user looks: by a trusted proxy's header, or by a token of a file."""
 
 import hmac
 import pwd
 import stat
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from policy.formats.errors import ConfigError
-from policy.site.munge import Credential
 
 COOKIE = "berth_token"
-MUNGE_TEXT = b"berth-web/1"
-"""The payload of a viewer's credential, so that one for berthd is none for the page."""
 _LEAST_TOKEN = 16
 
 
@@ -32,10 +28,7 @@ class WebAccess:
     header: str = "X-Remote-User"
     tokens: Mapping[str, str] = field(default_factory=dict)
     """User names by token."""
-    decode: Callable[[bytes], Credential] | None = None
-    """Decodes munge credentials, for one thread at a time; None: none are taken."""
     must_be_known: bool = False
-    _decodes: threading.Lock = field(default_factory=threading.Lock)
 
     def viewer(self, peer: str, headers: "Message[str, str]") -> int | None:
         """Returns the user who looks, None if not known; a `NoAccessError` for a false claim."""
@@ -43,8 +36,6 @@ class WebAccess:
         token = word.strip() if kind.lower() == "bearer" else _cookie(headers.get("Cookie", ""))
         if token:
             return self.of_token(token)
-        if kind.lower() == "munge":
-            return self._of_credential(word.strip())
         # From any other address the header may be the viewer's own invention.
         if peer.removeprefix("::ffff:") in self.proxies and (names := headers.get_all(self.header)):
             if len(names) > 1:
@@ -64,15 +55,6 @@ class WebAccess:
         if not found:
             raise NoAccessError("this token is not valid here; ask an admin for a new one")
         return _named(found[0])
-
-    def _of_credential(self, text: str) -> int:
-        if self.decode is None or not text.isascii():
-            raise NoAccessError("munge credentials are not taken here; use a token")
-        with self._decodes:
-            credential = self.decode(text.encode("ascii"))
-        if credential.error or credential.payload != MUNGE_TEXT:
-            raise NoAccessError(f"the munge credential is refused: {credential.reason}")
-        return credential.uid
 
 
 def _named(name: str) -> int:

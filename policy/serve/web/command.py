@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Serves until it is interrupted."""
     page_options.check(options)
     if options.from_simulation or options.from_collect:
-        _serve(options, _recorded(options), _access(options, ""))
+        _serve(options, _recorded(options), _access(options))
         return 0
     if options.day:
         raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
@@ -73,7 +73,7 @@ def _serve_live(
     from policy.serve.web.live import LiveSource  # noqa: PLC0415
 
     source = LiveSource(overview.read, gateway.job, rules, lambda: _known(config, ()).links)
-    _serve(options, source, _access(options, config.munge_socket), source.read)
+    _serve(options, source, _access(options), source.read)
 
 
 def _serve(
@@ -114,14 +114,12 @@ def _recorded(options: argparse.Namespace) -> SimulatedSource:
     return CollectedSource(options.from_collect, lambda names: _known(config, names), since, until)
 
 
-def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
+def _access(options: argparse.Namespace) -> WebAccess:
     from policy.serve.web.access import WebAccess, read_tokens  # noqa: PLC0415
-    from policy.site.munge import Munge  # noqa: PLC0415
 
     proxies = frozenset(str(ipaddress.ip_address(one)) for one in options.trust_proxy)
     tokens = read_tokens(options.tokens) if options.tokens else {}
-    decode = Munge(munge_socket).decode if options.munge else None
-    return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=page_options.check(options))
+    return WebAccess(proxies, options.user_header, tokens, must_be_known=page_options.check(options))
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

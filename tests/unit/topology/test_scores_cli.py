@@ -12,7 +12,7 @@ from tests.bench.paper.fleet import FleetPlan, draw
 from topology.calibrate.runs import append
 from topology.calibrate.steps import JobReport, Rank
 from topology.calibrate.steps import encode as steps_line
-from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load
+from topology.scores import Score, decode, dump, encode, load
 
 TABLE = tuple(
     Score(f"n{node}", gpu, f"GPU-{node}-{gpu}", "compute", score, 3, 0.01, "2026-11-21T10:00:00Z", 0.02)
@@ -27,18 +27,6 @@ def test_errors_of_scores_are_written_and_read_and_may_be_absent() -> None:
     assert encode(TABLE).splitlines()[1].endswith(",at,error")
     without = [line.rpartition(",")[0] for line in encode(TABLE).splitlines()[1:]]
     assert {one.error for one in decode(["# berth-scores/1", *without])} == {0.0}
-
-
-def test_pals_form_is_written_as_it_is_read() -> None:
-    some = (*TABLE, *(Score(one.node, one.position, one.uuid, "memory", 1.0) for one in TABLE[:-1]))
-    read = decode_pal(encode_pal(some).splitlines())
-
-    # The last GPU has no score for memory, and PAL's form has no empty cells.
-    assert [(one.uuid, one.app_class, one.score) for one in read] == [
-        (one.uuid, app_class, one.score if app_class == "compute" else 1.0)
-        for one in TABLE[:-1]
-        for app_class in ("compute", "memory")
-    ]
 
 
 @pytest.fixture(scope="module")

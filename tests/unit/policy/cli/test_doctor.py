@@ -495,7 +495,7 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
         ("--embed-in", "argument --embed-in: expected one argument"),
         ("--t x", "ambiguous option"),
         ("--bind 192.0.2.1", "viewers have to be known"),
-        ("--bind 192.0.2.1 --munge", ""),
+        ("--bind 192.0.2.1 --trust-proxy 192.0.2.2", ""),
         ("", ""),
     ],
 )
