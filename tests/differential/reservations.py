@@ -36,17 +36,26 @@ class Drawn:
     late: str
     """How the jobs wait while the reservations are made: `held`, or behind a `full` cluster; empty: made before."""
 
-    @property
-    def known(self) -> bool:
-        """True if docs/reservations.md says what may differ.
+    def known_on(self, version: str) -> bool:
+        """True if docs/reservations.md says what may differ on this Slurm.
 
         One reservation names types, and another counts GPUs or is magnetic; or jobs with a place are released while
-        a magnetic one has room.
+        a magnetic one has room; or, on 24.11, a job may have more GPUs in a reservation than it has types.
         """
         named = [":g" in str(one) for one in self.typed]
         draws = ["gres/gpu=" in str(one) or "magnetic" in str(one) for one in self.typed]
         mixed = any(of and drawn for of, drawn in zip(named, reversed(draws), strict=True)) and len(named) == 2
-        return mixed or (bool(self.late) and "magnetic" in str(self.typed))
+        return mixed or (bool(self.late) and "magnetic" in str(self.typed)) or (version == "24.11" and self._outgrown)
+
+    @property
+    def _outgrown(self) -> bool:
+        """True if a job that may be in a reservation of types asks for more GPUs than these."""
+        asked = [(options, int(options[0].rpartition(":")[2])) for _, options in self.jobs]
+        for number, one in enumerate(map(str, self.typed)):
+            inside = [most for options, most in asked if "magnetic" in one or f"--reservation=r{number}" in options]
+            if ":g" in one and max(inside, default=0) > one.count(":g"):
+                return True
+        return False
 
     def text(self) -> str:
         """Everything in one line, to be tried by hand."""
