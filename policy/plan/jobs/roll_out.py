@@ -3,8 +3,9 @@
 A plan that starts whatever fits is greedy: a job that takes a part of a node now may keep a gang from it for hours. So
 the queue is list-scheduled twice over the expected ends of the running jobs: once with the job started where it would
 be placed, once with the job held back until the next GPUs come free. The job lets others go first if the sum of all
-completion times is less then, and if that delays it by no more than its own expected run time. In the list schedule
-each job starts as soon as it fits, in the order of the queue, on fast and near nodes; one that does not fit is passed.
+completion times is less then, and if it is still expected to start by its promise (policy/plan/jobs/promise.py). In the
+list schedule each job starts as soon as it fits, in the order of the queue, on fast and near nodes; one that does not
+fit is passed.
 
 Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
 free now or then; where more nodes are free, room is not scarce and nothing is held back. A caller may also bound the
@@ -45,16 +46,8 @@ class QueuedJob:
     """For each node the slowest of the GPUs that the job would take there, infinite if it may not use the node."""
     reach: Mapping[str, float]
     """Factor on its run time where its nodes meet at a level; a level that is missing costs nothing."""
-    waited: float = 0.0
-    """Seconds since it first let others go first."""
-
-    @property
-    def patience(self) -> float:
-        """Returns by how many seconds it may still be expected to end later because it lets others go first.
-
-        Together with what it has waited for others, this is never more than its own expected run time.
-        """
-        return self.seconds - self.waited
+    latest: float = _FAR
+    """Time by which it has to be expected to start if it lets others go first."""
 
 
 class End(NamedTuple):
@@ -81,11 +74,11 @@ class Held(NamedTuple):
     """Time after which it is not held back again."""
 
 
-class _Ends(NamedTuple):
-    """Completion times: the sum over all jobs, and that of the job in question."""
+class _Played(NamedTuple):
+    """The sum of the completion times of all jobs, and the start of the job in question."""
 
     total: float
-    own: float
+    own_start: float
 
 
 def still_to_run(expected: float, ran: float, limit: float = _FAR) -> float:
@@ -122,18 +115,20 @@ class RoomAhead:
         """Returns by how many seconds the sum of all completion times falls if a job lets others go first.
 
         The job would start on `nodes` at this cost. `queue` has the job too, and `held` the jobs that let others go
-        first in this pass already. The gain is 0 if the job would end later than it accepts, or if there is no telling.
+        first in this pass already. The gain is 0 if the job would start later than it may, or if there is no telling.
         """
         queue = queue[:MOST_JOBS]
         others = [one for one in queue if one.number != job.number]
         if not self.ends or not others or len(others) == len(queue) or len(self._known) > MOST_NODES:
+            return 0.0
+        if self._soonest[0].at > job.latest:
             return 0.0
         free, end = list(self.free), self.at + job.seconds * cost
         for node in nodes:
             free[node] -= job.gpus
         started = self._play(free, [*self._soonest, End(end, tuple(nodes), job.gpus)], others, held)
         waited = self._play(list(self.free), list(self._soonest), queue, held | {job.number}, job.number)
-        late = waited.own > end + job.patience
+        late = waited.own_start > job.latest
         return 0.0 if late or self.looks.left <= 0 else end + started.total - waited.total
 
     @cached_property
@@ -148,10 +143,10 @@ class RoomAhead:
 
     def _play(
         self, free: list[int], ends: list[End], queue: Sequence[QueuedJob], held: AbstractSet[int], own: int = -1
-    ) -> _Ends:
+    ) -> _Played:
         """List-schedules the queue; `held` do not start before the first end. Jobs that never fit count at the last."""
         heapify(ends)
-        now, total, own_end, left, waits = self.at, 0.0, _FAR, list(queue), held
+        now, total, own_start, left, waits = self.at, 0.0, _FAR, list(queue), held
         while True:
             self.looks.left -= len(self._known) + len(left)
             room, failed, rest = sum(free[node] for node in self._known), set[tuple[int, int]](), list[QueuedJob]()
@@ -172,7 +167,7 @@ class RoomAhead:
                 end = now + job.seconds * cost
                 total += end
                 if job.number == own:
-                    own_end = end
+                    own_start = now
                 heappush(ends, End(end, tuple(nodes), job.gpus))
                 room -= job.nodes * job.gpus
                 for node in nodes:
@@ -185,7 +180,7 @@ class RoomAhead:
                 done = heappop(ends)
                 for node in done.nodes:
                     free[node] += done.gpus
-        return _Ends(total + sum(now + job.seconds for job in left), own_end)
+        return _Played(total + sum(now + job.seconds for job in left), own_start)
 
     def _place(self, job: QueuedJob, free: list[int]) -> tuple[Sequence[int], float] | None:
         """Returns the nodes that a job would take, and its cost there: near and fast nodes, among these full ones."""

@@ -1,14 +1,14 @@
 """Lets waiting jobs of berthd's plan go first where the roll-out of the queue says so (policy/plan/jobs/roll_out.py).
 
-Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). A job is held back
-by a pass at most until it has waited for others as long as it was expected to run when it first did; this bound is
-kept in the plan's memory of the job.
+Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). When a job may
+start for the first time, it is promised the start that plain Slurm would plan for it (policy/plan/jobs/promise.py). It
+lets others go first only while it is expected to start by then, and never longer.
 
 Bounded work: it asks nothing where more than `MOST_RUNNING` jobs run, and stops after `MOST_LOOKS` looks at nodes in a
 pass; then jobs start as if there were no roll-out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -16,9 +16,11 @@ from math import inf
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.formats.arrays import FAR
+from policy.formats.arrays import Bools
+from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth, Policy
 from policy.plan.jobs.ended_runs import EndedRuns, number_of_gpus
+from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.plan.jobs.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
@@ -28,6 +30,7 @@ from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import HeldBack, Opinion, PassState, Reason
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from topology.fabric import FabricLevel
+from topology.tables import Ints
 
 MOST_RUNNING = 256
 """Running jobs; where more run, GPUs come free all the time, and the predictions would take too long."""
@@ -45,7 +48,7 @@ def groups_of(fleet: Fleet) -> dict[str, list[int]]:
 
 def slowest_by_node(fleet: Fleet, demand: Demand) -> list[float]:
     """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
-    able = demand.candidates & (fleet.size >= demand.k)
+    able = able_nodes(fleet, demand)
     table = fleet.scores.get(demand.app_class)
     slowest = np.ones(able.size)
     if table is not None:
@@ -63,14 +66,19 @@ def reach_of(fleet: Fleet, demand: Demand, levels: Iterable[str]) -> dict[str, f
     return {one: costs.locality(demand.model, demand.app_class, one, demand.gpus) for one in (*levels, "any")}
 
 
+def able_nodes(fleet: Fleet, demand: Demand) -> Bools:
+    """Returns the nodes that a job may run on."""
+    return demand.candidates & (fleet.size >= demand.k)
+
+
 @dataclass(slots=True)
 class LetsOthers:
-    """A record of how a job let others go first, kept from pass to pass."""
+    """What is kept of a job from pass to pass."""
 
-    since: float | None = None
-    """Time at which it first did."""
-    until: float = FAR
-    """Time after which it does no more."""
+    promise: Promise | None = None
+    """The start that it was promised; none where plain Slurm plans none."""
+    request: tuple[int, int, int] = (0, 0, 0)
+    """Its nodes, GPUs and time limit when the promise was made."""
     goes_to: tuple[int, ...] = ()
     """Nodes on which it was to start at once when they were free; it is not called back from them."""
 
@@ -110,18 +118,23 @@ class OthersFirst(Opinion):
             self._fleet, self._groups = book.fleet, groups_of(book.fleet)
             self._scores.clear()
         self._free_before = book.cluster.gpus_now.copy()
-        return super().begin(state)
+        super().begin(state)
+        if state.touched is None:
+            self._promise()
+        return True
 
     def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
-        ledger, memory = self.ledger, self.memory.setdefault(entry.job.id, LetsOthers())
+        memory = self.memory.get(entry.job.id)
+        if memory is None or memory.promise is None:
+            return None
+        ledger = self.ledger
         here = entry.nodes if berth is None else tuple(berth.nodes)
         if berth is None and memory.goes_to == here:
             return None
         there = berth or berth_of(ledger.book.cluster, demand, entry.nodes, entry.mask)
-        entry.last.lets = self._holds(entry, demand.on(len(here)), there, memory.until)
+        entry.last.lets = self._holds(entry, demand.on(len(here)), there)
         if entry.last.lets is not None:
-            memory.until, memory.goes_to = entry.last.lets.until, ()
-            memory.since = ledger.at if memory.since is None else memory.since
+            memory.goes_to = ()
             searches = berth is None or start is None
             place = on_busy_nodes(ledger.book, demand, ledger.policy) if searches else None
             if place is not None or berth is not None:
@@ -131,15 +144,15 @@ class OthersFirst(Opinion):
         memory.goes_to = here
         return None
 
-    def _holds(self, entry: Waiting, demand: Demand, berth: Berth, until: float) -> Held | None:
+    def _holds(self, entry: Waiting, demand: Demand, berth: Berth) -> Held | None:
         """Returns the decision to hold back a job that could start on this berth now; None if it starts."""
         ledger = self.ledger
         at, cluster = ledger.at, ledger.book.cluster
         if not self._few or not self._ended.running or not _plain(entry, demand):
             return None
-        if at >= until or entry.job.id in self.state.first:
+        if entry.job.id in self.state.first:
             return None
-        free = np.where(cluster.up, np.bitwise_count(cluster.gpus_now), 0)
+        free = self._free(cluster.gpus_now)
         if np.count_nonzero(free) > MOST_NODES:
             return None
         if self._jobs is None:
@@ -162,7 +175,7 @@ class OthersFirst(Opinion):
         if gain <= 0.0:
             return None
         self._held.add(entry.job.id)
-        return Held(gain, min(until, at + own.seconds))
+        return Held(gain, own.latest)
 
     @staticmethod
     def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
@@ -183,24 +196,59 @@ class OthersFirst(Opinion):
         elsewhere = only is not None and not bool(only[list(entry.last.place)].any())
         return elsewhere or entry.job.id in self.state.settled
 
+    def _promise(self) -> None:
+        """Promises a start to each of the first jobs that has none, or that was changed since."""
+        at, fleet, new = self.ledger.at, self.book.fleet, list[tuple[Waiting, Demand]]()
+        line = [(one, one.demand_at(at)[0]) for one in self._line()]
+        for entry, demand in line:
+            memory = self.memory.setdefault(entry.job.id, LetsOthers())
+            request = demand.n, demand.k, demand.limit
+            if memory.request != request:
+                memory.request, memory.promise = request, None
+                new.append((entry, demand))
+        if not new or not self._few or np.count_nonzero(free := self._free(self._free_before)) > MOST_NODES:
+            return
+        jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
+        starts = plain_starts(at, free.tolist(), self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
+        for entry, demand in new:
+            start = starts.get(entry.job.id)
+            if start is not None:
+                expected = self._ended.predict(entry.job, demand.gpus).median
+                self.memory[entry.job.id].promise = Promise(at, start, expected)
+
+    def _line(self) -> list[Waiting]:
+        """Returns the first jobs that wait for GPUs of their own."""
+        at, queue = self.ledger.at, self.state.queue
+        waiting = (one for one in queue if one.job.wants_gpus and not one.guest.only and one.may_start_at(at))
+        return list(islice(waiting, MOST_JOBS))
+
+    def _free(self, gpus: Ints) -> Ints:
+        """Returns the number of these GPUs of each node, of those that are up."""
+        return np.where(self.book.cluster.up, np.bitwise_count(gpus), 0)
+
     def _prepare(self) -> None:
         """Lists the first jobs of the queue, and the expected ends of the running ones."""
-        at, fleet = self.ledger.at, self.book.fleet
-        waiting = (
-            one for one in self.state.queue if one.job.wants_gpus and not one.guest.only and one.may_start_at(at)
-        )
-        self._jobs = {one.job.id: self._queued(one, at) for one in islice(waiting, MOST_JOBS)}
-        self._ends = []
+        at = self.ledger.at
+        self._jobs = {one.job.id: self._queued(one, at) for one in self._line()}
+        self._ends = list(self._ends_of(self._still_to_run))
+
+    def _still_to_run(self, job: JobFacts, ran: float) -> float:
+        limit = inf if job.limit is None else job.limit
+        return ran + still_to_run(self._ended.predict(job, number_of_gpus(job)).median, ran, limit)
+
+    def _ends_of(self, runs: Callable[[JobFacts, float], float]) -> Iterator[End]:
+        """Yields the ends of the running jobs; `runs` tells how long a job runs that has run for so long."""
+        at, index = self.ledger.at, self.book.fleet.index
         for job in self._ended.running:
             if job.share or job.guest or job.start is None or len(job.holds) != len(job.nodes):
                 continue
-            limit = inf if job.limit is None else job.limit
-            left = still_to_run(self._ended.predict(job, number_of_gpus(job)).median, at - job.start, limit)
+            ran = at - job.start
+            left = max(1.0, runs(job, ran) - ran)
             for name, mask in zip(job.nodes, job.holds, strict=True):
-                node = fleet.index.get(name)
+                node = index.get(name)
                 # GPUs that are free already belong to a job that has just ended.
                 if node is not None and mask and not int(self._free_before[node]) & mask:
-                    self._ends.append(End(at + max(1.0, left), (node,), mask.bit_count()))
+                    yield End(at + left, (node,), mask.bit_count())
 
     def _queued(self, entry: Waiting, at: float) -> QueuedJob:
         demand, _ = entry.demand_at(at)
@@ -212,9 +260,9 @@ class OthersFirst(Opinion):
                 self._scores.clear()
             self._scores[key] = slowest_by_node(fleet, demand)
         memory = self.memory.get(entry.job.id)
-        since = at if memory is None or memory.since is None else memory.since
+        latest = at if memory is None or memory.promise is None else memory.promise.latest
         seconds, reach = self._ended.predict(entry.job, demand.gpus).median, reach_of(fleet, demand, self._groups)
-        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, at - since)
+        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, latest)
 
 
 def _plain(entry: Waiting, demand: Demand) -> bool:

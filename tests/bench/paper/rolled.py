@@ -4,6 +4,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from policy.history.runtime import RunTimes
+from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.plan.jobs.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
 from policy.plan.opinions.others_first import groups_of, reach_of, slowest_by_node
 from policy.simulate.slurm.passes import QueuePasses
@@ -30,8 +31,7 @@ class RolledQueue:
         self._running = running
         self._times = RunTimes()
         self._scores: dict[tuple[int, str, int], list[float]] = {}
-        self._since: dict[int, float] = {}
-        """Time at which each job was first held back."""
+        self._promises: dict[int, Promise] = {}
         self._at = -1.0
         self.held: frozenset[int] = frozenset()
         """Jobs that let others go first at this moment."""
@@ -40,6 +40,18 @@ class RolledQueue:
     def learn(self, task: "Task", seconds: float) -> None:
         """Notes that a job has ended."""
         self._times.learn(task.known_at_submission, seconds)
+
+    def promise(self, task: "Task", queue: "Iterable[Task]", now: float) -> None:
+        """Promises a job a start as it enters the queue."""
+        ends = []
+        for one in self._running.tasks.values():
+            if one.berth is not None:
+                masks = zip(one.berth.nodes, one.berth.masks, strict=True)
+                ends += [(one.started + one.limit, (node,), mask.bit_count()) for node, mask in masks]
+        waiting = [PlainJob(one.index, one.demand.n, one.demand.k, one.limit) for one in queue]
+        start = plain_starts(now, self._ledger.counts.tolist(), ends, waiting).get(task.index)
+        if start is not None:
+            self._promises[task.index] = Promise(now, start, self._times.predict(task.known_at_submission).median)
 
     def holds(self, task: "Task", now: float) -> bool:
         """Tells whether a job lets others go first at this moment."""
@@ -53,17 +65,16 @@ class RolledQueue:
             return False
         jobs = [self._queued(one, now) for one in queue]
         own = next((one for one in jobs if one.number == task.index), None)
-        if own is None or own.patience <= 0.0:
+        if own is None:
             return False
         moment = RoomAhead(now, self._ledger.counts.tolist(), list(self._ends(now)), self._groups)
         if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held) <= 0.0:
             return False
         self.held |= {task.index}
-        self._since.setdefault(task.index, now)
         return True
 
     def _queued(self, task: "Task", now: float) -> QueuedJob:
-        demand = task.demand
+        demand, promise = task.demand, self._promises.get(task.index)
         return QueuedJob(
             task.index,
             demand.n,
@@ -71,7 +82,7 @@ class RolledQueue:
             self._times.predict(task.known_at_submission).median,
             self._scores_of(task),
             reach_of(self._ledger.fleet, demand, self._groups),
-            now - self._since.get(task.index, now),
+            promise.latest if promise else now,
         )
 
     def _scores_of(self, task: "Task") -> list[float]:
@@ -114,6 +125,10 @@ class RolledWorld(SlurmWorld):
     def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: "Policy", settings: "SlurmSettings") -> None:
         super().__init__(jobs, fleet, policy, settings)
         self._passes: RolledPasses = RolledPasses(self, policy)
+
+    def _enter(self, task: "Task") -> None:
+        super()._enter(task)
+        self._passes.rolled.promise(task, self.queue, self.clock.now)
 
     def _end(self, task: "Task", serial: int, *, killed: bool) -> None:
         if task.serial == serial:

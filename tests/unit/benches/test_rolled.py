@@ -23,23 +23,27 @@ def play(jobs: list[TraceJob], *, roll_out: bool) -> SimulationOutcome:
 
 def learned() -> list[TraceJob]:
     """Jobs that ended, so that one knows: small jobs run long, gangs do not."""
-    small = [TraceJob(f"small-{at}", gpus=1, submit=at, work=5_000, name="small") for at in range(4)]
-    gangs = [TraceJob(f"gang-{at}", gpus=16, submit=6_000 + at, work=60, name="gang") for at in range(4)]
+    small = [TraceJob(f"small-{at}", gpus=1, submit=at, work=20_000, name="small") for at in range(4)]
+    gangs = [
+        TraceJob(f"gang-{gpus}-{at}", gpus=gpus, submit=21_000 + at, work=60, name="gang")
+        for gpus in (12, 16)
+        for at in range(4)
+    ]
     return small + gangs
 
 
 def test_a_long_small_job_waits_for_a_gang_that_is_nearly_there() -> None:
     jobs = [
         *learned(),
-        TraceJob("blocks", gpus=12, submit=10_000, work=60, name="gang"),
-        TraceJob("gang", gpus=16, submit=10_010, work=60, name="gang"),
-        TraceJob("small", gpus=1, submit=10_020, work=5_000, name="small"),
+        TraceJob("blocks", gpus=12, submit=30_000, work=60, name="gang"),
+        TraceJob("gang", gpus=16, submit=30_010, work=60, name="gang"),
+        TraceJob("small", gpus=1, submit=30_020, work=20_000, name="small"),
     ]
     greedy, rolled = play(jobs, roll_out=False), play(jobs, roll_out=True)
-    assert greedy.starts["small"] == 10_020
-    assert greedy.starts["gang"] >= 15_000
-    assert rolled.starts["gang"] < 10_100
-    assert rolled.starts["small"] < 10_200
+    assert greedy.starts["small"] == 30_020
+    assert greedy.starts["gang"] >= 50_000
+    assert rolled.starts["gang"] < 30_100
+    assert rolled.starts["small"] < 30_200
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -7,6 +7,7 @@ import pytest
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
+from policy.plan.jobs.promise import SLACK
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture
 from policy.plan.opinions import others_first
@@ -21,7 +22,8 @@ RAN = 12 * HOUR - 360
 """Seconds that the job on n2 has run; without any history it is expected to run for 0.3 of its limit."""
 SMALL, GANG = 5, 4
 ON = Settings(look_ahead=True)
-EXPECTED = 0.3 * 20 * HOUR
+MOST = SLACK * 0.3 * 20 * HOUR
+"""Seconds for which the small job may wait: plain Slurm would start it at once, so it is promised that."""
 
 
 class World:
@@ -101,14 +103,26 @@ def test_a_short_job_starts() -> None:
     assert move.start == 0.0
 
 
-def test_it_ends_when_the_job_has_waited_for_as_long_as_it_is_expected_to_run() -> None:
+def test_it_ends_when_the_job_could_not_start_by_its_promise_any_more() -> None:
     world = World()
     world.replan()
-    assert memory_of(world.plan, others_first.OthersFirst)[SMALL].until == NOW + EXPECTED
-    for at, starts in ((NOW + EXPECTED - 1_000, []), (NOW + EXPECTED, [0.0])):
-        # By its expectation the job on n2 is always as near to its end as it was at first.
+    promise = memory_of(world.plan, others_first.OthersFirst)[SMALL].promise
+    assert (promise.start, promise.latest) == (NOW, NOW + MOST)
+    # The job on n2 is expected to end in six minutes, as before: with the gang's minute, that is too late in the end.
+    for at, starts in ((NOW + 60, []), (NOW + MOST - 360, [0.0])):
         world.jobs[0] = replace(world.jobs[0], start=int(at) - RAN, end=int(at) + 40 * HOUR - RAN)
         assert [move.start for move in moves_of(world.replan(at))] == starts
+    assert memory_of(world.plan, others_first.OthersFirst)[SMALL].promise == promise
+
+
+def test_a_job_whose_request_changes_is_promised_another_start() -> None:
+    world = World()
+    world.replan()
+    world.jobs[1] = replace(world.jobs[1], limit=30 * HOUR)
+    world.replan(NOW + 60)
+    promise = memory_of(world.plan, others_first.OthersFirst)[SMALL].promise
+    # It would now keep n1 from the gang, which is planned there at the limit of the job on n2.
+    assert promise.start == NOW + 40 * HOUR - RAN + 60
 
 
 def test_a_job_that_was_let_go_is_not_called_back() -> None:
@@ -201,7 +215,7 @@ def test_berth_why_says_for_how_long_at_most() -> None:
     reason = why(entry, world.plan.book, world.picture.book(), BerthPolicy())
     assert reason is not None
     assert (reason.kind, reason.number) == ("fair_share", 517)
-    assert "lets others go first for 21600 s more at most" in reason.text
+    assert f"lets others go first for {MOST:.0f} s more at most" in reason.text
 
 
 def test_the_looks_of_a_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +236,7 @@ def others(number: int) -> list[JobFacts]:
     ]  # fmt: skip
 
 
-def test_no_job_is_let_wait_for_more_than_its_own_run_time() -> None:
+def test_no_job_waits_behind_more_than_its_promise_allows() -> None:
     """Behind so many gangs the small job would end later than it accepts."""
     world = World(limit=HOUR)
     world.jobs += others(60)

@@ -16,9 +16,9 @@ def job(
     of: int = 2,
     scores: tuple[float, ...] = (),
     reach: dict[str, float] | None = None,
-    waited: float = 0.0,
+    latest: float = 1_000.0,
 ) -> QueuedJob:
-    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, waited)
+    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, latest)
 
 
 HALF_FREE = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
@@ -33,21 +33,14 @@ def test_a_long_small_job_lets_a_short_gang_go_first() -> None:
 
 def test_a_short_small_job_starts() -> None:
     small, gang = job(1, 1, 1, 5.0), job(2, 2, 4, 100.0)
-    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) == EMPTY
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) <= 0
 
 
-def test_nobody_waits_for_others_longer_than_it_runs() -> None:
-    small, gangs = job(1, 1, 1, 150.0), [job(number, 2, 4, 100.0) for number in (2, 3)]
-    # Behind one gang it ends 110 s later, behind two of them 210 s: longer than it runs itself.
-    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gangs[0], small]) > 0
-    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [*gangs, small]) == EMPTY
-
-
-def test_what_a_job_has_waited_for_others_counts() -> None:
-    gang = job(2, 2, 4, 100.0)
-    fresh, patient = job(1, 1, 1, 150.0, waited=30.0), job(1, 1, 1, 150.0, waited=60.0)
-    assert HALF_FREE.gain_of_waiting(fresh, (0,), 1.0, [gang, fresh]) > 0
-    assert HALF_FREE.gain_of_waiting(patient, (0,), 1.0, [gang, patient]) == EMPTY
+@pytest.mark.parametrize(("latest", "gain"), [(9.0, False), (109.0, False), (110.0, True)])
+def test_no_job_waits_beyond_the_latest_start_that_keeps_its_promise(latest: float, gain: bool) -> None:
+    """The next GPUs come free after 10 s, and behind the gang it starts after 110 s."""
+    small, gang = job(1, 1, 1, 1000.0, latest=latest), job(2, 2, 4, 100.0)
+    assert (HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) > 0) == gain
 
 
 def test_a_job_waits_for_a_faster_node() -> None:
