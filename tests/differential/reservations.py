@@ -40,12 +40,23 @@ class Drawn:
         """True if docs/reservations.md says what may differ on this Slurm.
 
         One reservation names types, and another counts GPUs or is magnetic; or jobs with a place are released while
-        a magnetic one has room; or, on 24.11, a job may have more GPUs in a reservation than it has types.
+        a magnetic one has room; or, on 24.11, a job may have more GPUs in a reservation than it has types, or waits in
+        a magnetic one of GPUs.
         """
         named = [":g" in str(one) for one in self.typed]
         draws = ["gres/gpu=" in str(one) or "magnetic" in str(one) for one in self.typed]
         mixed = any(of and drawn for of, drawn in zip(named, reversed(draws), strict=True)) and len(named) == 2
-        return mixed or (bool(self.late) and "magnetic" in str(self.typed)) or (version == "24.11" and self._outgrown)
+        return (
+            mixed
+            or (bool(self.late) and "magnetic" in str(self.typed))
+            or (version == "24.11" and (self._outgrown or self._awaited))
+        )
+
+    @property
+    def _awaited(self) -> bool:
+        """True if jobs ask for a magnetic reservation of GPUs: those behind them are tested with it and without it."""
+        drawn = any("magnetic" in str(one) and "gres/gpu" in str(one) for one in self.typed)
+        return drawn and "--reservation" in str(self.jobs)
 
     @property
     def _outgrown(self) -> bool:

@@ -25,6 +25,8 @@ Changed = Release | Move | None
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
+MOST_STUCK = 2
+"""Places given up so, after which a job of one partition goes back to Slurm: what bars it is not seen here."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class PassState:
     isolation: Isolation
     free_since: dict[int, float]
     """Times since which the jobs' places have looked free; it outlives the pass."""
+    stuck: dict[int, int]
+    """Numbers of places that jobs have given up because they did not start there; it outlives the pass."""
     present: Present
     first: AbstractSet[int]
     """Jobs that claim their places before all others."""
@@ -78,6 +82,11 @@ class PassState:
     def is_stuck(self, entry: Waiting) -> bool:
         """Tells whether a job has failed for too long to start on a place that looks free."""
         return self.free_for(entry) > STUCK_AFTER and may_be_its_place(entry)
+
+    def gives_up_place(self, entry: Waiting) -> bool:
+        """Notes that a job gives up its place; returns whether it may try another one."""
+        given_up = self.stuck[entry.job.id] = self.stuck.get(entry.job.id, 0) + 1
+        return given_up < MOST_STUCK or entry.apart
 
     def free_for(self, entry: Waiting) -> float:
         """Returns the seconds for which a job's place has looked free."""

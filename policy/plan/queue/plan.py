@@ -61,6 +61,8 @@ class Plan:
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Times since which the jobs' places have looked free to this plan."""
+        self._stuck: dict[int, int] = {}
+        """Numbers of places that jobs have given up because they did not start there."""
         self._searched: dict[int, PastSearch] = {}
         self.book: Book | None = None
         """The book of the last pass, with all claims made in it."""
@@ -125,7 +127,12 @@ class Plan:
         """Forgets what is kept of jobs that wait no more."""
         if self._reader is not None:
             self._reader.forget(present)
-        kept: list[dict[int, Any]] = [self._free_since, self._searched, *(one.memory for one in self.opinions)]
+        kept: list[dict[int, Any]] = [
+            self._free_since,
+            self._stuck,
+            self._searched,
+            *(one.memory for one in self.opinions),
+        ]
         for memory in kept:
             for job_id in memory.keys() - present:
                 del memory[job_id]
@@ -140,7 +147,7 @@ class Plan:
         touched: AbstractSet[int] | None = None,
     ) -> Walk:
         """Begins a walk, in which it asks the opinions whose matter is present."""
-        read, kept = self._reader_of(ledger.book.fleet).read, (self.isolation, self._free_since)
+        read, kept = self._reader_of(ledger.book.fleet).read, (self.isolation, self._free_since, self._stuck)
         state = PassState(ledger, self._settings, queue, jobs, read, *kept, present, first, touched)
         there = {None, *state.matters}
         opinions = [one for one in self.opinions if one.about in there]

@@ -79,7 +79,7 @@ class Walk(SimpleClaims):
     def _settle(self, entry: Waiting) -> None:
         job, state, ledger = entry.job, self.state, self._ledger
         demand, shape = self._needs(entry)
-        start, stuck = None, False
+        start, stuck, may_move = None, False, ledger.may_change
         if entry.nodes:
             start, entry.mask = ledger.start_of(demand, entry.nodes, entry.mask)
         if start == 0.0:
@@ -90,6 +90,7 @@ class Walk(SimpleClaims):
                 if isinstance(kept, Release) or not self._call_back(entry, demand):
                     self._keep(entry, demand, start, kept)
                 return
+            may_move = state.gives_up_place(entry) and may_move
             demand, shape = self._needs(entry)
             if bool(demand.candidates[list(entry.nodes)].all()):
                 demand = demand.without(entry.nodes)
@@ -98,7 +99,7 @@ class Walk(SimpleClaims):
                 start = None
         else:
             state.free_since.pop(job.id, None)
-        if ledger.may_change:
+        if may_move:
             berth = ledger.now(demand, shape)
             if not stuck and any(one.leave(entry, demand, berth) for one in self._leave):
                 ledger.forget_free()

@@ -168,6 +168,20 @@ def test_a_job_that_does_not_start_on_a_free_place_moves_or_is_given_back() -> N
     assert change.berth.names == ("n2",)
 
 
+def test_a_job_that_starts_on_none_of_two_free_places_is_given_back() -> None:
+    """Slurm 24.11 starts a job nowhere that names a type which a magnetic reservation of its user holds."""
+    plan, nodes, at = Plan(BerthPolicy(), Settings()), [node("n1"), node("n2"), node("n3")], NOW
+    place, changes = "n1", list[Change]()
+    for _ in range(2):
+        assert replan(nodes, [waiting(5, place, 0b11)], plan=plan, at=at) == []
+        at += STUCK_AFTER + 1
+        changes = replan(nodes, [waiting(5, place, 0b11)], plan=plan, at=at)
+        place = "n2"
+    [change] = changes
+    assert isinstance(change, Release)
+    assert change.reason == "it did not start in 120 s on a place that looks free"
+
+
 def test_a_gang_that_does_not_start_on_a_free_place_moves() -> None:
     plan = Plan(BerthPolicy(), Settings())
     segment = {"nodes": "n1,n2", "n": "2"}
