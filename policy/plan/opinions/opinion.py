@@ -86,7 +86,7 @@ class PassState:
     def gives_up_place(self, entry: Waiting) -> bool:
         """Notes that a job gives up its place; returns whether it may try another one."""
         given_up = self.stuck[entry.job.id] = self.stuck.get(entry.job.id, 0) + 1
-        return given_up < MOST_STUCK or entry.apart
+        return given_up < MOST_STUCK or entry.partitions.apart
 
     def free_for(self, entry: Waiting) -> float:
         """Returns the seconds for which a job's place has looked free."""
