@@ -1,4 +1,4 @@
-"""What a decision tells of a place: the fields of the job's plan, and the line that the job's user reads."""
+"""Writes what is told of a place: the fields of the job's plan, and the line that the job's user reads."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

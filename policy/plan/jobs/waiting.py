@@ -150,7 +150,7 @@ class Waiting:
     collects: bool = field(init=False)
     """True if it needs GPUs of several nodes, which are free together only if they are kept free for it."""
     matters: frozenset[Matter] = field(init=False)
-    """What it has that only some opinions are about; mostly nothing."""
+    """Its matters; mostly none."""
     least_free: float = field(init=False)
     """GPUs that must be free on one node for it to start now; a share may also go where none is."""
 
@@ -275,7 +275,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What few jobs have, and the jobs of a queue that have it."""
+    """The matters of a queue, and the jobs that have some of them."""
 
     matters: frozenset[Matter] = frozenset()
     het: Sequence[Waiting] = ()
@@ -285,7 +285,7 @@ class Present:
 
     @classmethod
     def of(cls, queue: Sequence[Waiting]) -> "Present":
-        """Collects what is present in a queue; most of its jobs have nothing of it."""
+        """Collects the matters of a queue; most jobs have none."""
         matters = frozenset[Matter]().union(*{entry.matters for entry in queue})
         het = [entry for entry in queue if entry.job.het] if Matter.COMPONENTS in matters else ()
         guests = [entry for entry in queue if entry.wants_seat] if Matter.GUESTS in matters else ()

@@ -56,7 +56,7 @@ class PassState:
 
     @property
     def matters(self) -> frozenset[Matter]:
-        """Returns what the waiting jobs and the site have of that which few have."""
+        """Returns the matters of the waiting jobs and of the site."""
         fleet, cluster = self.ledger.book.fleet, self.ledger.book.cluster
         of_site = {
             Matter.COUNTED: cluster.rooms or cluster.counted,

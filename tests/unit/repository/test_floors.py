@@ -4,6 +4,7 @@ Who may import whom is in [tool.importlinter] of pyproject.toml.
 """
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -199,3 +200,11 @@ def test_the_house_stays_as_small_as_it_has_become() -> None:
     most |= {"mappings of text in plan, placement and cluster": 2}
     assert {name: found[name] for name, limit in most.items() if found[name] > limit} == {}
     assert [name for name, count in found.items() if name.startswith("circles") and count] == []
+
+
+def test_the_ways_through_the_house_stay_as_short_as_they_have_become() -> None:
+    ask = "import json, pathlib; from tests.bench import house; print(json.dumps(house.traced(pathlib.Path.cwd())))"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    most = {"answer: files entered": 26, "answer: returns to a room already left": 6, "replan: files entered": 28}
+    assert {name: found[name] for name, limit in most.items() if found[name] > limit} == {}
