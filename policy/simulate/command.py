@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +123,13 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         dest="seeds",
         action="append",
         metavar="N|A:B",
-        help="seed, or seeds A to B, of what is drawn; repeatable (default: 1)",
+        help="seed, or seeds A to B, of what is drawn; repeatable (default: 1:8; 1 where nothing is shifted)",
+    )
+    group.add_argument(
+        "--shift",
+        type=_cost,
+        metavar="S",
+        help="submit each job up to S seconds sooner or later, drawn by the seed (600)",
     )
     group.add_argument(
         "--sweep",
@@ -151,14 +159,19 @@ def run(args: argparse.Namespace) -> int:
     """Runs a study."""
     if find_spec("numpy") is None:
         raise UsageError("berth simulate needs numpy: install slurm-berth[simulate], or the package berth-simulate")
-    return _run_here(_study(args), args)
+    study = _study(args)
+    if study.apart and (args.placements or study.history):
+        raise UsageError("--placements and history take one trace; leave apart out")
+    return _run_here(study, args)
 
 
 def _study(args: argparse.Namespace) -> Study:
     from policy.simulate.study import (  # noqa: PLC0415
+        DRAWS,
         FLAT_SLURM,
         KEYS,
         PLAIN_SLURM,
+        SHIFT_S,
         Study,
         check,
         parse_seeds,
@@ -185,6 +198,10 @@ def _study(args: argparse.Namespace) -> Study:
     if FLAT_SLURM in policies and (values.get("nodes_per_leaf") or values.get("fabric")):
         policies = (*PLAIN_SLURM, *policies[1:])
     values.setdefault("policies", policies)
+    # The published rounds and the files of one run are of the trace as it is.
+    as_it_is = values.get("mode") == "pal-rounds" or bool(args.placements or values.get("history"))
+    values.setdefault("shift", 0.0 if as_it_is else SHIFT_S)
+    values.setdefault("seeds", tuple(range(1, DRAWS + 1)) if values["shift"] else (1,))
     study = Study(**values, sweeps=tuple(sweeps))
     check(study)
     return study
@@ -196,13 +213,18 @@ def _run_here(study: Study, args: argparse.Namespace) -> int:
     from policy.simulate.study import cells  # noqa: PLC0415
     from policy.simulate.sweep import prepare, recorded, run_all  # noqa: PLC0415
 
-    trace = prepare(study)
     every = cells(study)
     placements = placement_files(args.placements, every) if args.placements else {}
-    with RunProgress(len(every)) as progress:
-        rows = list(run_all(study, every, trace, args.workers, placements, progress.tick))
-    really = recorded(study, trace)
-    _show(study, [*rows, *([really] if really else [])], trace.notes, len(trace.jobs), args)
+    parts = [replace(study, traces=(path,)) for path in study.traces] if study.apart else [study]
+    traces = [prepare(part) for part in parts]
+    rows: list[Summary] = []
+    notes: Counter[str] = Counter()
+    for part, trace in zip(parts, traces, strict=True):
+        with RunProgress(len(every)) as progress:
+            rows += run_all(part, every, trace, args.workers, placements, progress.tick)
+        notes.update(trace.notes)
+    rows += [found for part, trace in zip(parts, traces, strict=True) if (found := recorded(part, trace))]
+    _show(study, rows, notes, sum(len(trace.jobs) for trace in traces), args)
     return 0
 
 

@@ -29,6 +29,9 @@ FLAT_SLURM = "slurm"
 PLAIN_SLURM = (FLAT_SLURM, "slurm-tree")
 """Plain Slurm with topology/flat, and with topology/tree or topology/block."""
 
+SHIFT_S, DRAWS = 600.0, 8
+"""Where a study says nothing: the most seconds by which arrivals are shifted, and the number of draws."""
+
 Way = Literal["one-run", "median", "nodes"]
 
 WAYS: tuple[Way, ...] = ("one-run", "median", "nodes")
@@ -103,6 +106,8 @@ KEYS: dict[str, Kind] = {
     "policies": TEXTS,
     "mode": _one_of(*MODES),
     "duration_unit": _one_of("auto", "iterations", "seconds"),
+    "apart": FLAG,
+    "shift": COST,
     "seeds": Kind("a list of whole numbers, or of ranges such as 0:9", _seeds),
     "nodes": COUNT,
     "gpus_per_node": COUNT,
@@ -147,6 +152,10 @@ class Study:
     policies: tuple[str, ...]
     mode: str = "slurm"
     duration_unit: Unit = "auto"
+    apart: bool = False
+    """Play each trace by itself; otherwise all files are one trace."""
+    shift: float = 0.0
+    """Seconds by which each job is submitted sooner or later, at most; drawn by the seed."""
     seeds: tuple[int, ...] = (1,)
     nodes: int = 0
     gpus_per_node: int = 0

@@ -21,7 +21,7 @@ from policy.formats.flags import parse_locality
 from policy.placement.base import Policy
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import Trace, cluster, read_traces
-from policy.simulate.inputs.others import completed, read_events, read_quotas
+from policy.simulate.inputs.others import completed, read_events, read_quotas, shifted
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.round_policies import RoundPolicy
@@ -90,12 +90,14 @@ def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Su
     one = study.with_values(cell.swept)
     fleet = cluster.build(one, cell.seed)
     jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
+    if one.shift:
+        jobs = sorted(shifted(jobs, one.shift, cell.seed), key=lambda job: job.submit)
     outcome = (_rounds if one.mode == "pal-rounds" else _slurm)(one, cell, jobs, fleet)
     if study.history:
         write_history(outcome, fleet, placement_files(study.history, cells(study))[cell])
     if placements:
         write_placements(outcome, placements)
-    return summarise(outcome, cell.policy, cell.seed, dict(cell.swept))
+    return summarise(outcome, cell.policy, cell.seed, dict(cell.swept), ",".join(study.traces) if study.apart else "")
 
 
 PUBLISHED_REPEAT = 2.0

@@ -15,12 +15,13 @@ from policy.cluster.cost import ACROSS_NODES, PUBLISHED, CostModel, Table, one_f
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.simulate.inputs import read_traces
+from policy.simulate.inputs.others import shifted
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.study import WAYS
 from policy.simulate.world import Layout, build
-from tests.bench.paper.draw import Weather, drawn_jobs, measured_runs, noisy, shifted, slow_nodes, whole_nodes
+from tests.bench.paper.draw import Weather, drawn_jobs, measured_runs, noisy, slow_nodes, whole_nodes
 from topology.scores import load
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -30,12 +30,12 @@ from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import read_traces
+from policy.simulate.inputs.others import shifted
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.slurm.world import SlurmWorld
 from policy.simulate.world import Layout, build
-from tests.bench.paper.draw import shifted
 from tests.bench.paper.moved import MovingWorld
 from tests.bench.paper.rolled import RolledWorld
 from tests.bench.paper.worlds import play

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from policy.formats.errors import UsageError
 from policy.simulate.inputs.text import read_table
 from policy.simulate.jobs import TraceJob
@@ -55,3 +57,10 @@ def _with_limits(jobs: list[TraceJob], how: str, seed: int) -> list[TraceJob]:
     if not 1.0 <= factor < float("inf"):
         raise UsageError(f"--limits {how}: write trace, drawn, or a factor from 1 on")
     return [replace(job, limit=factor * job.work) for job in jobs]
+
+
+def shifted(jobs: Sequence[TraceJob], most_s: float, seed: int) -> list[TraceJob]:
+    """Returns the same jobs, each up to so many seconds sooner or later."""
+    draw = np.random.default_rng(seed)
+    moved = draw.uniform(-most_s, most_s, len(jobs))
+    return [replace(job, submit=max(0.0, job.submit + by)) for job, by in zip(jobs, moved.tolist(), strict=True)]

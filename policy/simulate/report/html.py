@@ -5,8 +5,8 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from policy.report import charts
-from policy.simulate.report.summary import Summary
-from policy.simulate.report.table import Line, cells_of, lines, unit_of
+from policy.simulate.report.summary import Line, Summary, lines
+from policy.simulate.report.table import cells_of, unit_of
 from policy.simulate.report.verdict import verdict
 from policy.simulate.study import Study
 

@@ -1,12 +1,16 @@
 """The summary of a run: small, plain, and enough for every output."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from policy.simulate.result import SimulationOutcome
+
+_JOBS = 30
+"""Fewest jobs of a class of GPUs, but for the last one: of fewer jobs a mean wait is chance."""
 
 _POINTS = 200
 """Points of a curve; more would not be visible."""
@@ -27,19 +31,47 @@ class Summary:
     waits: Mapping[str, float] = field(default_factory=dict)
     """Seconds of waiting by reason."""
     wait_by_gpus: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of waiting of all jobs, by classes of their GPUs such as `9 to 16`."""
+    """Seconds of waiting of all jobs, by classes of their GPUs such as `9 to 16`; small classes are joined."""
+    jobs_by_gpus: Mapping[str, int] = field(default_factory=dict)
+    """Jobs of each of these classes."""
+    trace: str = ""
+    """The trace, where each is played by itself."""
 
     def row(self) -> dict[str, object]:
         """Returns one object of `--json`."""
-        return {"policy": self.policy, "seed": self.seed, **self.swept, **self.figures}
+        trace = {"trace": self.trace} if self.trace else {}
+        return {"policy": self.policy, "seed": self.seed, **trace, **self.swept, **self.figures}
 
 
-def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping[str, str]) -> Summary:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Runs that differ only in their seed."""
+
+    policy: str
+    swept: tuple[tuple[str, str], ...]
+    runs: tuple[Summary, ...]
+
+    def mean(self, figure: str) -> float | None:
+        """Returns the mean over the seeds; None where the simulator does not give this figure."""
+        values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
+        return fmean(values) if values else None
+
+
+def lines(rows: Iterable[Summary]) -> list[Line]:
+    """Groups runs that differ only in their seed."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Summary]] = {}
+    for one in rows:
+        groups.setdefault((one.policy, tuple(one.swept.items())), []).append(one)
+    return [Line(policy, swept, tuple(runs)) for (policy, swept), runs in groups.items()]
+
+
+def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping[str, str], trace: str = "") -> Summary:
     """Summarises a run; `policy` is the name that was requested."""
     figures = outcome.figures()
     figures.pop("policy")
     jct = [outcome.ends[job.id] - job.submit for job in outcome.jobs]
     wait = [outcome.starts[job.id] - job.submit for job in outcome.jobs]
+    by_gpus = _by_gpus(outcome)
     return Summary(
         policy=policy,
         seed=seed,
@@ -48,22 +80,25 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
         jct_s=_quantiles(jct),
         wait_s=_quantiles(wait),
         waits=_waits(outcome.extra),
-        wait_by_gpus=_by_gpus(outcome),
+        wait_by_gpus={name: sum(some) for name, some in by_gpus.items()},
+        jobs_by_gpus={name: len(some) for name, some in by_gpus.items()},
+        trace=trace,
     )
 
 
-def _by_gpus(outcome: SimulationOutcome) -> dict[str, float]:
-    """Returns seconds of waiting by classes of GPUs that double, the smallest first."""
-    found: dict[int, float] = {}
+def _by_gpus(outcome: SimulationOutcome) -> dict[str, list[float]]:
+    """Returns the waits by classes of GPUs that double, the smallest first; one of few jobs is joined to the next."""
+    classes: dict[int, list[float]] = {}
     for job in outcome.jobs:
-        power = (job.gpus - 1).bit_length()
-        found[power] = found.get(power, 0.0) + outcome.starts[job.id] - job.submit
-    return {_gpu_class(power): found[power] for power in sorted(found)}
-
-
-def _gpu_class(power: int) -> str:
-    low, high = 2**power // 2 + 1, 2**power
-    return f"{low} to {high}" if low < high else str(high)
+        classes.setdefault((job.gpus - 1).bit_length(), []).append(outcome.starts[job.id] - job.submit)
+    found: dict[str, list[float]] = {}
+    least, waits = 0, list[float]()
+    for power in sorted(classes):
+        least, waits = least if waits else 2**power // 2 + 1, waits + classes[power]
+        if len(waits) >= _JOBS or power == max(classes):
+            found[f"{least} to {2**power}" if least < 2**power else str(least)] = waits
+            waits = []
+    return found
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:

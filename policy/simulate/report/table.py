@@ -1,10 +1,9 @@
 """Writes the table for people: a line for each policy, means where there are several seeds."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
 
-from policy.simulate.report.summary import Summary
+from policy.simulate.report.chance import figure, ratio
+from policy.simulate.report.summary import Line, Summary, lines
 
 _TIMES = (
     ("avg_jct_s", "avg JCT"),
@@ -18,33 +17,6 @@ _SHARES = (("gpu_util_allocated", "held"), ("gpu_util_useful", "useful"))
 _HOUR, _MINUTE = 3600.0, 60.0
 _LONG = 2.0
 """A unit is used from this many of it on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Runs that differ only in their seed."""
-
-    policy: str
-    swept: tuple[tuple[str, str], ...]
-    runs: tuple[Summary, ...]
-
-    def mean(self, figure: str) -> float | None:
-        """Returns the mean over the seeds; None where the simulator does not give this figure."""
-        values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
-        return fmean(values) if values else None
-
-    def spread(self, figure: str) -> float:
-        """Returns the standard deviation over the seeds."""
-        values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
-        return stdev(values) if len(values) > 1 else 0.0
-
-
-def lines(rows: Iterable[Summary]) -> list[Line]:
-    """Groups runs that differ only in their seed."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Summary]] = {}
-    for one in rows:
-        groups.setdefault((one.policy, tuple(one.swept.items())), []).append(one)
-    return [Line(policy, swept, tuple(runs)) for (policy, swept), runs in groups.items()]
 
 
 def unit_of(seconds: Iterable[float]) -> tuple[float, str]:
@@ -64,23 +36,21 @@ def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     body = lines(rows)
     size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in body)
     swept = list(dict.fromkeys(name for line in body for name, _ in line.swept))
-    seeds = max(len(line.runs) for line in body)
-    head = ["policy", *swept, f"avg JCT {unit}", *(["± seeds"] if seeds > 1 else []), "vs first"]
+    head = ["policy", *swept, f"avg JCT {unit}", "vs first"]
     head += [f"{title} {unit}" for _, title in _TIMES[1:]] + [f"{title} %" for _, title in _SHARES] + ["moves", "run s"]
     table = []
-    first: dict[tuple[tuple[str, str], ...], float] = {}
+    first: dict[tuple[tuple[str, str], ...], Line] = {}
     for line in body:
         jct = line.mean("avg_jct_s") or 0.0
         # Compared runs have the same swept values. The recorded run has none, so no other run is compared with it.
-        peer = first.setdefault(line.swept, jct)
+        peer = first.setdefault(line.swept, line)
         values = dict(line.swept)
         table.append(
             [
                 line.policy,
                 *(values.get(name, "") for name in swept),
                 f"{jct / size:.3f}",
-                *([f"{line.spread('avg_jct_s') / size:.3f}"] if seeds > 1 else []),
-                f"{100 * (jct / peer - 1):+.1f} %" if peer else "",
+                _beside(line, peer),
                 *(_number(line.mean(name), size, 3) for name, _ in _TIMES[1:]),
                 *(_number(line.mean(name), 0.01, 1) for name, _ in _SHARES),
                 _number(line.mean("moves"), 1.0, 0),
@@ -88,6 +58,16 @@ def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return head, table
+
+
+def _beside(line: Line, peer: Line) -> str:
+    """Returns the difference of two rows in average JCT, with its interval where there are several pairs."""
+    found = ratio(line, peer, figure("avg_jct_s"))
+    if line is not peer and found.pairs > 1:
+        value, lower, upper = (100 * (one - 1) for one in (found.value, found.lower, found.upper))
+        return f"{value:+.1f} % ({round(lower):+d} to {round(upper):+d})"
+    jct, others = line.mean("avg_jct_s") or 0.0, peer.mean("avg_jct_s")
+    return f"{100 * (jct / others - 1):+.1f} %" if others else ""
 
 
 def _number(value: float | None, size: float, digits: int) -> str:

@@ -5,8 +5,8 @@ machine that is made up is read, and drawn from, as a real one is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -79,13 +79,6 @@ def drawn_jobs(count: int, hours: float, seed: int) -> list[TraceJob]:
         model = str(draw.choice(list(_MODELS)))
         jobs.append(TraceJob(str(number), gpus, submit, size * _AN_HOUR / gpus, model, _MODELS[model]))
     return jobs
-
-
-def shifted(jobs: Sequence[TraceJob], most_s: float, seed: int) -> list[TraceJob]:
-    """The same jobs, each up to so many seconds sooner or later."""
-    draw = np.random.default_rng(seed)
-    moved = draw.uniform(-most_s, most_s, len(jobs))
-    return [replace(job, submit=max(0.0, job.submit + by)) for job, by in zip(jobs, moved.tolist(), strict=True)]
 
 
 def whole_nodes(scores: Mapping[str, Floats], nodes: int, seed: int) -> dict[str, Floats]:

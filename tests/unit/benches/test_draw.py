@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from policy.formats.arrays import Floats
+from policy.simulate.inputs.others import shifted
 from policy.simulate.inputs.scores import grids
 from policy.simulate.study import WAYS, Way
 from tests.bench.paper.draw import (
@@ -15,7 +16,6 @@ from tests.bench.paper.draw import (
     drawn_jobs,
     measured_runs,
     noisy,
-    shifted,
     slow_nodes,
     whole_nodes,
 )

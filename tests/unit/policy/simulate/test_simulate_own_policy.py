@@ -86,6 +86,7 @@ def test_jobs_that_it_never_places_are_left_out_and_counted(
     with (site / "trace.csv").open("a") as trace:
         trace.write("wide,8,0,100\nlast,1,50,100\n")
     setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--mode", mode, "--workers", "1"]
+    setup += ["--seed", "1", "--shift", "0"]
 
     assert main([*setup, "--policy", "first-fit", "--policy", "packed", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
