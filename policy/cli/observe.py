@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _of_the_past(args: argparse.Namespace) -> int:
     """Shows past days alone: what the file tells, on the nodes of today where Slurm can be asked for them."""
-    from policy.cli import report  # noqa: PLC0415
+    from policy.cli.past import report  # noqa: PLC0415
 
     now = [
         name
@@ -258,7 +258,7 @@ def _asked() -> dict[int, int]:
 
 def _past(args: argparse.Namespace, fleet: Fleet) -> dict[str, Any]:
     """Returns what the accounting tells of the last days, with its tables on waits and places."""
-    from policy.cli import report  # noqa: PLC0415
+    from policy.cli.past import report  # noqa: PLC0415
 
     gpus = {name: int(count) for name, count in zip(fleet.names, fleet.gpu_counts, strict=True) if count}
     try:

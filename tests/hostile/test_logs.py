@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from policy.cli.classify import shipped_rules
+from policy.cli.past.classify import shipped_rules
 from policy.daemon.hear.endings import read_word
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Facts, classify

@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import NamedTuple, Self
 
-from policy.cli import release
+from policy.cli.jobs import release
 from policy.daemon.answer.memory import KEPT_FOR
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord

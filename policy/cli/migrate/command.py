@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from policy.cli import model_limits
+from policy.cli.doctor import model_limits
 from policy.cli.migrate import advice, rungs, waiting
 from policy.cli.migrate.conf_text import value_of
 from policy.cli.migrate.drained import DrainState, node_states, turn

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from policy.cli.doctor_steps import shares
+from policy.cli.doctor.model_limits import BY_MODEL
+from policy.cli.doctor.steps import shares
 from policy.cli.migrate import berth_conf
 from policy.cli.migrate.conf_text import add_words, entries, set_value, value_of, values_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, ListedNode, exact_gres, exact_nodes, listed, sorted_nodes
-from policy.cli.model_limits import BY_MODEL
 from policy.formats.errors import UsageError
 from policy.request.counted import PREFIX, ours
 

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         create(config.policy)
         if options.check_config:
             # Of a role of its own: berthd itself knows nothing of the tables of nodes.
-            words = [sys.executable, "-m", "policy.cli.doctor_conf", str(path)]
+            words = [sys.executable, "-m", "policy.cli.doctor.conf", str(path)]
             if subprocess.run(words, check=False).returncode:
                 return WRONG_CONFIG
             sys.stdout.write(f"{path}: ok\n")

@@ -129,7 +129,7 @@ HEAVY = {"numpy", "pandas", "networkx", "scipy", "sklearn"}
     "code",
     [
         "from policy.cli.main import build_parser; build_parser()",
-        "import policy.cli.why, policy.slurm.by_command.command",
+        "import policy.cli.jobs.why, policy.slurm.by_command.command",
         "import topology.model, topology.files",
         "import policy.formats.wire, policy.formats.segment, policy.formats.flags",
     ],

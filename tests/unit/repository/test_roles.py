@@ -19,14 +19,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 LOGIN = (
     "policy.cli.main",
-    "policy.cli.why",
-    "policy.cli.plan",
+    "policy.cli.jobs.why",
+    "policy.cli.jobs.plan",
     "policy.cli.status",
-    "policy.cli.ready",
-    "policy.cli.classify",
-    "policy.cli.report",
+    "policy.cli.jobs.ready",
+    "policy.cli.past.classify",
+    "policy.cli.past.report",
     "policy.cli.vc",
-    "policy.cli.job_gpus",
+    "policy.cli.jobs.job_gpus",
     "policy.cli.topo.show",
     "policy.slurm.by_command.command",
     "policy.slurm.by_command.records",
@@ -35,7 +35,7 @@ LOGIN = (
 )
 NODE = (
     "policy.cli.calibrate.node",
-    "policy.cli.doctor_node",
+    "policy.cli.doctor.node",
     "policy.cli.topo.discover",
     "prolog_epilog.guard.program",
     "prolog_epilog.preflight.runner",

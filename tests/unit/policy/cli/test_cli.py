@@ -72,7 +72,7 @@ def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missin
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "policy.cli.why.look_up", lambda _: ("FAILED", JobPlan({"state": "placed", "why": "best of 3"}))
+        "policy.cli.jobs.why.look_up", lambda _: ("FAILED", JobPlan({"state": "placed", "why": "best of 3"}))
     )
     monkeypatch.setenv("PATH", "/nowhere")
 
@@ -173,7 +173,7 @@ def test_a_package_that_a_smaller_installation_lacks_is_named(
     def without(_: object) -> int:
         raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
 
-    monkeypatch.setattr("policy.cli.release.run", without)
+    monkeypatch.setattr("policy.cli.jobs.release.run", without)
 
     assert main(["release", "--all"]) == 1
     assert capsys.readouterr().err == (

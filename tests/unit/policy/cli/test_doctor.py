@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cli import doctor
-from policy.cli.doctor_conf import unknown_names, wrong_tables
+from policy.cli.doctor import command as doctor
+from policy.cli.doctor.conf import unknown_names, wrong_tables
 from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli import doctor_upgrade
-from policy.cli.doctor_upgrade import MAJORS, built_for, notices_found, order, plugins_found, slurmds_found
+from policy.cli.doctor import upgrade as doctor_upgrade
+from policy.cli.doctor.upgrade import MAJORS, built_for, notices_found, order, plugins_found, slurmds_found
 from policy.formats.errors import UsageError
 from policy.site.config import Config
 from policy.slurm.by_command.recorded import recorded_gateway

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli import doctor, status, why
+from policy.cli import status
+from policy.cli.doctor import command as doctor
+from policy.cli.jobs import why
 from policy.cli.main import build_parser, main
 from policy.cli.output import SCHEMA_VERSION
 from policy.formats.job_plan import JobPlan

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from policy.cli import listing, nodes, queue
+from policy.cli import listing, nodes
+from policy.cli.jobs import queue
 from policy.cli.main import main
 from policy.site.overview import path_of
 

@@ -1,6 +1,6 @@
 """Limits by model in slurmdbd, and the commands that move them to licences and back."""
 
-from policy.cli.model_limits import Limit, commands, limits
+from policy.cli.doctor.model_limits import Limit, commands, limits
 
 QOS = ["normal|||||||||", "big|gres/gpu:h100=8,cpu=64|||gres/gpu:h100=2,gres/gpu:a100=4|||||"]
 ASSOCIATIONS = [

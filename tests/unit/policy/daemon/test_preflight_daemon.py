@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.cli.why_failed import preflight_rows
+from policy.cli.jobs.why_failed import preflight_rows
 from policy.daemon.hear.endings import shipped_rules
 from policy.daemon.write.preflights import Preflights
 from policy.formats import segment, wire

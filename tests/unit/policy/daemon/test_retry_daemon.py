@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from policy.cli.why_failed import failure_rows
+from policy.cli.jobs.why_failed import failure_rows
 from policy.daemon.hear.accounts import AFTER, Accounts
 from policy.daemon.hear.endings import AVOID_FOR, NodeWord, shipped_rules
 from policy.daemon.write.failures import WORD_WITHIN, Failures

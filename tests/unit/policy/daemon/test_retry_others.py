@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.why_failed import failure_rows
+from policy.cli.jobs.why_failed import failure_rows
 from policy.daemon.hear.endings import NodeWord, shipped_rules
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment

@@ -86,7 +86,7 @@ def test_only_one_place_turns_a_number_of_slurms_into_a_date() -> None:
         "policy/cli/calibrate/progress.py",
         "policy/cli/calibrate/run.py",
         "policy/cli/migrate/command.py",
-        "policy/cli/collect.py",
+        "policy/cli/past/collect.py",
         "prolog_epilog/doctor.py",
         "topology/calibrate/statistics.py",
     }

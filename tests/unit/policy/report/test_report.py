@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from policy.cli.classify import shipped_rules
 from policy.cli.main import main
+from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import FormatError
 from policy.report import charts
 from policy.report.counts.spread import Spread

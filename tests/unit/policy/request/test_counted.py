@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.doctor_models import by_model, nothing
+from policy.cli.doctor.models import by_model, nothing
 from policy.daemon.write.pinned import COUNTED, PINNED, listed
 from policy.formats import wire
 from policy.formats.errors import SlurmError

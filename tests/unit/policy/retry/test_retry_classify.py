@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cli.classify import shipped_rules
 from policy.cli.main import main
+from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import FormatError
 from policy.retry.classes import CLASSES, NO_SIGNATURE
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify

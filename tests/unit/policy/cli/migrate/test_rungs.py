@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cli.doctor_steps import step_of
+from policy.cli.doctor.steps import step_of
 from policy.cli.migrate.berth_conf import set_key
 from policy.cli.migrate.conf_text import entries, value_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, exact_gres, exact_nodes, listed

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from policy.cli import ask
-from policy.cli.doctor_conf import unknown_names, wrong_tables
-from policy.cli.doctor_models import Printed, by_model, nothing
-from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
+from policy.cli.doctor.conf import unknown_names, wrong_tables
+from policy.cli.doctor.models import Printed, by_model, nothing
+from policy.cli.doctor.steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
 from policy.cli.reservations import counting
 from policy.cli.topo.sources import fabric_of
@@ -54,7 +54,7 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs all checks; exit status 1 if one failed."""
     if options.where == "node":
-        from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
+        from policy.cli.doctor import node as doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
 
         return doctor_node.run(options)
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _before_upgrade(options: argparse.Namespace, gateway: Gateway, settings: Config, printed: Printed) -> int:
     """Runs the checks before an upgrade; exit status 1 if one failed."""
-    from policy.cli.doctor_upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.cli.doctor.upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
 
     rows, steps = before_upgrade(gateway, settings, printed, options.before_upgrade)
     findings = [*_old_keys(settings), *(Finding(*row) for row in rows)]

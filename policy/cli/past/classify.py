@@ -50,7 +50,7 @@ def rules(files: list[str]) -> Rules:
 
 def shipped_rules() -> Rules:
     """Returns Berth's own rules."""
-    path = Path(__file__).parents[1] / "retry" / "rules.toml"
+    path = Path(__file__).parents[2] / "retry" / "rules.toml"
     return read_rules(path.read_text(encoding="utf-8"), path.name)
 
 

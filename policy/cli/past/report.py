@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from policy.cli.classify import shipped_rules
 from policy.cli.output import as_json, print_json
+from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import UsageError
 from policy.formats.messages import readable
 from policy.report.rows import COLUMNS, read

@@ -1,6 +1,6 @@
 """The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it.
 
-`--slow` tells what made a job slow (policy/cli/why_slow.py).
+`--slow` tells what made a job slow (policy/cli/jobs/why_slow.py).
 """
 
 import argparse
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from policy.cli import ask
-from policy.cli.classify import shipped_rules
 from policy.cli.output import print_json, print_table
+from policy.cli.past.classify import shipped_rules
 from policy.formats import array_tasks
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.source and not options.slow:
         raise UsageError("--from needs --slow")
     if options.slow:
-        from policy.cli.why_slow import run_slow  # noqa: PLC0415 - keeps `berth --help` fast
+        from policy.cli.jobs.why_slow import run_slow  # noqa: PLC0415 - keeps `berth --help` fast
 
         return run_slow(options)
     job_id = number_of(options.job)
@@ -109,7 +109,7 @@ def look_up(job_id: int) -> tuple[str, JobPlan | None]:
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows on why a job has just failed, or its pre-flight if that has ended the job."""
-    from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
+    from policy.cli.jobs.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
     if state == "CANCELLED" and (first := preflight_of(plan)) is not None:

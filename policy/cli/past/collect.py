@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from policy.cli.report import moment
+from policy.cli.past.report import moment
 from policy.formats.errors import UsageError
 from policy.slurm.accounting import days
 

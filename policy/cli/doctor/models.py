@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from policy.cli.model_limits import BY_MODEL, limits
+from policy.cli.doctor.model_limits import BY_MODEL, limits
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import NodeFacts
 from policy.request.counted import PREFIX, ours

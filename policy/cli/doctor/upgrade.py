@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from policy.cli import ask
-from policy.cli.doctor_models import Printed
-from policy.cli.doctor_steps import step_of
+from policy.cli.doctor.models import Printed
+from policy.cli.doctor.steps import step_of
 from policy.cli.output import installed, some
 from policy.formats.errors import BerthError, UsageError
 from policy.formats.plan_fields import NODES

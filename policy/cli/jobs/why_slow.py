@@ -24,7 +24,7 @@ _RANKS_SHOWN = 5
 
 def run_slow(options: argparse.Namespace) -> int:
     """Prints what made a job slow."""
-    from policy.cli.efficiency import last_run, step_reports  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.cli.past.efficiency import last_run, step_reports  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.history.stragglers import analyse  # noqa: PLC0415 - needs numpy
 
     # A finished task of an array has a number of its own, which the accounting knows.
@@ -196,7 +196,7 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
     """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
-    from policy.cli.efficiency import report_of, scores_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.cli.past.efficiency import report_of, scores_of  # noqa: PLC0415 - keeps `berth --help` fast
 
     found = dict(known_of(reports, job))
     own = report_of(reports, job)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from policy.cli.doctor_models import Printed, nothing
+from policy.cli.doctor.models import Printed, nothing
 from policy.formats.errors import BerthError, nearest
 from policy.site import page_options
 from policy.site.config import Config, load

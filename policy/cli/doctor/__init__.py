@@ -1,0 +1,1 @@
+"""The command `berth doctor`: what a site lacks, on the controller, on a node, and before an upgrade."""

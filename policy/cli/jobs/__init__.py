@@ -1,0 +1,1 @@
+"""The commands on jobs that wait or run, for their users."""
