@@ -20,8 +20,8 @@ from policy.formats.errors import BerthError
 from policy.serve.status import BerthdStatus
 from policy.site import ask, log
 from policy.site.config import Config, load
+from policy.site.host import give_way
 from policy.site.overview import OverviewFile, path_of
-from policy.site.priority import give_way
 from policy.site.privacy import SlurmRules
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
@@ -61,8 +61,8 @@ class ReadOnlyProcess:
     def _questions(self) -> None:
         from policy.serve.questions.answers import Questions  # noqa: PLC0415
         from policy.serve.questions.port import QuestionPort  # noqa: PLC0415
+        from policy.site.host import listen  # noqa: PLC0415
         from policy.site.munge import Munge  # noqa: PLC0415
-        from policy.site.ports import listen  # noqa: PLC0415
 
         questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)
         port = QuestionPort(questions.answer, Munge(self._config.munge_socket).decode)

@@ -33,8 +33,8 @@ from policy.formats.slurm_facts import JobText
 from policy.serve.web.access import WebAccess
 from policy.serve.web.live import LiveSource
 from policy.serve.web.server import poll
+from policy.site.host import give_way
 from policy.site.overview import OverviewFile
-from policy.site.priority import give_way
 from policy.site.privacy import SlurmRules
 from tests.bench.scrape import Measured
 from tests.bench.table import Figure, at_most, report

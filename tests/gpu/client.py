@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prolog_epilog import injob
-from topology.calibrate import cublas
+from topology.calibrate.device import cublas
 from topology.calibrate.kernels import ptx_for
 
 # CUdevice_attribute: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.

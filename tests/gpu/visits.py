@@ -15,9 +15,9 @@ import statistics
 from dataclasses import dataclass
 
 from prolog_epilog.node import devices
-from topology.calibrate import cublas
-from topology.calibrate.cuda import CudaDevice
-from topology.calibrate.measure import DeviceReading, summary
+from topology.calibrate.device import cublas
+from topology.calibrate.device.cuda import CudaDevice
+from topology.calibrate.device.measure import DeviceReading, summary
 
 __all__ = ["ShortVisit", "main"]
 

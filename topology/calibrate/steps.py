@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TypeVar
 
-from topology.calibrate.records import read_lines, records
-from topology.calibrate.runs import seconds_of
+from topology.calibrate.runs import read_lines, records, seconds_of
 from topology.errors import TopologyFileError
 
 FORMAT = "berth-steps/1"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from policy.formats.errors import BerthError
-from topology.calibrate.measure import Device, SimulatedDevice, measure_all
+from topology.calibrate.device.measure import Device, SimulatedDevice, measure_all
 from topology.calibrate.runs import FORMAT, GpuVisit, Visit, append, encode, verdict
 
 
@@ -82,8 +82,8 @@ def _simulated(name: str, gpus: int, pace: float) -> Sequence[tuple[int, Device]
 
 
 def _real(name: str, *, own_kernels: bool) -> Sequence[tuple[int, Device]]:
-    from topology.calibrate.cublas import find  # noqa: PLC0415
-    from topology.calibrate.cuda import CudaDevice  # noqa: PLC0415
+    from topology.calibrate.device.cublas import find  # noqa: PLC0415
+    from topology.calibrate.device.cuda import CudaDevice  # noqa: PLC0415
     from topology.providers.nvml import discover  # noqa: PLC0415
 
     blas = None if own_kernels else find()

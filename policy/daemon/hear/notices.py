@@ -22,8 +22,8 @@ from policy.daemon.hear import words
 from policy.daemon.hear.words import Word
 from policy.formats.errors import DaemonError
 from policy.site import log
+from policy.site.host import listen
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
-from policy.site.ports import listen
 
 DONE, STANDBY = b"berth/1 done\n", b"berth/1 standby\n"
 

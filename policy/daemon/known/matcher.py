@@ -17,7 +17,7 @@ from typing import BinaryIO
 from policy.plan.opinions.guests.choosing import Problem
 from policy.sharing.matching import Matching, match
 from policy.site import log
-from policy.site.priority import give_way
+from policy.site.host import give_way
 
 _HEAD = struct.Struct("!Q")
 

@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
     if options.day:
         raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
     from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.host import give_way  # noqa: PLC0415
     from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
-    from policy.site.priority import give_way  # noqa: PLC0415
     from policy.site.privacy import SlurmRules  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
 

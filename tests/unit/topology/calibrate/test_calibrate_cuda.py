@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from topology.calibrate import cublas, cuda
-from topology.calibrate.measure import PHASES, measure_all
+from topology.calibrate.device import cublas, cuda
+from topology.calibrate.device.measure import PHASES, measure_all
 from topology.errors import ProviderError
 
 UUIDS = ["5586ec8e-0000-0000-0000-000000000001", "5586ec8e-0000-0000-0000-000000000002"]

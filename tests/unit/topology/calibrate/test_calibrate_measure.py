@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main
+from topology.calibrate.device.measure import PHASES, SimulatedDevice, measure, measure_all, summary
 from topology.calibrate.health import Advice, watch_list
 from topology.calibrate.links import slow_links
-from topology.calibrate.measure import PHASES, SimulatedDevice, measure, measure_all, summary
 from topology.calibrate.runs import CopySpeed, GpuVisit, Visit, append, decode, load, seconds_of, verdict
 from topology.calibrate.statistics import calibrate
 

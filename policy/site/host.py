@@ -1,5 +1,7 @@
-"""TCP ports of berthd's, on every interface of its host."""
+"""What berthd's processes take of their host: TCP ports on every interface, and the lowest priority for helpers."""
 
+import contextlib
+import os
 import socket
 
 from policy.formats.errors import DaemonError
@@ -17,3 +19,12 @@ def listen(port: int) -> socket.socket:
         except (OSError, ValueError) as found:
             problem = found if isinstance(found, OSError) else problem
     raise DaemonError(f"cannot listen on port {port}: {problem.strerror}")
+
+
+_NICENESS = 10
+
+
+def give_way() -> None:
+    """Lowers this process's priority, for good."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)

@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any
 from uuid import UUID
 
-from topology.calibrate.cublas import SIZE, Gemm
+from topology.calibrate.device.cublas import SIZE, Gemm
+from topology.calibrate.device.measure import Device, DeviceReading, Work
 from topology.calibrate.kernels import ptx_for
-from topology.calibrate.measure import Device, DeviceReading, Work
 from topology.calibrate.runs import CopySpeed
 from topology.errors import ProviderError
 

@@ -1,0 +1,1 @@
+"""Measures the GPUs of a node: a real one through the driver, or a simulated one."""
