@@ -61,7 +61,7 @@ def ratio(ours: Line, other: Line, measure: Measure) -> Ratio:
     if len(logs) < 2:
         return Ratio(float(np.exp(logs.sum())), 0.0, inf, inf, len(logs))
     lower, upper = np.exp(np.percentile(resampled(logs, traces), (2.5, 97.5)))
-    nulls = np.abs(resampled(*_beside_itself(other, [measure])))
+    nulls = np.abs(resampled(_beside_itself(other, [measure])))
     null = float(np.exp(np.percentile(nulls, 95.0))) if nulls.size else 1.0
     return Ratio(float(np.exp(logs.mean())), float(lower), float(upper), null, len(logs))
 
@@ -81,13 +81,13 @@ def compared(rows: Sequence[Summary]) -> list[dict[str, object]]:
 
 def largest_by_chance(plain: Line, measures: Sequence[Measure]) -> float:
     """Returns the factor that the largest of these ratios of plain Slurm to itself exceeds in one of 20 cases."""
-    means = resampled(*_beside_itself(plain, measures))
+    means = resampled(_beside_itself(plain, measures))
     return float(np.exp(np.percentile(means.max(axis=1), 95.0))) if means.size else 1.0
 
 
-def resampled(logs: Floats, traces: Sequence[Hashable]) -> Floats:
+def resampled(logs: Floats, traces: Sequence[Hashable] = ()) -> Floats:
     """Returns means of logarithms, one for each draw of as many traces; of single pairs where there is one trace."""
-    names = list(traces) if len(set(traces)) > 1 else list(range(len(traces)))
+    names = list(traces) if len(set(traces)) > 1 else list(range(len(logs)))
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     of = np.array([places[name] for name in names], np.int64)
     sums = np.zeros((len(places), *logs.shape[1:]))
@@ -105,14 +105,17 @@ def _paired(ours: Line, other: Line, measure: Measure) -> tuple[Floats, list[Has
     return np.array([_log(measure, one, peer) for one, peer in both]), [one.trace for one, _ in both]
 
 
-def _beside_itself(line: Line, measures: Sequence[Measure]) -> tuple[Floats, list[Hashable]]:
-    """Compares each run of a row with the next draw of its trace, the last one with the first."""
+def _beside_itself(line: Line, measures: Sequence[Measure]) -> Floats:
+    """Compares each run of a row with the next draw of its trace, the last one with the first.
+
+    In the mean over a trace these logarithms are 0, so they are drawn one by one.
+    """
     draws: dict[str, list[Summary]] = {}
     for run in line.runs:
         draws.setdefault(run.trace, []).append(run)
     both = [(runs[at - 1], run) for runs in draws.values() if len(runs) > 1 for at, run in enumerate(runs)]
     logs = np.array([[_log(measure, *pair) for measure in measures] for pair in both])
-    return logs.reshape(len(both), len(measures)), [run.trace for _, run in both]
+    return logs.reshape(len(both), len(measures))
 
 
 def _log(measure: Measure, ours: Summary, other: Summary) -> float:
