@@ -261,3 +261,19 @@ def test_an_epilog_that_is_repeated_once_its_job_waits_again_tells_the_gpu_that_
         ("again", "epilog", 8),
         ("run", "", 4, 30),
     ])  # fmt: skip
+
+
+def test_an_epilog_that_is_repeated_after_a_boot_may_tell_the_numbers_that_gpus_had_before() -> None:
+    # The world's law wanted the new ones. The run is over, and Slurm names the last of the old ones alone.
+    play_nodes([
+        ("site", 415, 2, 5),
+        ("guard", 0),
+        ("submit", "whole", 0, 3, 1, 0),
+        ("wait", 200),
+        ("node", "reboot", 2),
+        ("wait", 700),
+        ("wait", 700),
+        ("wait", 700),
+        ("again", "epilog", 11),
+        ("wait", 50),
+    ])  # fmt: skip

@@ -370,9 +370,12 @@ class NodeSlurm:
         if run is None or run.sharing or run.job.touched or run.excuse or self.excuse_at(machine.name):
             return
         told, which = environment.get("SLURM_JOB_GPUS", ""), environment["SLURM_SCRIPT_CONTEXT"].partition("_")[0]
-        allowed = [",".join(str(machine.gpus[place].minor) for place in run.gpus)]
-        if _is_forgotten(run, which):
-            allowed.append(run.environment.get("SLURM_JOB_GPUS", ""))
+        named = run.environment.get("SLURM_JOB_GPUS", "")
+        minors = [str(machine.gpus[place].minor) for place in run.gpus]
+        allowed = [",".join(minors)]
+        # The GPUs of an ended run may have had other numbers before its node was booted.
+        if _is_forgotten(run, which) or (run.phase == "over" and minors[-1:] != [named]):
+            allowed.append(named)
         if told not in allowed:
             self.problems.append(f"a script behind the {which} of job {job} is told GPU {told!r}, not {run.gpus}")
 
