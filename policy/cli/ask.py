@@ -63,7 +63,7 @@ def _fields(message: wire.Message) -> dict[str, str]:
 
 
 def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
-    from policy.site.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
+    from policy.site.munge import Munge  # noqa: PLC0415 - only a question over the network needs it
 
     munge = Munge(config.munge_socket)
     problems: list[str] = []

@@ -207,7 +207,7 @@ def _slow_ranks(job: _Job, own: Floats) -> _Repaired:
 
 
 def _outliers(job: _Job, apart: Floats, levels: Floats, windows: Sequence[slice]) -> Bools:
-    """Returns by window and rank who is slower than the others by more than chance and what GPUs differ by."""
+    """Tells by window and rank whether a rank is slower by more than chance and the usual spread of GPUs."""
     slow = np.zeros(levels.shape, dtype=bool)
     for ranks in job.stages:
         some = levels[:, ranks]

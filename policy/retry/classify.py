@@ -135,7 +135,7 @@ def _readable(line: str) -> str:
 
 
 def is_state(said: str, state: str) -> bool:
-    """Tells whether sacct means this state: it adds who cancelled a job, and cuts a word at its column's end."""
+    """Tells whether sacct means this state: it adds the user that cancelled, and cuts a word at its column's end."""
     word = said.partition(" ")[0]
     return state.startswith(word[:-1]) if word.endswith("+") and len(word) > 1 else word == state
 

@@ -1,1 +1,1 @@
-"""The read-only process: metrics, users' questions and the page, by one rule of who may see what."""
+"""The read-only process: metrics, users' questions and the page, by one rule of what each user may see."""

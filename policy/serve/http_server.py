@@ -65,7 +65,7 @@ class BoundedServer(ThreadingHTTPServer):
                 self._cut(late)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leaves readers alone who hang up; every other fault is reported."""
+        """Ignores readers that hang up; every other fault is reported."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

@@ -66,7 +66,7 @@ class Pair(NamedTuple):
     """The guest's speed, times the probability that the owner keeps `LEAST`."""
     footing: Footing
     unmeasured: str = ""
-    """Names who was never measured, as the beginning of a sentence; set for an unknown pair only."""
+    """Names the job that was never measured, as the beginning of a sentence; set for an unknown pair only."""
 
     @property
     def safe(self) -> bool:

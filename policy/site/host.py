@@ -1,4 +1,4 @@
-"""What berthd's processes take of their host: TCP ports on every interface, and the lowest priority for helpers."""
+"""The ports and the priority that berthd's processes have on their host."""
 
 import contextlib
 import os

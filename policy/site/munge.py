@@ -1,4 +1,4 @@
-"""Credentials made by munge: who wrote a text, on this cluster, and when. Only libmunge itself is needed."""
+"""Credentials made by munge: the user that wrote a text, on this cluster, and when. Only libmunge itself is needed."""
 
 import ctypes
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Munge:
             raise DaemonError(f"libmunge does not take the socket {socket}")
 
     def encode(self, payload: bytes) -> bytes:
-        """A credential by which every host of this cluster knows who wrote a text."""
+        """A credential by which every host of this cluster knows the user that wrote a text."""
         made = ctypes.c_char_p()
         error = self._library.munge_encode(ctypes.byref(made), self._context, payload, len(payload))
         if error or made.value is None:

@@ -1,4 +1,4 @@
-"""Says who may see what of the cluster, by Slurm's PrivateData: one rule for questions, metrics and the page.
+"""Says what each user may see of the cluster, by Slurm's PrivateData: one rule for questions, metrics and the page.
 
 Coordinators and operators, to whom Slurm shows more, count as other users.
 """
@@ -37,7 +37,7 @@ class Visibility:
 
 
 class SlurmRules:
-    """Slurm's configuration as far as it says who may see what; read once a minute, by the thread that asks then."""
+    """Slurm's configuration as far as it says what users may see; read once a minute, by the thread that asks then."""
 
     def __init__(self, slurm_config: Callable[[], Mapping[str, str]], own_uid: int) -> None:
         """`slurm_config` is called by one thread at a time."""
@@ -48,7 +48,7 @@ class SlurmRules:
         self._config: Mapping[str, str] | None = None
 
     def visibility(self) -> Visibility:
-        """Returns who may see what; until Slurm has told, everything is private."""
+        """Returns what each user may see; until Slurm has told, everything is private."""
         config = self._look()
         words = {word.strip().lower() for word in config.get("PrivateData", "all").split(",")}
         user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))

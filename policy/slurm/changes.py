@@ -260,7 +260,7 @@ def was_put_back(job: JobText) -> bool:
 
 
 def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
-    """Those that may hold a pin, as they are to be written to; of them only who is `called` so.
+    """Jobs that may hold a pin, as they are to be written to; only the ones that are `called` so.
 
     An admin means with a number also the tasks of that array and the parts of that heterogeneous job, and with
     `ARRAY_TASK` one of them.

@@ -99,7 +99,7 @@ class Gateway(Protocol):
         """
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs that may hold a pin of ours, as `release` takes them; of those only who is `called` so.
+        """Waiting jobs that may hold a pin of ours, as `release` takes them; only the ones that are `called` so.
 
         Jobs that end on their nodes are among them: those that were put back can be changed already, others cannot.
         An array's number is all its tasks, `ARRAY_TASK` one of them.

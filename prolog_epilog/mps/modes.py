@@ -1,4 +1,4 @@
-"""Compute modes of the GPUs that jobs share: they say who may use a GPU without MPS."""
+"""Compute modes of the GPUs that jobs share: they say whether a GPU may be used without MPS."""
 
 import time
 from collections.abc import Sequence

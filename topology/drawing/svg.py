@@ -29,7 +29,7 @@ def _number(value: float) -> str:
 
 
 class Canvas:
-    """Collects shapes; `done` makes the file, with a title and a description for who cannot see it."""
+    """Collects shapes; `done` makes the file, with a title and a description for readers that cannot see it."""
 
     def __init__(self) -> None:
         self._shapes: list[str] = []

@@ -78,7 +78,7 @@ class Accounts:
         return self._known.setdefault(job_id, _Known(at))
 
     def tend(self, at: float) -> None:
-        """Begin what is due, and see who has ended."""
+        """Begin what is due, and see which programs have ended."""
         left = []
         for until, process in self._running:
             if process.poll() is None and at < until:

@@ -187,7 +187,7 @@ class Notices:
         return max(0.0, min(next_one, _LOOK_EVERY if self._listening else _MAY_BE_SILENT))
 
     def _answer(self) -> None:
-        """Pass on what the planner answered, and let those go who have waited long enough."""
+        """Pass on what the planner answered, and let those connections go that have waited long enough."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._say_to(*self._answers.get_nowait())

@@ -146,7 +146,7 @@ class Profiles:
         self.foes = frozenset((one, other) for one, other in known if one is not None and other is not None)
 
     def _mate(self, key: ProfileKey) -> Mate | None:
-        """Returns who that is in Slurm's records; None where the user is gone."""
+        """Returns the user in Slurm's records; None where the user is gone."""
         if key.user not in self._uids:
             user = next((uid for uid, name in self._names.items() if name == key.user), None)
             self._uids[key.user] = _uid_of(key.user) if user is None else user

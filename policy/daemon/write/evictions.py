@@ -124,7 +124,7 @@ class Evictions:
         return True
 
     def step(self, jobs: Iterable[JobFacts], at: float) -> int:
-        """Go on with those that were warned, and see who has left."""
+        """Go on with the guests that were warned, and see which have left."""
         if not self._going:
             return 0
         known = {job.id: job for job in jobs if job.id in self._going}

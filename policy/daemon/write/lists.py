@@ -28,7 +28,7 @@ _AT_ONCE = 200
 
 
 class Lists:
-    """Goes through the jobs that wait, some in each pass: whose list names what it should not, and who has none yet."""
+    """Goes through waiting jobs, some in each pass: lists that name what they should not, and jobs without one."""
 
     def __init__(self, pins: Pins) -> None:
         self._pins = pins

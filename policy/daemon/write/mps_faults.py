@@ -30,6 +30,6 @@ class MpsFaults:
         self._until[user] = at + APART_FOR
 
     def users(self, at: float) -> frozenset[int]:
-        """Returns who is kept apart now."""
+        """Returns the users that are kept apart now."""
         self._until = {user: until for user, until in self._until.items() if until > at}
         return frozenset(self._until)

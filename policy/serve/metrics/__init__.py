@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: their table, their values, their paths and who may read them."""
+"""Metrics for Prometheus: their table, their values, their paths and their readers."""

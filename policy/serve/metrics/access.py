@@ -1,4 +1,4 @@
-"""Decides who may read the metrics, and which controller serves them, by the rules of slurmctld's own (Slurm 26.05).
+"""Decides which readers may see the metrics, and which controller serves them, by slurmctld's own rules (Slurm 26.05).
 
 slurmctld serves metrics to everybody, unless PrivateData hides anything or MetricsAuthUsers names users; then it wants
 a JSON web token. berthd has no such tokens: the site gives Prometheus one word from a file.

@@ -1,4 +1,4 @@
-"""The questions that users may ask berthd, and who may see the answers (docs/formats.md, section 11.3).
+"""The questions that users may ask berthd, and the users that may see the answers (docs/formats.md, section 11.3).
 
 The user who asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to
 those to whom Slurm would show the job.
@@ -91,7 +91,7 @@ class Questions:
         return reply
 
     def _of_cluster(self, uid: int, question: str) -> bytes:
-        """Answers `fleet` and `queue` from the overview; no call to Slurm but for who may see what."""
+        """Answers `fleet` and `queue` from the overview; no call to Slurm but for its PrivateData."""
         visibility = self._rules.visibility()
         if question == "fleet" and not visibility.shows("nodes", uid):
             raise BerthError("Slurm hides the nodes from you (PrivateData=nodes); berth queue shows your jobs")

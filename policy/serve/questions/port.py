@@ -1,4 +1,4 @@
-"""The TCP port for users' commands: one question and one reply a connection; munge says who asks.
+"""The TCP port for users' commands: one question and one reply a connection; munge names the user.
 
 One thread serves the sockets; another asks munged and Slurm, one question after the other.
 """

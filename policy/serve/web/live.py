@@ -114,7 +114,7 @@ class LiveSource:
         self._latest = WebMoment(at, list(jobs.values()), list(self._events), sick, problem=problem)
 
     def visibility(self) -> Visibility:
-        """Returns who may see what."""
+        """Returns what each user may see."""
         return self._rules.visibility()
 
 

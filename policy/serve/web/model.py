@@ -128,7 +128,7 @@ class WebSource(Protocol):
         """Returns the latest reading, or that of a moment of a simulation."""
 
     def visibility(self) -> Visibility:
-        """Returns who may see what."""
+        """Returns what each user may see."""
 
     def decision(self, job: WebJob) -> Mapping[str, str]:
         """Returns all that is known of a job's decision, for its page."""

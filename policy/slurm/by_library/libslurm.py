@@ -50,7 +50,7 @@ _KINDS: Mapping[type[Fact], str] = {
 }
 
 _RARELY = 15.0
-"""Seconds between readings of what seldom changes: configuration and who is in control."""
+"""Seconds between readings of what seldom changes: configuration and the host in control."""
 
 
 class LibslurmGateway:

@@ -126,7 +126,7 @@ class GuardedSeat:
         return self.place.host is None and self.held is None and self._arrival is None
 
     def seat(self, now: float, place: Seating) -> None:
-        """Takes over who is here now, from the share files."""
+        """Takes over the jobs that are here now, from the share files."""
         before, self.place = self.place, place
         if place != before:
             self._figures = Figures()
