@@ -41,7 +41,7 @@ class Fleet:
     """Rank of each node's leaf in the order in which jobs on pieces of nodes fill the leaves."""
     has_leaves: bool = field(init=False)
     """True if the leaf of any node is known."""
-    not_ready: Mapping[str, str]
+    not_ready: Mapping[int, str]
     """Reason why a GPU node cannot be placed on, for each node that is not ready."""
     gpu_counts: Ints
     """Number of GPUs that Slurm knows, also on nodes that cannot be placed on."""
@@ -140,13 +140,14 @@ def build_fleet(
     """Joins Slurm's facts about the nodes with their topology; the fabric may also have other nodes."""
     names = tuple(node.name for node in nodes)
     known = fabric.over(names) if fabric else Fabric.flat(names)
-    not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
+    found = ((place, _not_ready(node, machines.get(node.name))) for place, node in enumerate(nodes))
+    not_ready = {place: reason for place, reason in found if reason}
     if known.blocks is not None:
         for place in np.flatnonzero(known.blocks.block == IN_NO_BLOCK).tolist():
             if nodes[place].gpus:
                 why = f"{names[place]} is in no block, and Slurm's topology/block starts nothing there"
-                not_ready.setdefault(names[place], why)
-    usable = [machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes]
+                not_ready.setdefault(place, why)
+    usable = [machines[node.name] if node.gpus and place not in not_ready else None for place, node in enumerate(nodes)]
     tables = SetTables(machine for machine in usable if machine is not None)
     every_feature = {feature for node in nodes for feature in node.features}
     return Fleet(

@@ -64,7 +64,7 @@ def _models_in(fleet: Fleet, nodes: Bools) -> str:
 def explain_without_pins(fleet: Fleet, allowed: Bools, partition: str) -> None:
     """Raises with the reason of the first allowed GPU node that cannot be placed on."""
     for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
-        raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"), 223)
+        raise LeftToSlurm(fleet.not_ready.get(place, f"partition {partition} has no placeable node"), 223)
 
 
 def nothing_holds(request: Request, one: Size, partition: str) -> str:

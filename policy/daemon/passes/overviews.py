@@ -204,8 +204,8 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
         ):
             if 0 <= number < len(names):
                 node[key] = names[number]
-        if facts.name in fleet.not_ready:
-            node["problem"] = fleet.not_ready[facts.name]
+        if place in fleet.not_ready:
+            node["problem"] = fleet.not_ready[place]
         scores = {name: [round(float(one), 3) for one in table[place][:count]] for name, table in fleet.scores.items()}
         if known := {name: row for name, row in scores.items() if any(score != 1.0 for score in row)}:
             node["scores"] = known

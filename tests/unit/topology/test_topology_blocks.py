@@ -142,4 +142,4 @@ def test_a_node_in_no_block_is_not_placed_on(tmp_path: Path) -> None:
     known = fleet(look, fabric=fabric)
 
     assert known.ready.tolist() == [True, False]
-    assert "n5 is in no block" in known.not_ready["n5"]
+    assert "n5 is in no block" in known.not_ready[1]
