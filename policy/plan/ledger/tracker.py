@@ -113,6 +113,9 @@ class Picture:
         # An expected end that has passed while the job still runs is put off; the first column is always now.
         np.maximum(self._times, self.at + SOON, out=self._times)
         self._times[:, 0] = self.at
+        # Of most nodes where nothing more comes free nothing is held: their timelines stay as they are.
+        more = [rows[:, -1] != rows[:, 0] for rows in (self._gpus, self._cpus, self._mem)]
+        self._times[~np.logical_or.reduce(more)] = self.at
         if self._tenants:
             self._look_after_tenants()
         if self.at - self._learned >= LEARN_EVERY:

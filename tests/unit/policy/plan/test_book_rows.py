@@ -19,6 +19,7 @@ from policy.request.settings import Settings
 from tests.bench.plan import World
 from tests.examples import seeds
 from tests.unit.plan_pair import assert_same_plans
+from tests.unit.policy_world import NOW, fleet, node, reading, running
 
 
 def plainly_taken(row: list[State], claim: tuple[float, float, int, int, int]) -> list[State]:
@@ -81,3 +82,17 @@ def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
         return found
 
     assert_same_plans(world, plans, 12, both)
+
+
+def test_the_timeline_of_a_free_node_is_made_once() -> None:
+    """Time goes on, and nothing of the node changes; an end that has passed is put off on the other one."""
+    nodes, jobs = [node("n1"), node("n2", used=0xFF)], [running(1, "n2", 0xFF, 3)]
+    picture, found = Picture(fleet(reading(nodes, jobs))), []
+    for after in (0.0, 60.0):
+        picture.update(reading(nodes, jobs, at=NOW + after))
+        book = picture.book()
+        with book.rows_kept():
+            found.append(dict(book.kept_rows))
+
+    assert found[0][0] is found[1][0]
+    assert [row[1][1][0] for row in found] == [NOW + 5.0, NOW + 65.0]
