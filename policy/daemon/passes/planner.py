@@ -323,7 +323,8 @@ class Planner:
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
         counts = {"unreadable": len(self._looks.unreadable)} if self._looks.unreadable else {}
-        for part in (self._heard.failures, self._heard.disagreements, self._moving.relocations, self._plan.isolation):
+        heard, plan = self._heard, self._plan
+        for part in (heard.failures, heard.disagreements, self._moving.relocations, plan.isolation, *plan.opinions):
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 

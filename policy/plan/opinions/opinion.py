@@ -4,6 +4,7 @@ The queue walk orders jobs, claims places and moves jobs. In each pass it asks a
 knows none of them by name. An opinion that has nothing to say keeps the method that it inherits.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -123,6 +124,9 @@ class Opinion:
     questions_plain = False
     """True if it may say something of a plain job (`Waiting.plain`) that can only wait for its place."""
 
+    counts: Counter[str]
+    """What it has counted since berthd's start, for `berth status` and the metrics."""
+
     says: frozenset[str] = frozenset()
     """The methods that it does not inherit."""
 
@@ -132,6 +136,7 @@ class Opinion:
     def __init__(self, memory: dict[int, Any] | None = None) -> None:
         """`memory` is what it keeps of jobs from pass to pass, forgotten when a job waits no more."""
         self.memory = {} if memory is None else memory
+        self.counts = Counter()
 
     def begin(self, state: PassState) -> bool:
         """Begins a pass, before any job is planned; returns whether it has anything to say in it."""

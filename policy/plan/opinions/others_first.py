@@ -8,7 +8,7 @@ Bounded work: it asks nothing where more than `MOST_RUNNING` jobs run, and stops
 pass; then jobs start as if there were no roll-out.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -91,6 +91,8 @@ class OthersFirst(Opinion):
 
     def __init__(self) -> None:
         super().__init__()
+        self._promised: dict[int, float] = {}
+        """The latest starts that keep the promises of jobs that have not been seen to run."""
         self._ended = EndedRuns()
         self._few = False
         """Tells whether few enough jobs run."""
@@ -120,8 +122,18 @@ class OthersFirst(Opinion):
         self._free_before = book.cluster.gpus_now.copy()
         super().begin(state)
         if state.touched is None:
+            self._count_starts(running)
             self._promise()
         return True
+
+    def _count_starts(self, running: Mapping[int, JobFacts]) -> None:
+        """Counts the promises that were kept, and those that were not; forgets jobs that are gone."""
+        waiting = {entry.job.id for entry in self.state.queue}
+        for job_id in self._promised.keys() - waiting:
+            latest, job = self._promised.pop(job_id), running.get(job_id)
+            if job is not None and job.start is not None:
+                # Slurm tells whole seconds.
+                self.counts["promises_kept" if job.start <= latest + 1 else "promises_late"] += 1
 
     def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
         memory = self.memory.get(entry.job.id)
@@ -184,9 +196,8 @@ class OthersFirst(Opinion):
             return None
         left = max(0, round(lets.until - planned.at))
         sooner = f"all waiting jobs together are expected to end {lets.gain:.0f} s sooner so"
-        return Reason(
-            "fair_share", f"GPUs that fit are free; it lets others go first for {left} s more at most: {sooner}", 517
-        )
+        most = f"for {left} s more at most, so that it starts about when plain Slurm would start it"
+        return Reason("fair_share", f"GPUs that fit are free; it lets others go first {most}: {sooner}", 517)
 
     def _begins(self, entry: Waiting) -> bool:
         """Tells whether a job has a place in this pass on which it starts now."""
@@ -214,7 +225,8 @@ class OthersFirst(Opinion):
             start = starts.get(entry.job.id)
             if start is not None:
                 expected = self._ended.predict(entry.job, demand.gpus).median
-                self.memory[entry.job.id].promise = Promise(at, start, expected)
+                promise = self.memory[entry.job.id].promise = Promise(at, start, expected)
+                self._promised[entry.job.id] = promise.latest
 
     def _line(self) -> list[Waiting]:
         """Returns the first jobs that wait for GPUs of their own."""

@@ -99,6 +99,10 @@ TABLE = (
     MetricSpec("scheduler", "berth_notices_total", "counter", "Epilogs' notices."),
     MetricSpec("scheduler", "berth_notices_late_total", "counter", "Epilogs that went on before the pins."),
     MetricSpec("scheduler", "berth_disagreements_total", "counter", "Starts on other GPUs than those pinned."),
+    MetricSpec(
+        "scheduler", "berth_promises_kept_total", "counter", "Starts as soon as plain Slurm would have planned them."
+    ),
+    MetricSpec("scheduler", "berth_promises_late_total", "counter", "Starts later than that."),
     MetricSpec("scheduler", "berth_plan_faults_total", "counter", "Faults of Berth's own in the plan."),
 )
 
@@ -113,6 +117,8 @@ _PLANNERS = {
     "berth_notices_late_total": "notices_late",
     "berth_disagreements_total": "disagreements",
     "berth_plan_faults_total": "plan_faults",
+    "berth_promises_kept_total": "promises_kept",
+    "berth_promises_late_total": "promises_late",
     "berth_jobs_retried_total": "retried",
 }
 """The planner's counters by the names that `berth status` uses; a counter that is not told is 0."""

@@ -242,3 +242,14 @@ def test_no_job_waits_behind_more_than_its_promise_allows() -> None:
     world.jobs += others(60)
     [move] = moves_of(world.replan())
     assert move.start == 0.0
+
+
+@pytest.mark.parametrize(("late", "count"), [(0, "promises_kept"), (60, "promises_late")])
+def test_starts_are_counted_by_their_promises(late: int, count: str) -> None:
+    world = World()
+    world.replan()
+    start = int(NOW + MOST) + late
+    world.jobs[1] = replace(world.jobs[1], state="RUNNING", start=start, nodes=("n1",), holds=(1,))
+    world.replan(start + 5)
+    [opinion] = [one for one in world.plan.opinions if isinstance(one, others_first.OthersFirst)]
+    assert opinion.counts == {count: 1}
