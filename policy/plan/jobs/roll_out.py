@@ -121,8 +121,6 @@ class RoomAhead:
         others = [one for one in queue if one.number != job.number]
         if not self.ends or not others or len(others) == len(queue) or len(self._known) > MOST_NODES:
             return 0.0
-        if self._soonest[0].at > job.latest:
-            return 0.0
         free, end = list(self.free), self.at + job.seconds * cost
         for node in nodes:
             free[node] -= job.gpus

@@ -38,7 +38,7 @@ def test_a_short_small_job_starts() -> None:
 
 @pytest.mark.parametrize(("latest", "gain"), [(9.0, False), (109.0, False), (110.0, True)])
 def test_no_job_waits_beyond_the_latest_start_that_keeps_its_promise(latest: float, gain: bool) -> None:
-    """The next GPUs come free after 10 s, and behind the gang it starts after 110 s."""
+    """Behind the gang it starts after 110 s."""
     small, gang = job(1, 1, 1, 1000.0, latest=latest), job(2, 2, 4, 100.0)
     assert (HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) > 0) == gain
 
