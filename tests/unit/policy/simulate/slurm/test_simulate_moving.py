@@ -80,6 +80,8 @@ def test_the_command_plays_it(
         "--json",
         "--limits",
         "2",
+        "--shift",
+        "0",
     ]
 
     assert main(["simulate", *words]) == 0
