@@ -26,7 +26,7 @@ Changed = Release | Move | None
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
-MOST_STUCK = 2
+MOST_STUCK = 5
 """Places given up so, after which a job of one partition goes back to Slurm: what bars it is not seen here."""
 
 

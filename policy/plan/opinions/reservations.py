@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from policy.cluster.reserved import counted_nodes, first
+from policy.cluster.reserved import admits, counted_nodes, first
 from policy.placement.base import Berth
 from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.changes import Release
@@ -67,7 +67,17 @@ class Reservations(Opinion):
         return bool(name)
 
     def keep(self, entry: Waiting, demand: Demand, start: float | None, *, rests: bool = False) -> Release | None:
+        if start == 0.0 and self.state.is_stuck(entry) and self._may_be_drawn(entry):
+            return Release(entry.job, "it did not start there, and Slurm also tests it in a magnetic reservation")
         return Release(entry.job, _COUNTED, for_now=True) if rests and self._passes(entry) else None
+
+    def _may_be_drawn(self, entry: Waiting) -> bool:
+        """Tells whether a magnetic reservation of GPUs admits a job.
+
+        While another job waits in it, Slurm 24.11 starts none that names a type of its GPUs, on no node.
+        """
+        magnets = (room.magnet for room in self.book.cluster.rooms if room.magnet is not None and room.magnet.gpus)
+        return any(admits(magnet, entry.job.user, entry.job.account) for magnet in magnets)
 
     def _passes(self, entry: Waiting) -> bool:
         """Tells whether a job's pin passes a reservation, also a pin to nodes that are not for the job any more."""

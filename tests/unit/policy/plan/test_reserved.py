@@ -12,8 +12,9 @@ from policy.cluster.reserved import admits, know_users_by
 from policy.daemon.known.users import names_of
 from policy.formats.slurm_facts import Reservation
 from policy.placement.berth import BerthPolicy
-from policy.plan.ledger.changes import Release
+from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.tracker import Picture, open_book
+from policy.plan.opinions.opinion import STUCK_AFTER
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide
@@ -245,6 +246,19 @@ def test_a_full_magnetic_reservation_draws_nobody() -> None:
     look = reading([node("n1"), node("n2", used=0x3F)], reservations=(one,))
 
     assert asks(look, os.getuid(), tres_per_node="gres/gpu:4").fields["nodes"] == "n1"
+
+
+@pytest.mark.parametrize(("user", "change"), [(os.getuid(), Release), (4_321, Move)])
+def test_a_job_that_a_magnetic_reservation_may_draw_is_given_back_where_it_does_not_start(
+    user: int, change: type[Change]
+) -> None:
+    """Slurm 24.11 starts it nowhere by a type that the reservation has, while another job waits in it."""
+    one = reservation("n3", end=int(NOW) + 7_200, flags=frozenset({"MAGNETIC"}), gpus=(("", 1),))
+    plan, nodes = Plan(BerthPolicy(), Settings()), [node("n1"), node("n2"), node("n3")]
+    for at, expected in ((NOW, []), (NOW + STUCK_AFTER + 1, [change])):
+        look = reading(nodes, [waiting(5, "n1", 0xFF, user=user)], reservations=(one,), at=at)
+        changes = plan.replan(open_book(fleet(look), look), look.jobs)
+        assert [type(made) for made in changes] == expected
 
 
 @pytest.mark.parametrize(("of_other", "gpus", "verb"), [(False, 2, "later"), (False, 3, "place"), (True, 2, "place")])
