@@ -67,12 +67,12 @@ class _Room:
     def __init__(self, at: float, free: Sequence[int], ends: Sequence[tuple[float, Sequence[int], int]]) -> None:
         times = sorted({at, *(max(at, end) for end, _, _ in ends)})
         row = {time: number for number, time in enumerate(times)}
-        changes = np.zeros((len(times), len(free)), np.int32)
+        changes = np.zeros((len(times), len(free)), np.int16)
         changes[0] = free
         for end, nodes, gpus in ends:
             changes[row[max(at, end)], list(nodes)] += gpus
         self._times = np.array(times, np.float64)
-        self._free = changes.cumsum(axis=0, dtype=np.int32)
+        self._free = changes.cumsum(axis=0, dtype=np.int16)
 
     def take(self, job: PlainJob) -> float | None:
         """Takes the GPUs of a job at the first time at which it fits; returns that time."""
@@ -81,7 +81,7 @@ class _Room:
             fits &= job.able
         count = len(self._times)
         until = np.searchsorted(self._times, self._times + job.limit)
-        short = np.zeros((count + 1, fits.shape[1]), np.int32)
+        short = np.zeros((count + 1, fits.shape[1]), np.int16)
         np.cumsum(~fits, axis=0, out=short[1:])
         whole = short[until] == short[:count]
         enough = np.flatnonzero(whole.sum(axis=1) >= job.nodes)

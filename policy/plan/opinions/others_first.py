@@ -4,8 +4,8 @@ Run times are predicted from the jobs that ended while this process ran (policy/
 start for the first time, it is promised the start that plain Slurm would plan for it (policy/plan/jobs/promise.py). It
 lets others go first only while it is expected to start by then, and never longer.
 
-Bounded work: it asks nothing where more than `MOST_RUNNING` jobs run, and stops after `MOST_LOOKS` looks at nodes in a
-pass; then jobs start as if there were no roll-out.
+Bounded work: it asks nothing on more than `MOST_NODES` nodes, or where more than `MOST_RUNNING` jobs run, and stops
+after `MOST_LOOKS` looks at nodes in a pass; then jobs start as if there were no roll-out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,7 +87,6 @@ class OthersFirst(Opinion):
     """Decides which jobs let others go first; learns run times from pass to pass."""
 
     memory: dict[int, LetsOthers]
-    questions_plain = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,10 +120,12 @@ class OthersFirst(Opinion):
             self._scores.clear()
         self._free_before = book.cluster.gpus_now.copy()
         super().begin(state)
+        if len(book.fleet.names) > MOST_NODES:
+            return False
         if state.touched is None:
             self._count_starts(running)
             self._promise()
-        return True
+        return self._few
 
     def _count_starts(self, running: Mapping[int, JobFacts]) -> None:
         """Counts the promises that were kept, and those that were not; forgets jobs that are gone."""
@@ -165,8 +166,6 @@ class OthersFirst(Opinion):
         if entry.job.id in self.state.first:
             return None
         free = self._free(cluster.gpus_now)
-        if np.count_nonzero(free) > MOST_NODES:
-            return None
         if self._jobs is None:
             self._prepare()
         started = {one.job.id: one for one in self.state.queue if self._begins(one)}
@@ -217,8 +216,9 @@ class OthersFirst(Opinion):
             if memory.request != request:
                 memory.request, memory.promise = request, None
                 new.append((entry, demand))
-        if not new or not self._few or np.count_nonzero(free := self._free(self._free_before)) > MOST_NODES:
+        if not (new and self._few):
             return
+        free = self._free(self._free_before)
         jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
         starts = plain_starts(at, free.tolist(), self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
         for entry, demand in new:
