@@ -63,11 +63,11 @@ def may_be_elsewhere(cluster: ModelCluster, job: ModelJob) -> bool:
 
 def after_pass(cluster: ModelCluster, planner: Planner) -> str:
     """What is wrong after a pass without trouble, in which berthd wrote what could not wait."""
-    cluster.came_back.clear()
     soon = {job_id for job_id, _ in planner._updates.waiting}
     for job in cluster.jobs.values():
         # A job that is about to get another place requires its nodes by that update.
-        job.list_changed = job.list_changed and job.id in soon
+        job.list_changed = job.id in soon and (job.list_changed or bool(cluster.came_back))
+    cluster.came_back.clear()
     return starts_fewer(cluster, planner)
 
 

@@ -513,3 +513,23 @@ def test_a_pin_in_a_hurry_may_cross_a_list_of_excluded_nodes_that_no_reading_has
         ("deliver", 5, "with-next"),
         ("release", 1),
     ])  # fmt: skip
+
+
+def test_a_node_that_came_back_is_open_to_a_closing_job_until_its_move_is_written() -> None:
+    # The law wanted a new list, or the nodes of the next place, at the end of the pass that planned the move.
+    play([
+        ("site", 1937, 1, 1, 0, 14),
+        ("submit", "upgrade", 8, 20, "NODE_FAIL", 0),
+        ("submit", "gang", 6, 5, "COMPLETED", 1),
+        ("reserve", "nodes", 8, 300),
+        ("submit", "share", 5, 200, "OUT_OF_MEMORY", 0),
+        ("node", "forget", 3),
+        ("sched", 1),
+        ("submit", "guest", 8, 5, "COMPLETED", 0),
+        ("submit", "share", 3, 20, "TIMEOUT", 0),
+        ("start",),
+        ("pass", 1),
+        ("write", 50),
+        ("pass", 1),
+        ("write", 50),
+    ])  # fmt: skip
