@@ -9,6 +9,8 @@ import pytest
 from .conftest import OWN
 from .harness import Slurm, until
 
+MANY_CPUS = 's/(key, getattr/(key, key == "min_cpus" and reply.min_cpus and 40 or getattr/'
+"""A change of policy/formats/reply.py: 40 CPUs wherever the reply has some."""
 RESTART = """
 svc berthd restart
 for i in $(seq 300); do berth status 2>/dev/null | grep -q snapshot_age && exit 0; sleep 0.1; done
@@ -25,9 +27,7 @@ def wrong(slurm: Slurm) -> Iterator[None]:
         "echo /opt/berth/lib/python3*/site-packages/policy/formats/reply.py", user="root"
     ).out.strip()
     slurm.settle()
-    slurm.target.bash(
-        f"cp {file} /tmp/reply.py; sed -i 's/reply.min_cpus,/reply.min_cpus and 40,/' {file}", user="root"
-    )
+    slurm.target.bash(f"cp {file} /tmp/reply.py; sed -i '{MANY_CPUS}' {file}", user="root")
     try:
         assert slurm.target.bash(f"cmp -s {file} /tmp/reply.py", user="root", check=False).rc == 1
         slurm.target.bash(RESTART, user="root")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog.config import filled
+from prolog_epilog.config import NodeConfig, filled
 from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard_keys import GONE, GuardSettings
 
@@ -51,8 +51,10 @@ def test_a_key_that_is_gone_does_nothing_and_is_named(table: str, keys: str, adv
     for key in keys.split():
         said: list[str] = []
         section: dict[str, Any] = {key: "whatever"}
-        for name in reversed(table.split(".")[1:]):
+        root, *tables = table.split(".")
+        for name in reversed(tables):
             section = {name: section}
 
-        assert read(section, said.append) == GuardSettings()
+        defaults: GuardSettings | NodeConfig = GuardSettings() if root == "guard" else NodeConfig()
+        assert filled(defaults, section, root, said.append) == defaults
         assert said == [f"[{table}] {key} is no key any more: {advice}; take the line out"]
