@@ -30,7 +30,7 @@ PLAIN_SLURM = (FLAT_SLURM, "slurm-tree")
 """Plain Slurm with topology/flat, and with topology/tree or topology/block."""
 
 SHIFT_S, DRAWS = 600.0, 8
-"""Where a study says nothing: the most seconds by which arrivals are shifted, and the number of draws."""
+"""The defaults of a study: the most seconds by which arrivals are shifted, and the number of draws."""
 
 Way = Literal["one-run", "median", "nodes"]
 

@@ -125,7 +125,7 @@ class Opinion:
     """True if it may say something of a plain job (`Waiting.plain`) that can only wait for its place."""
 
     counts: Counter[str]
-    """What it has counted since berthd's start, for `berth status` and the metrics."""
+    """Its counters since berthd's start, for `berth status` and the metrics."""
 
     says: frozenset[str] = frozenset()
     """The methods that it does not inherit."""

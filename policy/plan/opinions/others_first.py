@@ -73,7 +73,7 @@ def able_nodes(fleet: Fleet, demand: Demand) -> Bools:
 
 @dataclass(slots=True)
 class LetsOthers:
-    """What is kept of a job from pass to pass."""
+    """A record of a waiting job, kept from pass to pass."""
 
     promise: Promise | None = None
     """The start that it was promised; none where plain Slurm plans none."""
@@ -93,8 +93,6 @@ class OthersFirst(Opinion):
         self._promised: dict[int, float] = {}
         """The latest starts that keep the promises of jobs that have not been seen to run."""
         self._ended = EndedRuns()
-        self._few = False
-        """Tells whether few enough jobs run."""
         self._fleet: Fleet | None = None
         self._groups: dict[str, list[int]] = {}
         self._scores: dict[tuple[object, ...], list[float]] = {}
@@ -105,27 +103,25 @@ class OthersFirst(Opinion):
         self._free_before = np.zeros(0, np.int64)
 
     def begin(self, state: PassState) -> bool:
+        super().begin(state)
         book, jobs = state.ledger.book, state.jobs
-        at = book.at
+        if len(book.fleet.names) > MOST_NODES:
+            return False
         found = (job for job in jobs if job.state in HOLDING and job.wants_gpus and job.start is not None)
         running = {job.id: job for job in islice(found, MOST_RUNNING + 1)}
-        self._few = len(running) <= MOST_RUNNING
-        if not self._few:
+        if len(running) > MOST_RUNNING:
             self._ended.running = ()
-        else:
-            self._ended.see(list(running.values()), running.keys(), at)
+            return False
+        self._ended.see(list(running.values()), running.keys(), book.at)
         self._looks, self._held, self._jobs = Looks(MOST_LOOKS), set(), None
         if self._fleet is not book.fleet:
             self._fleet, self._groups = book.fleet, groups_of(book.fleet)
             self._scores.clear()
         self._free_before = book.cluster.gpus_now.copy()
-        super().begin(state)
-        if len(book.fleet.names) > MOST_NODES:
-            return False
         if state.touched is None:
             self._count_starts(running)
             self._promise()
-        return self._few
+        return True
 
     def _count_starts(self, running: Mapping[int, JobFacts]) -> None:
         """Counts the promises that were kept, and those that were not; forgets jobs that are gone."""
@@ -161,7 +157,7 @@ class OthersFirst(Opinion):
         """Returns the decision to hold back a job that could start on this berth now; None if it starts."""
         ledger = self.ledger
         at, cluster = ledger.at, ledger.book.cluster
-        if not self._few or not self._ended.running or not _plain(entry, demand):
+        if not self._ended.running or not _plain(entry, demand):
             return None
         if entry.job.id in self.state.first:
             return None
@@ -216,7 +212,7 @@ class OthersFirst(Opinion):
             if memory.request != request:
                 memory.request, memory.promise = request, None
                 new.append((entry, demand))
-        if not (new and self._few):
+        if not new:
             return
         free = self._free(self._free_before)
         jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]

@@ -31,7 +31,7 @@ class PastSearch:
     end: float = FAR
     """The earliest end that was ever expected for it."""
     demand: Demand | None = None
-    """What it searched for, if the next search may find the same."""
+    """The subject of the last search, if the next one may find the same."""
     picture: Hashable = None
     """The picture in which it searched."""
     places: list[LaterPlace] = field(default_factory=list)
