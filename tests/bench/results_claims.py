@@ -359,7 +359,8 @@ def harm() -> Claim:
     for row, name in rows.items():
         points += [_bar(row, "with Berth", run.value(name)), _bar(row, "plain Slurm", run.peer(name))]
     same = part("Nothing that ran before is refused")
-    kept = "; ".join(f"Slurm {cells[0]}: {cells[4]}" for cells in same.rows("Slurm", "job forms"))
+    forms = same.rows("Slurm", "job forms")
+    alive, dead = ("; ".join(f"Slurm {cells[0]}: {cells[at]}" for cells in forms) for at in (4, 5))
     return Claim(
         name="no-harm",
         title="Jobs that ask nothing of Berth hardly notice it",
@@ -373,11 +374,12 @@ def harm() -> Claim:
 The Prolog takes {prolog_ms} ms and the Epilog {epilog_ms} ms for a job without GPUs. **Missed**: 5 % on four nodes in
 a row ({n4_row_ratio} of plain Slurm's time), where any Epilog costs, also an empty one: beside plain Slurm with empty
 scripts it is {n4_scripts_ms:ratio}. Two figures with 3 s between them are just beyond 1.05 too. Whatever ran before
-still runs: every form of `srun` and `salloc` was compared with plain Slurm, and with berthd alive these were the
-same: {kept}.
+still runs: every form of `srun` and `salloc` was compared with plain Slurm. With berthd alive these were the same:
+{alive}. With berthd dead: {dead}.
 """,
             run,
-            kept=kept,
+            alive=alive,
+            dead=dead,
         ),
         sources=[
             run,
