@@ -192,7 +192,7 @@ class Program:
     def _answer(self, process: subprocess.Popen[bytes]) -> Sequence[Record]:
         data = self._read_answer(process)
         try:
-            records, last = _decode(data)
+            records, last = decode(data)
         except (msgspec.MsgspecError, ValueError) as problem:
             self.close()
             raise UnreadableError(f"{self._path.name} answered in a form that Berth does not know: {problem}") from None
@@ -233,7 +233,7 @@ class Program:
         return SlurmError(f"{self._path.name} ended{f': {lines[-1]}' if lines else ''}")
 
 
-def _decode(data: bytes) -> tuple[list[Record], _Ok | _Error]:
+def decode(data: bytes) -> tuple[list[Record], _Ok | _Error]:
     """Returns the records of an answer, and its end."""
     try:
         *records, last = _DECODER.decode_lines(data)

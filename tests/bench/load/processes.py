@@ -330,12 +330,22 @@ class Users:
         _, echo = self._echo.ask(datagram)
         self.took.append((took, echo))
         self.unanswered += reply is None
-        job = ModelJob(self._number, user, "job", n, k, "whole", 60, "COMPLETED", **asked)  # type: ignore[arg-type]
-        if not apply(job, fields, reply):
+        texts = texts_of(self._number, user, size, asked, fields, reply)
+        if texts is None:
             return
-        texts = {
-            "required": job.req_nodes, "excluded": job.exc_nodes, "tres_per_node": job.tres_per_node,
-            "tres_per_job": job.tres_per_job, "admin_comment": job.admin_comment, "extra": job.extra,
-        }  # fmt: skip
         told = {"user": user, "n": n, "k": k, "tasks": tasks, "texts": texts}
         self._send(json.dumps(told).encode())
+
+
+def texts_of(
+    number: int, user: int, size: tuple[int, int], asked: dict[str, str], fields: dict[str, str], reply: bytes | None
+) -> dict[str, str] | None:
+    """Returns the texts of a submitted job's record as the plugin writes them, or None where it is refused."""
+    n, k = size
+    job = ModelJob(number, user, "job", n, k, "whole", 60, "COMPLETED", **asked)  # type: ignore[arg-type]
+    if not apply(job, fields, reply):
+        return None
+    return {
+        "required": job.req_nodes, "excluded": job.exc_nodes, "tres_per_node": job.tres_per_node,
+        "tres_per_job": job.tres_per_job, "admin_comment": job.admin_comment, "extra": job.extra,
+    }  # fmt: skip
