@@ -79,7 +79,6 @@ GROUPS = {
         "guard",
         "like-plain",
         "world",
-        "world-results",
         "load",
         "campaign",
         "gpu-window",
