@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from topology.drawing import draw_cluster, draw_node
-from topology.fabric import Fabric
 from topology.machines import machine, rack
 from topology.model import Machine
+from topology.network.fabric import Fabric
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 

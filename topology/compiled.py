@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from topology import atomic, files
-from topology.blocks import IN_NO_BLOCK, Blocks
 from topology.errors import TopologyError, TopologyFileError
-from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Machine
+from topology.network.blocks import IN_NO_BLOCK, Blocks
+from topology.network.fabric import NOBODY, Fabric
 from topology.providers import slurm_fabric
 
 FORMAT = "berth-cluster/2"

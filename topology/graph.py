@@ -15,7 +15,7 @@ generation that the GPU model was built for; such edges have `guessed=True`:
 PCIe x16 is 8, 16 or 32 GT/s with 128b/130b coding; between sockets is what NCCL counts for Skylake, AMD and
 Sapphire Rapids (src/graph/topo.h); a NIC has 100, 200 or 400 Gb/s.
 
-NVLink islands are in `topology.islands`, the best k GPUs in `topology.subsets`, nearest NICs in `topology.pcie`.
+NVLink islands and the best k GPUs are in `topology.sets`, nearest NICs in `topology.pcie`.
 """
 
 import math

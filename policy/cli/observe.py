@@ -158,8 +158,8 @@ def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset
     from policy.cluster.scored import scores_on  # noqa: PLC0415
     from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
     from topology import scores  # noqa: PLC0415
-    from topology.fabric import Fabric  # noqa: PLC0415
     from topology.files import load_directory  # noqa: PLC0415
+    from topology.network.fabric import Fabric  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     config = load(config_path())

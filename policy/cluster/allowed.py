@@ -11,7 +11,7 @@ from policy.cluster.partitions import PartitionTerms, Submitter, UsablePartition
 from policy.formats.arrays import CUT, Bools
 from policy.request.demand import Size
 from policy.request.share import Share
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 MOST_KEPT = 64
 """Most combinations in each of the two parts of the cache."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policy.formats.errors import ConfigError, nearest
-from topology.fabric import LEVELS
+from topology.network.fabric import LEVELS
 
 Widths = Mapping[int, float]
 """Factors, each from a width in GPUs on: `{2: 1.1, 16: 1.3}`."""

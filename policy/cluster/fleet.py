@@ -11,10 +11,10 @@ from policy.formats.excluded_nodes import Others
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.request.counted import PREFIX
 from policy.request.settings import Sharing
-from topology.blocks import IN_NO_BLOCK
-from topology.fabric import NOBODY, Fabric
 from topology.model import Machine
-from topology.tables import MOST_GPUS, Ints, SetTables
+from topology.network.blocks import IN_NO_BLOCK
+from topology.network.fabric import NOBODY, Fabric
+from topology.sets.tables import MOST_GPUS, Ints, SetTables
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from policy.cluster.view import View
 from policy.formats.arrays import FAR, Bools, Floats
 from policy.formats.slurm_facts import Reservation
 from policy.request.share import Mate
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 COLUMNS = 16
 """Moments kept per node; more are merged into the next one, which only makes estimates later."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Bools
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.request.demand import Demand
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 __all__ = ["Berth", "NotNow", "Policy", "positions", "predicted", "take_off"]
 

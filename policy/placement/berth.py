@@ -14,8 +14,8 @@ from policy.placement.gang import LEVELS_OF_NODES, Gang, choose, nearness
 from policy.placement.speed import alike, fast_enough
 from policy.placement.too_slow import Bound, bounds, worthwhile
 from policy.request.demand import ANY_SPREAD, Demand
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 _MOST_LEFT = 127
 """Most free GPUs left over that the 7 upper bits of a code's low byte can count.

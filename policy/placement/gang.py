@@ -8,8 +8,8 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools, Floats
 from policy.placement.speed import alike, node_scores
 from policy.request.demand import Demand
-from topology.fabric import NOBODY, Fabric, FabricLevel
-from topology.tables import Ints
+from topology.network.fabric import NOBODY, Fabric, FabricLevel
+from topology.sets.tables import Ints
 
 LEVELS_OF_NODES: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod", "any")
 """Levels at which several nodes meet, from near to far; `nvlink` is a domain that spans nodes."""

@@ -17,8 +17,8 @@ from policy.formats.arrays import Bools, Floats
 from policy.placement.base import Berth
 from policy.placement.speed import ALIKE_IN_A_CROWD
 from policy.request.demand import Demand
-from topology.fabric import NOBODY
-from topology.tables import Ints
+from topology.network.fabric import NOBODY
+from topology.sets.tables import Ints
 
 
 class Leaves:

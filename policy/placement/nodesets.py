@@ -24,11 +24,11 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.request.demand import A_YEAR, Demand
 from topology.errors import QuestionError
-from topology.fabric import NOBODY, Fabric, FabricLevel
 from topology.hostlist import fold
 from topology.model import Machine
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.network.fabric import NOBODY, Fabric, FabricLevel
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 
 @dataclass(frozen=True, slots=True)

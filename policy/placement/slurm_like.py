@@ -16,8 +16,8 @@ from policy.placement.base import Berth, Policy
 from policy.placement.slurm_switches import Switches
 from policy.request.demand import ANY_SPREAD, Demand
 from topology.model import Machine, MachineShape
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 
 class SlurmPolicy(Policy):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from topology.blocks import IN_NO_BLOCK
-from topology.fabric import NOBODY, Fabric
-from topology.tables import Ints
+from topology.network.blocks import IN_NO_BLOCK
+from topology.network.fabric import NOBODY, Fabric
+from topology.sets.tables import Ints
 
 _NEAR, _FAR = 2, 4
 """Hops between two leaves of one pod, and of two pods."""

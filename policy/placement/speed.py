@@ -11,7 +11,7 @@ from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
 from policy.formats.arrays import Bools, Floats
 from policy.request.demand import Demand
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 ALIKE = 0.02
 """Scores within two percent count as equal, which is the error of a median of few runs (std 0.009 to 0.036 a run)."""

@@ -13,7 +13,7 @@ from policy.request.tiers import ALONE
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools
-    from topology.tables import Ints
+    from topology.sets.tables import Ints
 
 A_YEAR = 365 * 86_400
 

@@ -14,9 +14,9 @@ from policy.formats.arrays import Floats
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand, Size
 from policy.simulate.jobs import TraceJob
-from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Link, Machine
-from topology.tables import Ints
+from topology.network.fabric import NOBODY, Fabric
+from topology.sets.tables import Ints
 
 PARTITION = "gpu"
 

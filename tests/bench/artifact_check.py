@@ -21,7 +21,7 @@ from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.placement_speed import ARTIFACT, PalArtifact, its_folder
 from tests.bench.published import TRACES
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.view import View

@@ -27,7 +27,7 @@ from policy.plan.relocation.movable_jobs import Movers, gang_of
 from policy.plan.relocation.worth import open_for
 from policy.request.settings import RelocationRules, Settings
 from topology import machines
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 from .table import Figure, at_most, report
 

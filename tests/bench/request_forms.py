@@ -22,7 +22,7 @@ from tests.slurm.conftest import cluster
 from tests.slurm.target import Container
 from topology.files import decode
 from topology.model import Machine
-from topology.subsets import SubsetTable
+from topology.sets.subsets import SubsetTable
 
 NODES = {"n1": "DGX-1V", "n3": "A6000 pairs"}
 FORMS = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.bench.paper.fleet import FleetPlan, SimulatedFleet
 from topology.calibrate.posterior import Floats
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 
 @dataclass(frozen=True, slots=True)

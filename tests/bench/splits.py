@@ -22,7 +22,7 @@ from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
 from policy.simulate.world import Layout, build
-from topology.fabric import LEVELS
+from topology.network.fabric import LEVELS
 
 from . import philly, philly_data
 from .replay.simulated import CORES

@@ -23,10 +23,10 @@ import numpy as np
 
 from policy.placement.nodesets import NodeSets
 from topology import compiled, files
-from topology.fabric import LEVELS, Fabric
 from topology.model import Discovered, Gpu, Link, Machine
+from topology.network.fabric import LEVELS, Fabric
 from topology.providers.slurm_layout import Leaf, SlurmFabric
-from topology.subsets import SubsetTable
+from topology.sets.subsets import SubsetTable
 
 from .table import Figure, at_most, report
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policy.formats import segment as segments
-from topology.blocks import Blocks
+from topology.network.blocks import Blocks
 
 from .harness import Slurm, until
 from .test_planner import fill, segment_of

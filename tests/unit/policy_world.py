@@ -11,8 +11,8 @@ from policy.plan.ledger.tracker import open_book
 from policy.plan.opinions.opinion import Opinion
 from policy.plan.queue.plan import Plan
 from policy.request.submission import Request, read
-from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
+from topology.network.fabric import Fabric
 
 NOW = 1_000_000.0
 NONCE = "0123456789abcdef"

@@ -15,7 +15,7 @@ from topology.drawing.svg import MOST_WIDTH, Canvas, fit
 from topology.model import Machine
 
 if TYPE_CHECKING:
-    from topology.fabric import Fabric
+    from topology.network.fabric import Fabric
 
 #: Nodes with a machine of the same kind look the same: model and number of GPUs.
 Kind: TypeAlias = tuple[str, int]

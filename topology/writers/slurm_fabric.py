@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from topology.errors import UnknownError
-from topology.fabric import NOBODY, Fabric
 from topology.hostlist import fold
+from topology.network.fabric import NOBODY, Fabric
 
 Form: TypeAlias = Literal["tree", "block"]
 

@@ -142,7 +142,7 @@ def _links(config: Config, run: JobRun) -> tuple[float, float] | None:
     if mask.bit_count() < 2:
         return None
     try:
-        from topology.subsets import SubsetTable  # noqa: PLC0415 - needs numpy, and networkx
+        from topology.sets.subsets import SubsetTable  # noqa: PLC0415 - needs numpy, and networkx
 
         machine = files.load(config.topology_dir / f"{node}.json")
         table = SubsetTable.of(machine)

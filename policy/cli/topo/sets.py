@@ -23,7 +23,7 @@ from topology.model import Machine
 
 if TYPE_CHECKING:
     from policy.placement.nodesets import NodeSet
-    from topology.fabric import FabricLevel
+    from topology.network.fabric import FabricLevel
 
 _FOUND, _NONE = 0, 1
 

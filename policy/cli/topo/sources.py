@@ -19,7 +19,7 @@ from topology.errors import TopologyFileError
 from topology.model import Machine
 
 if TYPE_CHECKING:
-    from topology.fabric import Fabric
+    from topology.network.fabric import Fabric
 
 OK, DEGRADED, FAILED = 0, 1, 2
 
@@ -64,7 +64,7 @@ def fabric_file(args: argparse.Namespace) -> Path | None:
 def fabric_of(found: Iterable[Machine], source: Path | None) -> Fabric:
     """Returns the fabric that joins these machines."""
     try:
-        from topology.fabric import Fabric  # noqa: PLC0415  needs numpy, which most commands do without
+        from topology.network.fabric import Fabric  # noqa: PLC0415  needs numpy, which most commands do without
     except ImportError as error:
         raise BerthError(f"the fabric needs {error.name}; install slurm-berth[daemon]") from error
     from topology.providers import slurm_fabric  # noqa: PLC0415  most commands read no fabric

@@ -26,8 +26,8 @@ def summary(machine: Machine) -> str:
 def islands(machine: Machine) -> list[list[int]] | None:
     """Returns NVLink islands as lists of positions; None on a compute node without networkx."""
     try:
-        from topology.islands import islands as masks  # noqa: PLC0415
-        from topology.wiring import positions  # noqa: PLC0415
+        from topology.sets.islands import islands as masks  # noqa: PLC0415
+        from topology.sets.wiring import positions  # noqa: PLC0415
 
         return [list(positions(mask)) for mask in masks(machine.shape)]
     except ImportError:

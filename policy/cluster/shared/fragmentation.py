@@ -14,7 +14,7 @@ import numpy as np
 
 from policy.formats.arrays import Floats
 from policy.formats.slurm_facts import JobFacts
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 MOST_SHAPES = 32
 """Most requests in a distribution; rarer ones would only cost time."""

@@ -14,7 +14,7 @@ from policy.cluster.shared.tenants import MOST_TENANTS, Tenants, admits
 from policy.cluster.view import View
 from policy.formats.arrays import Bools, Floats
 from policy.request.share import Share
-from topology.tables import MOST_GPUS, Ints
+from topology.sets.tables import MOST_GPUS, Ints
 
 
 class ShelfRequest(NamedTuple):

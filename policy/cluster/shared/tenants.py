@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from policy.request.share import ALONE, NOBODY, UNNAMED, Mate, Share
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 MOST_TENANTS = 48
 """Most packed jobs on one GPU: MPS serves this many clients, and each job is at least one."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from policy.site import config, log
 from topology import compiled
 from topology.errors import TopologyError, TopologyFileError
-from topology.fabric import Fabric
 from topology.files import load_directory
 from topology.model import Machine
+from topology.network.fabric import Fabric
 from topology.providers import slurm_fabric
 
 PATIENCE = 20

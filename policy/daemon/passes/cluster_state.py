@@ -21,10 +21,10 @@ from policy.plan.jobs.waiting import Waiting
 from policy.plan.queue.wait_reasons import KINDS
 from policy.site.histogram import Histogram
 from policy.site.metrics_state import BOUNDS, ClusterState, Durations
-from topology.fabric import NOBODY
 from topology.model import Machine, MachineShape
-from topology.tables import MOST_GPUS, Ints
-from topology.wiring import positions
+from topology.network.fabric import NOBODY
+from topology.sets.tables import MOST_GPUS, Ints
+from topology.sets.wiring import positions
 
 MAKE_EVERY = 5.0
 """Seconds; Prometheus asks less often."""

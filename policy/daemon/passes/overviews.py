@@ -41,8 +41,8 @@ from policy.site.metrics_state import ClusterState
 from policy.site.overview import MOST_JOBS, SCHEMA_VERSION
 from topology import atomic
 from topology.errors import TopologyFileError
-from topology.islands import islands
-from topology.wiring import positions
+from topology.sets.islands import islands
+from topology.sets.wiring import positions
 
 EVERY = 2.0
 """Least seconds between two overviews."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 _K1 = 2
 _OUTLIER_STDS = 3.0

@@ -8,7 +8,7 @@ import numpy as np
 from policy.cluster.view import View
 from policy.placement.base import Berth, Policy
 from policy.request.demand import Demand
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 _MASKS_AT_ONCE = 64
 """Sets tried in one numpy step."""

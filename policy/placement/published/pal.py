@@ -8,7 +8,7 @@ from policy.placement.published.bins import Bins
 from policy.placement.published.common import gpus, lowest, usable
 from policy.placement.published.pm_first import PmFirstPolicy
 from policy.request.demand import ANY_SPREAD, Demand
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 
 class PalPolicy(PmFirstPolicy):

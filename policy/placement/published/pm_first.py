@@ -11,7 +11,7 @@ from policy.placement.base import Berth, Policy
 from policy.placement.published.bins import Bins, bins_of
 from policy.placement.published.common import fill, gpus, lowest, same_on_each, sets_of, spread, usable
 from policy.request.demand import ANY_SPREAD, Demand
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 
 class PmFirstPolicy(Policy):

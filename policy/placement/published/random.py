@@ -9,7 +9,7 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.published.common import gpus, same_on_each, sets_of, spread, usable
 from policy.request.demand import ANY_SPREAD, Demand
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 SEED = 42
 """The seed of PAL's artifact."""

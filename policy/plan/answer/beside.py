@@ -25,8 +25,8 @@ from policy.plan.ledger.tracker import HOLDING, open_book
 from policy.plan.queue.plan import Plan
 from policy.request.demand import Demand
 from topology.model import Machine
-from topology.tables import SetTables
-from topology.wiring import positions
+from topology.sets.tables import SetTables
+from topology.sets.wiring import positions
 
 SLOW = 1.1
 """A GPU with a score from here on is called slow, as in `berth scores show --slow`."""

@@ -17,7 +17,7 @@ from policy.request.demand import Demand
 from policy.request.locality import insisted
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE
-from topology.fabric import LEVELS
+from topology.network.fabric import LEVELS
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 

@@ -27,7 +27,7 @@ from policy.plan.ledger.places import FreePlaces, in_first_part, pinnable
 from policy.request.demand import Demand
 from policy.request.share import Share
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 OPENS = 600.0
 """Seconds that a small job may wait longer, as time limits tell, rather than take a part of a wholly free node.

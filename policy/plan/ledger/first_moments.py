@@ -5,8 +5,8 @@ import numpy as np
 from policy.cluster.snapshot import Cluster
 from policy.formats.arrays import FAR, Bools, Floats
 from policy.request.demand import Demand
-from topology.fabric import NOBODY
-from topology.tables import Ints
+from topology.network.fabric import NOBODY
+from topology.sets.tables import Ints
 
 MOST_COMPARED = 200_000
 """Most GPU sets, times moments, that are compared on all nodes at once to find those that several have in common."""

@@ -21,8 +21,8 @@ from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Berth, Policy
 from policy.request.share import Share
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.view import View

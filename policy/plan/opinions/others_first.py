@@ -29,8 +29,8 @@ from policy.plan.ledger.places import berth_of
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import HeldBack, Opinion, PassState, Reason
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from topology.fabric import FabricLevel
-from topology.tables import Ints
+from topology.network.fabric import FabricLevel
+from topology.sets.tables import Ints
 
 MOST_RUNNING = 256
 """Running jobs; where more run, GPUs come free all the time, and the predictions would take too long."""

@@ -20,8 +20,8 @@ from policy.plan.opinions.opinion import Opinion
 from policy.plan.opinions.reservations import OpenTry
 from policy.request.demand import Demand
 from policy.request.spread import SpreadNeeds
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 SOON_AGAIN = 30.0
 """Seconds after a try before which there is no other, where the GPUs went to another job."""

@@ -25,7 +25,7 @@ from policy.plan.relocation.movable_jobs import Movers, first_in_line, gang_of
 from policy.plan.relocation.worth import off_slow, open_for
 from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 EVERY = 10.0
 """Seconds between two searches for jobs that are worth moving."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.cluster.view import View
     from policy.request.demand import Demand
-    from topology.tables import Ints
+    from topology.sets.tables import Ints
 
 MARGIN = 2.0
 """Factor by which the gain of a move must exceed its cost."""

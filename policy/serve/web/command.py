@@ -129,8 +129,8 @@ def _known(config: Config, names: Sequence[str]) -> WebRoom:
     from policy.site.log import error  # noqa: PLC0415
     from topology import scores  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
-    from topology.fabric import Fabric  # noqa: PLC0415
     from topology.files import load_directory  # noqa: PLC0415
+    from topology.network.fabric import Fabric  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     machines, slurm, speed = {}, None, {}

@@ -13,8 +13,8 @@ from policy.simulate.inputs.text import read_table
 from policy.simulate.pal_rounds.philly import LOCALITIES
 from policy.simulate.study import Study
 from topology import files
-from topology.fabric import LEVELS, Fabric
 from topology.model import Machine
+from topology.network.fabric import LEVELS, Fabric
 from topology.providers import slurm_fabric
 
 

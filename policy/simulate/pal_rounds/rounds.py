@@ -30,8 +30,8 @@ from policy.simulate.pal_rounds.orders import ORDERS, UNCHANGING, JobProgress
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 _AN_HOUR = 3600.0
 _PATIENCE = 10_000

@@ -31,8 +31,8 @@ from policy.simulate.slurm.queue.priority import Queue
 from policy.simulate.slurm.queue.running import RunningJobs
 from policy.simulate.slurm.queue.waits import WaitClocks, WaitKind
 from policy.simulate.slurm.settings import SlurmSettings
-from topology.fabric import LEVELS
-from topology.groups import LevelGroups
+from topology.network.fabric import LEVELS
+from topology.network.groups import LevelGroups
 
 _GROUPS_TRIED = 8
 """Most leaves or pods that are offered one by one to a policy without levels of its own."""

@@ -7,7 +7,7 @@ from policy.formats.errors import UsageError, nearest
 from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
-from topology.fabric import LEVELS
+from topology.network.fabric import LEVELS
 
 ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
 DURATIONS = ("limit", "predicted", "true")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from policy.cluster.view import View
     from policy.formats.arrays import Floats
     from policy.request.demand import Demand
-    from topology.fabric import FabricLevel
-    from topology.tables import Ints
+    from topology.network.fabric import FabricLevel
+    from topology.sets.tables import Ints
 
 _LEVELS: "Sequence[FabricLevel]" = ("node", "leaf", "pod", "any")
 

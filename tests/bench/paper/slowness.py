@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet

@@ -26,10 +26,10 @@ from policy.simulate.play import run as simulate
 from policy.simulate.slurm.settings import Delays, LocalityRule, Rate, SlurmSettings
 from policy.simulate.world import Layout, build_of, fabric_of
 from topology import files
-from topology.blocks import Blocks
 from topology.model import Machine
+from topology.network.blocks import Blocks
 from topology.scores import Score
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 from ..table import Figure, at_most
 from .analysis import summary

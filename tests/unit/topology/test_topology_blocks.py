@@ -16,8 +16,8 @@ from policy.request.settings import Settings
 from tests.strategies import make_machine
 from tests.unit.deciding import Decision, decide
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
-from topology.blocks import IN_NO_BLOCK, Blocks
-from topology.fabric import Fabric
+from topology.network.blocks import IN_NO_BLOCK, Blocks
+from topology.network.fabric import Fabric
 from topology.providers.slurm_fabric import SlurmFabric, read
 
 FOUR_BLOCKS = "".join(f"BlockName=b{b} Nodes=n[{4 * b + 1}-{4 * b + 4}]\n" for b in range(4))

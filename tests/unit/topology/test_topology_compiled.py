@@ -21,8 +21,8 @@ from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology import compiled, files
 from topology.errors import TopologyFileError
-from topology.fabric import NOBODY, Fabric
 from topology.model import Discovered, Machine, Nic
+from topology.network.fabric import NOBODY, Fabric
 from topology.providers import slurm_fabric
 
 PAIRS = {(0, 1): 4, (2, 3): 4}

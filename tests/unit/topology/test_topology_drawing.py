@@ -21,10 +21,10 @@ from tests.pictures import FOLDER, PICTURES, cluster
 from tests.strategies import machines
 from topology.drawing import draw_cluster, draw_node
 from topology.drawing.places import is_mesh, panels_of, put_mesh, tints
-from topology.fabric import Fabric
-from topology.islands import islands
 from topology.machines import machine, names, rack
 from topology.model import Gpu, Link, Machine, Nic, PathWord
+from topology.network.fabric import Fabric
+from topology.sets.islands import islands
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from tests.strategies import make_machine
-from topology.fabric import NOBODY, Fabric
 from topology.model import Discovered, Machine
+from topology.network.fabric import NOBODY, Fabric
 from topology.providers.slurm_fabric import SlurmFabric, read
 
 FOUND = Discovered("2026-11-20T21:00:00Z", "nvml")

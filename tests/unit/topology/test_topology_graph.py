@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.strategies import machines
 from topology.graph import generation, node_graph, widest_paths
-from topology.islands import islands
 from topology.machines import machine, names
 from topology.machines.kinds import relation
 from topology.model import Gpu, Machine
 from topology.pcie import Branch, rails, tree
-from topology.wiring import positions
+from topology.sets.islands import islands
+from topology.sets.wiring import positions
 
 NV1, NV2 = 25.781, 51.562
 

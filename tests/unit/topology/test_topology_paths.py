@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 
 from tests.unit.policy_world import machine
-from topology.tables import pairs
-from topology.wiring import Wiring, wiring
+from topology.sets.tables import pairs
+from topology.sets.wiring import Wiring, wiring
 
 
 @pytest.mark.parametrize("gpus", [(0, 1, 2), (0, 2, 4), (0, 1, 6, 7)])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.strategies import make_machine
 from topology.errors import TopologyFileError, UnknownError
-from topology.fabric import NOBODY, Fabric
 from topology.model import Machine
+from topology.network.fabric import NOBODY, Fabric
 from topology.providers.slurm_fabric import SlurmFabric, find, read
 from topology.writers import slurm_fabric as writer
 

@@ -16,11 +16,11 @@ from tests.examples import examples
 from tests.strategies import machines, make_machine, wired_machines
 from topology.errors import QuestionError, TooManySetsError
 from topology.graph import node_graph
-from topology.islands import islands
 from topology.machines import machine, names
 from topology.model import Machine
-from topology.subsets import Level, SubsetTable
-from topology.wiring import positions
+from topology.sets.islands import islands
+from topology.sets.subsets import Level, SubsetTable
+from topology.sets.wiring import positions
 
 LEVELS: tuple[Level, ...] = ("nvlink", "node")
 

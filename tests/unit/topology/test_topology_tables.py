@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.unit.policy_world import machine
-from topology.tables import _UNKNOWN, SetTables, code
-from topology.wiring import positions
+from topology.sets.tables import _UNKNOWN, SetTables, code
+from topology.sets.wiring import positions
 
 EVERY_GPU = 0xFF
 

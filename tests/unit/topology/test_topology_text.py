@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.strategies import machines
 from topology.errors import TopologyFileError
-from topology.islands import islands
 from topology.model import Machine, Nic, PathWord
 from topology.providers.matrix_text import parse
-from topology.wiring import positions
+from topology.sets.islands import islands
+from topology.sets.wiring import positions
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "topo-m"
 

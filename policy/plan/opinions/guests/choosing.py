@@ -18,7 +18,7 @@ from policy.plan.opinions.guests.seats import Left, Seat, Unfit
 from policy.plan.opinions.guests.trial_ledger import TrialLedger
 from policy.sharing.companions import Companions, Pair
 from policy.sharing.matching import Guests, Matching, Seats, Tables
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 if TYPE_CHECKING:
     from policy.cluster.snapshot import Cluster

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from policy.plan.ledger.book import Book
     from policy.plan.opinions.guests.judge import HostJudge
     from policy.request.demand import Demand
-    from topology.tables import Ints
+    from topology.sets.tables import Ints
 
 Keys = NDArray[Any]
 """Sort keys of rows: integers, floats or booleans."""

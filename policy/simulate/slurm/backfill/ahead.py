@@ -9,7 +9,7 @@ from policy.formats.arrays import Bools
 from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.nodes.tree_choice import TreeChoice
 from policy.simulate.slurm.queue.jobs import Task
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 FIRST_WINDOW = 30
 """Seconds within which ends of running jobs are handled together; each next window is at least twice as wide."""

@@ -16,7 +16,7 @@ import numpy as np
 from policy.formats.arrays import Bools, Floats
 from policy.request.demand import Demand
 from policy.simulate.slurm.nodes.ledger import NEVER, Ledger
-from topology.tables import Ints
+from topology.sets.tables import Ints
 
 _FIRST = 64
 """Nodes that are sorted at first."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from topology.model import Machine
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 Cores = list[tuple[int, ...]]
 

@@ -7,8 +7,8 @@ import numpy as np
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Bools
 from policy.simulate.slurm.nodes.cores import Cores, pick_cores, sockets_of, split
-from topology.tables import Ints
-from topology.wiring import positions
+from topology.sets.tables import Ints
+from topology.sets.wiring import positions
 
 NEVER = float("inf")
 

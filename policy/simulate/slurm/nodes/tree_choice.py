@@ -12,9 +12,9 @@ from policy.placement.slurm_switches import Switches
 from policy.request.demand import Demand
 from policy.simulate.slurm.nodes.cores import pick_cores, pick_gpus
 from policy.simulate.slurm.nodes.ledger import Ledger
-from topology.fabric import Fabric
 from topology.model import Machine
-from topology.tables import Ints
+from topology.network.fabric import Fabric
+from topology.sets.tables import Ints
 
 
 class TreeChoice(Policy):

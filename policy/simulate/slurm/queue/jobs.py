@@ -17,7 +17,7 @@ from policy.simulate.slurm.nodes.cores import Cores
 from policy.simulate.slurm.queue.waits import WaitKind
 from policy.simulate.slurm.settings import LocalityRule, SlurmSettings
 from policy.simulate.world import demand_of
-from topology.fabric import LEVELS, FabricLevel
+from topology.network.fabric import LEVELS, FabricLevel
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from policy.simulate.result import Stretch
 from policy.simulate.slurm.nodes.ledger import Ledger
 from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import SlurmSettings
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 Schedule = Callable[[float, str, Task], None]
 

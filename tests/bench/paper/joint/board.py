@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topology.fabric import NOBODY
-from topology.tables import Ints
+from topology.network.fabric import NOBODY
+from topology.sets.tables import Ints
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet

@@ -18,7 +18,7 @@ from policy.placement.published.pal import PalPolicy
 from policy.request.demand import ANY_SPREAD
 from policy.simulate.pal_rounds.round_policies import RoundPolicy, in_rounds
 from tests.bench.paper.joint.search import place_together
-from topology.fabric import NOBODY
+from topology.network.fabric import NOBODY
 
 if TYPE_CHECKING:
     from policy.cluster.view import View

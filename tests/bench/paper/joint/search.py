@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from policy.formats.arrays import Floats
     from policy.placement.base import Berth
     from policy.request.demand import Demand
-    from topology.tables import Ints
+    from topology.sets.tables import Ints
 
     Berths = Sequence[Berth | None]
 

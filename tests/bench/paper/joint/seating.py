@@ -10,7 +10,7 @@ from tests.bench.paper.joint.board import IMPOSSIBLE, NONE, Board
 if TYPE_CHECKING:
     from policy.formats.arrays import Bools, Floats
     from policy.request.demand import Demand
-    from topology.tables import Ints
+    from topology.sets.tables import Ints
 
 
 def seat(board: Board, demands: "Sequence[Demand]", jobs: Sequence[int]) -> None:

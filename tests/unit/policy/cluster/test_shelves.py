@@ -13,7 +13,7 @@ from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.request.share import EVERYBODY, NOBODY, Share
 from tests.unit.policy.plan.test_shares import fragmentation
 from tests.unit.share_world import book, node
-from topology.tables import MOST_GPUS
+from topology.sets.tables import MOST_GPUS
 
 ROW = st.tuples(
     st.sampled_from([0b1, 0b10, 0b11, 0b100]), st.sampled_from([10, 40, 60]), st.integers(0, 30),

@@ -24,8 +24,8 @@ from tests.unit.guest_world import node as shared_node
 from tests.unit.policy.daemon.test_planner_writes import Slurm, write_all
 from tests.unit.policy_world import NOW, fleet, machine, node, reading, running, waiting
 from topology import files
-from topology.fabric import Fabric
 from topology.machines import rack
+from topology.network.fabric import Fabric
 
 
 def cluster_of(look: Reading, kinds: dict[str, str] | None = None, fabric: Fabric | None = None) -> Cluster:

@@ -18,7 +18,7 @@ from policy.site.config import fabric_file, load
 from tests.unit.policy_world import machine, reading
 from tests.unit.policy_world import node as slurm_node
 from topology import compiled, files
-from topology.fabric import NOBODY
+from topology.network.fabric import NOBODY
 
 TREE = "SwitchName=s0 Nodes=n[1-2]\nSwitchName=s1 Nodes=n[3-4]\nSwitchName=top Switches=s[0-1]\n"
 

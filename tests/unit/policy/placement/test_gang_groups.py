@@ -13,8 +13,8 @@ from policy.placement.gang import LEVELS_OF_NODES, _fullest_group, _least_missed
 from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
 from tests.unit.policy_world import fleet, node, reading
-from topology.blocks import Blocks
-from topology.fabric import NOBODY, Fabric
+from topology.network.blocks import Blocks
+from topology.network.fabric import NOBODY, Fabric
 
 
 def test_nodes_are_together_only_where_both_groupings_have_them_together() -> None:

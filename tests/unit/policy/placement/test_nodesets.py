@@ -13,9 +13,9 @@ from policy.placement.nodesets import NodeSets
 from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology.errors import QuestionError
-from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
 from topology.machines import machine
 from topology.model import Machine
+from topology.network.fabric import LEVELS, NOBODY, Fabric, FabricLevel
 
 PAIRS = {(0, 1): 4, (2, 3): 4}
 QUAD = dict.fromkeys(combinations(range(4), 2), 2)

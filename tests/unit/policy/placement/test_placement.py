@@ -20,8 +20,8 @@ from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings
 from tests.unit.deciding import Decision, decide, only_watch
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
-from topology.fabric import NOBODY, Fabric
 from topology.machines import machine as named
+from topology.network.fabric import NOBODY, Fabric
 
 KINDS = {"n1": "v100", "n2": "h100", "n3": "a6000", "n4": "l40s"}
 POLICY = BerthPolicy()
@@ -411,7 +411,7 @@ def test_a_place_is_always_free_complete_and_of_the_right_size(machines: list[tu
 
 
 def test_codes_order_as_bandwidth_then_sum_then_islands() -> None:
-    from topology.tables import code  # noqa: PLC0415 - only this test looks inside
+    from topology.sets.tables import code  # noqa: PLC0415 - only this test looks inside
 
     keys = [(0, 0, 3), (0, 0, 0), (0, 600, 9), (25, 25, 0), (25, 100, 1), (25, 100, 0), (450, 450, 5)]
 

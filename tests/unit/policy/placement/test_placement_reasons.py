@@ -8,7 +8,7 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.request.demand import Demand
 from tests.unit.policy_world import book, node, reading
-from topology.tables import code
+from topology.sets.tables import code
 
 FULL = 0xFF
 

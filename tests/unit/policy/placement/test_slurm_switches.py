@@ -9,8 +9,8 @@ from policy.placement.slurm_like import SlurmPolicy, SlurmTreePolicy
 from policy.placement.slurm_switches import Switches
 from policy.simulate.jobs import TraceJob
 from policy.simulate.world import Layout, build, demand_of, view
-from topology.blocks import Blocks
-from topology.fabric import Fabric
+from topology.network.blocks import Blocks
+from topology.network.fabric import Fabric
 
 
 def tree(*pods: tuple[int, ...]) -> Switches:

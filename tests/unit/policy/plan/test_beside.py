@@ -15,7 +15,7 @@ from policy.placement.registry import create
 from policy.plan.answer.beside import Onlooker, Seen
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 from topology.providers.slurm_layout import Leaf, SlurmFabric
 from topology.scores import Score
 

@@ -20,7 +20,7 @@ from policy.request.demand import Demand
 from policy.request.submission import read
 from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 NAMES = [f"n{number}" for number in range(1, 9)]
 

@@ -23,7 +23,7 @@ from policy.slurm.interface import Pin
 from tests.unit.deciding import Decision, decide_nodes
 from tests.unit.deciding import values as told
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 LEAVES = {"leaf1": ["n1", "n3"], "leaf2": ["n2", "n4"]}
 

@@ -26,7 +26,7 @@ from tests.unit.deciding import decide
 from tests.unit.policy.plan.test_plan_crowd import FULL, given
 from tests.unit.policy.plan.test_plan_events import World, moves
 from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 LEAF = 2
 PIECES = [(node, mask) for node in (1, 2) for mask in (0x0F, 0xF0)]

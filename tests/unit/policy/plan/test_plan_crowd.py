@@ -15,7 +15,7 @@ from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 FULL = 0xFF
 

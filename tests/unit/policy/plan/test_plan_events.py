@@ -21,7 +21,7 @@ from policy.request.settings import Settings
 from tests.examples import examples
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 
 class World:

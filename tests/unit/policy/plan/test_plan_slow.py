@@ -18,7 +18,7 @@ from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, fleet, memory_of, node, reading, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 FULL = 0xFF
 HOUR = 3_600

@@ -26,7 +26,7 @@ from policy.request.settings import Settings
 from tests.examples import examples
 from tests.unit.deciding import Decision, decide, values
 from tests.unit.policy_world import NOW, fleet, node, reading, request_of, running, submit, waiting
-from topology.fabric import Fabric
+from topology.network.fabric import Fabric
 
 POLICY = create("berth")
 SEVEN, FULL = 0b0111_1111, 0xFF

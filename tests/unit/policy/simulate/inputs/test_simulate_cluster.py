@@ -16,8 +16,8 @@ from policy.simulate.inputs import cluster, read_traces
 from policy.simulate.study import Study
 from tests.unit.policy.simulate.study_file import study
 from topology import files
-from topology.fabric import Fabric
 from topology.machines import machine
+from topology.network.fabric import Fabric
 from topology.providers import slurm_fabric
 
 KINDS = {"big-a": "dgx-a100", "big-b": "dgx-a100", "small-a": "a100-4", "small-b": "a100-4"}

@@ -17,7 +17,7 @@ from policy.simulate.slurm.queue.jobs import Task, Tasks
 from policy.simulate.slurm.settings import Delays
 from policy.simulate.world import Layout, build
 from tests.unit.policy.simulate.slurm.test_simulate_pinned import PLAIN, Bench, chosen, job
-from topology.blocks import Blocks
+from topology.network.blocks import Blocks
 
 ALL = 0b111
 

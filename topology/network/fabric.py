@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from topology.blocks import IN_NO_BLOCK, Blocks
-from topology.groups import NOBODY, Ints, LevelGroups
 from topology.model import Machine
+from topology.network.blocks import IN_NO_BLOCK, Blocks
+from topology.network.groups import NOBODY, Ints, LevelGroups
 from topology.providers.slurm_fabric import Leaf, SlurmFabric
 
 __all__ = ["LEVELS", "NOBODY", "Fabric", "FabricLevel"]
@@ -120,7 +120,7 @@ class Fabric:
     def level(self, nodes: Sequence[int]) -> FabricLevel:
         """Returns the nearest level that holds all GPUs of these nodes; `nvlink` here means a domain that spans nodes.
 
-        Islands within a node are the node's own matter (topology.subsets).
+        Islands within a node are the node's own matter (topology.sets.subsets).
         """
         if len(set(nodes)) <= 1:
             return "nvlink" if len(nodes) and self.domain[nodes[0]] != NOBODY else "node"

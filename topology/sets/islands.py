@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from topology.model import MachineShape
-from topology.wiring import positions
+from topology.sets.wiring import positions
 
 
 @functools.lru_cache(maxsize=1024)

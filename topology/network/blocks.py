@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topology.groups import Ints
+from topology.network.groups import Ints
 
 IN_NO_BLOCK = -1
-"""Same value as NOBODY of topology.fabric, so that callers compare group numbers in one way."""
+"""Same value as NOBODY of topology.network.fabric, so that callers compare group numbers in one way."""
 
 
 class _Reach(NamedTuple):

@@ -16,9 +16,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from topology.errors import QuestionError, TooManySetsError
-from topology.islands import islands
 from topology.model import Machine
-from topology.wiring import Wiring, positions, wiring
+from topology.sets.islands import islands
+from topology.sets.wiring import Wiring, positions, wiring
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.model import Machine
-from topology.subsets import SubsetTable
-from topology.wiring import Wiring, kind_of, positions, remember, wiring
+from topology.sets.subsets import SubsetTable
+from topology.sets.wiring import Wiring, kind_of, positions, remember, wiring
 
 Ints = NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""The network between nodes: NVLink domains, leaves, pods, and Slurm's blocks."""
