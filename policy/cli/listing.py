@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from policy.cli.output import say
 from policy.formats.errors import UsageError, nearest
 from policy.formats.messages import one_line
-from policy.formats.moments import local_time
+from policy.formats.slurm_syntax.moments import local_time
 from policy.site.overview import STALE_AFTER
 
 _NAMED = re.compile(r"([A-Za-z_]+)(?::(\.?)([1-9][0-9]{0,3}))?")

@@ -7,8 +7,8 @@ import numpy as np
 
 from policy.cluster.cost import CostModel
 from policy.formats.arrays import CUT, Bools, Floats
-from policy.formats.excluded_nodes import Others
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
+from policy.formats.slurm_syntax.excluded_nodes import Others
 from policy.request.counted import PREFIX
 from policy.request.settings import Sharing
 from topology.model import Machine

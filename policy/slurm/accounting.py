@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from policy.formats.errors import SlurmError
-from policy.formats.moments import local_time
+from policy.formats.slurm_syntax.moments import local_time
 from policy.slurm.command_failures import not_started
 
 _DAY_S = 86_400.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policy.formats import pin_text, segment, wire
+from policy.formats import segment, wire
+from policy.formats.slurm_syntax import pin_text
 from tests.world.cluster import ModelJob
 
 USERS = (1_001, 1_002, 1_003)

@@ -11,10 +11,10 @@ from typing import Any
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
 from policy.cli.past.classify import shipped_rules
-from policy.formats import array_tasks
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import preflight_of
+from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
 from policy.site.config import Config, config_path, load
 from policy.slurm.by_command import job_json

@@ -10,7 +10,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from policy.formats import excluded_nodes
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import NOTHING, JobPlan, readable
 from policy.formats.messages import tagged
@@ -44,6 +43,7 @@ from policy.formats.plan_fields import (
     N,
 )
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.formats.slurm_syntax import excluded_nodes
 from policy.formats.wire import escape
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS

@@ -7,8 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 from policy.cluster.fleet import Fleet
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.queue import closers as plan
 from policy.site import log

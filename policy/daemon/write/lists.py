@@ -15,9 +15,9 @@ from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.plan_fields import GPUS, NODES, OTHERS
 from policy.formats.slurm_facts import JobFacts
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.site import log
 
 MOST_A_PASS = 10

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from policy.cluster import unmet
 from policy.cluster.partitions import others
-from policy.formats import pin_text
 from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
+from policy.formats.slurm_syntax import pin_text
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.placement.base import Berth, Policy
 from policy.plan.answer import told
 from policy.plan.answer.case import Case, Context, Decision, case_of

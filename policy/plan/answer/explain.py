@@ -3,11 +3,11 @@
 import time
 from collections.abc import Sequence
 
-from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
-from policy.formats.moments import local_time
+from policy.formats.slurm_syntax import hostlist
+from policy.formats.slurm_syntax.moments import local_time
 from policy.retry.classes import CLASSES
 
 __all__ = ["rows", "sentence"]

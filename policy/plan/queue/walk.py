@@ -10,8 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import Bools
+from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.base import Berth
 from policy.plan.jobs.waiting import Shape, Waiting, impossible
 from policy.plan.ledger.changes import Move, Release

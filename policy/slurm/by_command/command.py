@@ -9,13 +9,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from policy.formats import excluded_nodes
-from policy.formats.array_tasks import waiting_tasks
 from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, readable
-from policy.formats.moments import local_time
 from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
+from policy.formats.slurm_syntax import excluded_nodes
+from policy.formats.slurm_syntax.array_tasks import waiting_tasks
+from policy.formats.slurm_syntax.moments import local_time
 from policy.slurm import changes, fields
 from policy.slurm.by_command import records, text
 from policy.slurm.command_failures import failed, not_started

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from policy.formats import pin_text
+from policy.formats.slurm_syntax import pin_text
 from tests.world.cluster import ModelJob
 
 USERS = ("alice", "bob", "carol")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from policy.formats import pin_text
+from policy.formats.slurm_syntax import pin_text
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced, VirtualTime, folder_in_memory
 from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Portion, Refusal

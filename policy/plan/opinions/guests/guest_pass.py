@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from policy.cluster.shared.sharers import Guest, Sharers
-from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.plan_fields import PARKED, UPGRADE
+from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book

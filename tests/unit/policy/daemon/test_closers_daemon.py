@@ -9,12 +9,12 @@ import pytest
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write import closers as module
-from policy.formats import excluded_nodes, pin_text
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import RELEASED, STATE
 from policy.formats.slurm_facts import JobFacts, JobText
+from policy.formats.slurm_syntax import excluded_nodes, pin_text
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.request.settings import Settings
 from policy.slurm import changes
 from policy.slurm.interface import Pin

@@ -9,8 +9,8 @@ from policy.cluster.fleet import Fleet
 from policy.daemon.known.fleets import AWAY_FOR, LOOK_EVERY, Absences
 from policy.daemon.write.lists import MOST_A_PASS, Lists
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.slurm_facts import JobFacts
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.slurm import fields
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
 

@@ -15,9 +15,9 @@ from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.pins import Pins
 from policy.formats.errors import TooLong
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.request.settings import Settings
 from policy.site.config import Config
 from policy.slurm.interface import Pin

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.formats.array_tasks import waiting_tasks, waits
+from policy.formats.slurm_syntax.array_tasks import waiting_tasks, waits
 
 
 @pytest.mark.parametrize(

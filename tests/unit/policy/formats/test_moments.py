@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policy.cli import listing
 from policy.formats.job_plan import JobPlan
-from policy.formats.moments import bounded, local_time
+from policy.formats.slurm_syntax.moments import bounded, local_time
 from policy.plan.answer.explain import rows, sentence
 from policy.report import text
 from policy.slurm.by_command import command
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_are_dates_too() -> None:
 def test_only_one_place_turns_a_number_of_slurms_into_a_date() -> None:
     """Other places have times of their own clock or of options, which are listed here."""
     own = {
-        "policy/formats/moments.py",
+        "policy/formats/slurm_syntax/moments.py",
         "policy/daemon/hear/step_times.py",
         "policy/serve/web/simulated.py",
         "policy/report/text.py",
@@ -97,4 +97,4 @@ def test_only_one_place_turns_a_number_of_slurms_into_a_date() -> None:
         for path in Path(folder).rglob("*.py")
         if any(turns.search(line) and "localtime()" not in line for line in path.read_text().splitlines())
     }
-    assert found - own == set(), "use policy.formats.moments.local_time, which bounds the number"
+    assert found - own == set(), "use policy.formats.slurm_syntax.moments.local_time, which bounds the number"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.formats.array_tasks import waiting_tasks
 from policy.formats.flags import parse_locality
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
+from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Picture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from policy.formats.errors import SlurmError
-from policy.formats.excluded_nodes import mark_of
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts
+from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.slurm.interface import Pin
 from tests.unit.pyslurm_world import RUNNING, Job, Stumbling, World, held, node
 

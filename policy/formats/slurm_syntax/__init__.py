@@ -1,0 +1,1 @@
+"""Texts in the syntax of Slurm itself: host lists, array tasks, excluded nodes, pins and moments."""
