@@ -72,8 +72,8 @@ def outputs() -> dict[Path, str]:
     tables, gone = read()
     return {
         Path("policy/site/keys.py"): "".join(_policy(tables, gone)),
-        Path("prolog_epilog/keys.py"): "".join(_node(tables, PROLOG)),
-        Path("prolog_epilog/guard_keys.py"): "".join(_node(tables, GUARD, gone)),
+        Path("prolog_epilog/settings/keys.py"): "".join(_node(tables, PROLOG)),
+        Path("prolog_epilog/settings/guard_keys.py"): "".join(_node(tables, GUARD, gone)),
         Path("slurm_plugins/config/keys.h"): "".join(_plugin(tables, gone)),
         Path("docs/keys.md"): "".join(_page(tables, gone)),
         MAN: _manual(tables, (ROOT / MAN).read_text()),

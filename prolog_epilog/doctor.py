@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog import chain, config, inject
-from prolog_epilog.config import NodeConfig
+from prolog_epilog import chain
 from prolog_epilog.errors import HardwareFault, NodeConfigError, NodeError, NodeSlurmError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.measure import xids
@@ -20,6 +19,9 @@ from prolog_epilog.mps.control import Abilities
 from prolog_epilog.node import cgroups, devices, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.xid_list import remedy
+from prolog_epilog.settings import config
+from prolog_epilog.settings.config import NodeConfig
+from prolog_epilog.sharing import inject
 from prolog_epilog.tenants import share_file, state
 
 LEAST_KILL_WAIT = 60

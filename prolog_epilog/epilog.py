@@ -17,11 +17,11 @@ def run(job: NodeJob, here: Here) -> int:
 
         monitoring.leave(job, here)
     if job.ended_badly:
-        from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well
+        from prolog_epilog.failed import aftermath  # noqa: PLC0415 - most jobs end well
 
         aftermath.leave_behind(job, here)
     if here.has_file(job.id) or extra.asks_share(job.extra):
-        from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
+        from prolog_epilog.sharing import tenancy  # noqa: PLC0415 - most jobs share nothing
 
         return tenancy.end(job, here)
     if not here.config.chain_epilog:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from prolog_epilog import chain, config
-from prolog_epilog.config import NodeConfig
+from prolog_epilog import chain
 from prolog_epilog.errors import ChainError, NodeError, NodeSlurmError
 from prolog_epilog.job.extra import NodeBerth
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres, Scontrol
 from prolog_epilog.messages import numbered
+from prolog_epilog.settings import config
+from prolog_epilog.settings.config import NodeConfig
 
 if TYPE_CHECKING:
     from prolog_epilog.node.paths import Paths

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import Busy, NodeError, StateError
 from prolog_epilog.here import Here, indices_of
 from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth
@@ -25,6 +24,7 @@ from prolog_epilog.job.slurm import HeldGres
 from prolog_epilog.messages import numbered
 from prolog_epilog.node import cgroups, devices, files, processes
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
 
 FORMAT = "berth-listed/1"
 _LOCKED_BYTE = 10_000

@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from prolog_epilog import config
 from prolog_epilog.errors import CalledWrongly, NodeConfigError
 from prolog_epilog.here import DEV, ROOT, Here
 from prolog_epilog.job import job as jobs
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import EPILOG, PROLOG, numbered, tagged
 from prolog_epilog.node import logfile
+from prolog_epilog.settings import config
 
 _NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
 """Variables that slurmd does not set: Python adds the first when it starts in the C locale, the shell the others."""

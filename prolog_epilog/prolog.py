@@ -36,13 +36,13 @@ def run(job: NodeJob, here: Here) -> int:
 
 def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: Here) -> int:
     if (berth is not None and berth.is_shared) or ((berth is not None or job.indices) and here.has_books()):
-        from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
+        from prolog_epilog.sharing import tenancy  # noqa: PLC0415 - most jobs share nothing
 
         if berth is not None and berth.is_shared:
             return tenancy.begin(job, berth, here)
         tenancy.clear(job, berth, here, held)
     if here.has_file(job.id):
-        from prolog_epilog import tenancy  # noqa: PLC0415 - an earlier run of it shared, or should have
+        from prolog_epilog.sharing import tenancy  # noqa: PLC0415 - an earlier run of it shared, or should have
 
         tenancy.forget(job, here)
     if not (here.config.chain_prolog or here.config.chain_epilog):
@@ -55,7 +55,7 @@ def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
 
 
 def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool = False, again: bool = False) -> int:
-    from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
+    from prolog_epilog.sharing import tenancy  # noqa: PLC0415 - most jobs share nothing
 
     here.say(numbered(problem))
     return tenancy.refuse(job, here, str(problem), hold=hold, again=again)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog.config import filled
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.guard_keys import GuardSettings, NoticeTable
+from prolog_epilog.settings.config import filled
+from prolog_epilog.settings.guard_keys import GuardSettings, NoticeTable
 
 _MOST_HOSTS = 4
 

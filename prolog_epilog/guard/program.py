@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from prolog_epilog import config
 from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.hold import deadman
@@ -35,11 +34,12 @@ from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings import config
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants import arrivals, audit
 
 _WRONG = 2

@@ -42,7 +42,7 @@ _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
 
 
 class MpsConfig(Protocol):
-    """The settings that MPS needs from `[node]` in berth.conf (prolog_epilog.config.NodeConfig)."""
+    """The settings that MPS needs from `[node]` in berth.conf (prolog_epilog.settings.config.NodeConfig)."""
 
     @property
     def mps_control(self) -> str:

@@ -142,7 +142,7 @@ import sys, time
 from pathlib import Path
 from prolog_epilog.node import processes
 from prolog_epilog.tenants import audit
-from prolog_epilog.config import NodeConfig
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.guard.program import Watch
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.job.slurm import Scontrol

@@ -20,14 +20,14 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from prolog_epilog import time_slices
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.injob import word
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.mps import lifecycle
 from prolog_epilog.node import devices, files
 from prolog_epilog.node.devices import Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
+from prolog_epilog.sharing import time_slices
 from prolog_epilog.tenants import arrivals, share_file
 from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import Tenant

@@ -19,7 +19,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard.measure.telemetry import Telemetry
 from prolog_epilog.mps import lifecycle, trouble
 from prolog_epilog.mps.control import abilities
@@ -27,6 +26,7 @@ from prolog_epilog.mps.lifecycle import Attached
 from prolog_epilog.node import devices
 from prolog_epilog.node.devices import Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants.state import Tenant
 from tests.bench.table import Figure, report
 

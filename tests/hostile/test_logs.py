@@ -13,8 +13,8 @@ from policy.cli.past.classify import shipped_rules
 from policy.daemon.hear.endings import read_word
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Facts, classify
-from prolog_epilog import aftermath
-from prolog_epilog.aftermath import FailureWord
+from prolog_epilog.failed import aftermath
+from prolog_epilog.failed.aftermath import FailureWord
 
 from .attacks import CONTROL, FORGED, SEGMENT
 

@@ -19,7 +19,6 @@ from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import (
     AT,
@@ -37,6 +36,7 @@ from prolog_epilog.injob.word import (
 )
 from prolog_epilog.node import files, freezer
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import SetState, Tenant

@@ -16,9 +16,9 @@ def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
 
     `gone` is called with a sentence for each key of theirs that an earlier release had.
     """
-    from prolog_epilog import config  # noqa: PLC0415
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
+    from prolog_epilog.settings import config  # noqa: PLC0415
 
     try:
         config.load(str(path), gone)

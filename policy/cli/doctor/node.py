@@ -10,8 +10,9 @@ from policy.cli.output import print_json
 
 def run(options: argparse.Namespace) -> int:
     """Runs all checks of a node; exit status 1 if one failed."""
-    from prolog_epilog import config, doctor  # noqa: PLC0415 - keeps `berth --help` fast
+    from prolog_epilog import doctor  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.node.paths import Paths  # noqa: PLC0415
+    from prolog_epilog.settings import config  # noqa: PLC0415
 
     findings = doctor.examine(config.find(os.environ), Paths(), os.environ.get("SLURM_CONF", ""))
     failed = False

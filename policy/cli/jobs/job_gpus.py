@@ -24,9 +24,9 @@ def run(options: argparse.Namespace) -> int:
     """Print them in one line; an empty one where the job has none."""
     if not (options.job.isascii() and options.job.isdigit()):
         raise UsageError(f"{options.job!r} is not a job's number; berth job-gpus takes one, such as 1234")
-    from prolog_epilog import config  # noqa: PLC0415 - the same
     from prolog_epilog.errors import NodeError  # noqa: PLC0415 - the same
     from prolog_epilog.node.paths import Paths  # noqa: PLC0415 - the same
+    from prolog_epilog.settings import config  # noqa: PLC0415 - the same
     from prolog_epilog.tenants import share_file  # noqa: PLC0415 - keeps `berth --help` fast
 
     job = int(options.job)

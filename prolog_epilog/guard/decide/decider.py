@@ -17,8 +17,8 @@ from prolog_epilog.guard.decide.trust import Trust
 from prolog_epilog.guard.measure.baseline import STEPS, WAIT_S, Baseline, ChangeDetector
 from prolog_epilog.guard.measure.machine import DeviceMachine, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.node.xid_list import DRAINING_XIDS, MPS_XIDS
+from prolog_epilog.settings.guard_keys import GuardSettings
 
 GATE_LAG_S, DRAIN_S = 0.05, 0.1
 """Time until a new duty reaches the guest, and time for which the queued work of a stopped guest still runs."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from prolog_epilog.guard.decide.decider import BELIEVED, DRAIN_S, FREEZE_SLOT_S, GATE_LAG_S
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard_keys import ActionSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.word import OPEN, OrderPage, WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.guard_keys import ActionSettings
 
 TERM_S = 1.5
 """Time from SIGTERM to SIGKILL of a guest that has to end."""

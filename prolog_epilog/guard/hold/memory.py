@@ -2,7 +2,7 @@
 
 from prolog_epilog.guard.hold.guest_hold import GuestHold
 from prolog_epilog.guard.measure.device_reader import Look
-from prolog_epilog.guard_keys import MachineSettings
+from prolog_epilog.settings.guard_keys import MachineSettings
 
 _SLACK = 0.05
 """The target is this far below the mark, so that the guest is not asked again at once."""

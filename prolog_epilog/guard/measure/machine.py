@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from prolog_epilog.guard.measure.signals import DeviceSample
-from prolog_epilog.guard_keys import MachineSettings
+from prolog_epilog.settings.guard_keys import MachineSettings
 
 HEALTHY_UTILISATION, HEALTHY_SM_ACTIVE = 0.80, 0.60
 """A GPU without a heartbeat is healthy below these."""

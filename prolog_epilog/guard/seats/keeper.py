@@ -24,10 +24,10 @@ from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.seats.step_times import ToldStepTimes
 from prolog_epilog.guard.tell.losses import ToldLosses
 from prolog_epilog.guard.tell.slow_work import SlowWork
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.word import WordBeat
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 

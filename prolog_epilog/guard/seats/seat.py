@@ -21,10 +21,10 @@ from prolog_epilog.guard.roll import Member, Seating
 from prolog_epilog.guard.tell.figures import Figures
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants.arrivals import Arrival
 
 SLOPE = 0.3

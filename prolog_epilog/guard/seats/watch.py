@@ -14,8 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import monitoring, tenancy, time_slices
-from prolog_epilog.config import NodeConfig
+from prolog_epilog import monitoring
 from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import Logs, trim
@@ -26,6 +25,8 @@ from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer, logfile, processes
 from prolog_epilog.node.devices import Driver, GpuProcess
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
+from prolog_epilog.sharing import tenancy, time_slices
 from prolog_epilog.tenants import arrivals, audit, pages, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.audit import AuditAction, Excess

@@ -14,7 +14,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
-from prolog_epilog.guard_keys import GuardSettings
+from prolog_epilog.settings.guard_keys import GuardSettings
 from tests.bench.guard import systems
 from tests.bench.guard.cases import DATA, Case, need, path_of_cases, read
 from tests.bench.guard.device import Linear

@@ -13,7 +13,7 @@ from prolog_epilog.guard.decide import muxflow as muxflows
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Decider
 from prolog_epilog.guard.decide.law import Law
-from prolog_epilog.guard_keys import GuardSettings
+from prolog_epilog.settings.guard_keys import GuardSettings
 from tests.bench.guard import device
 from tests.bench.guard.cases import Case
 from tests.bench.guard.device import ACTIVITY, Linear, Model, Physics, Profile

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.mps import Attached, Tenant, attach
 from prolog_epilog.node import devices
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
 from tests.fakes import nvml
 from tests.fakes.mps import programs
 from tests.fakes.mps.node import SETTINGS

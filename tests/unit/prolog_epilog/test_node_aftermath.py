@@ -16,15 +16,16 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.hear.endings import NodeWord, read_word
-from prolog_epilog import aftermath, config, spool
-from prolog_epilog.aftermath import TAIL_BYTES, FailureWord
 from prolog_epilog.errors import NodeError
+from prolog_epilog.failed import aftermath, spool
+from prolog_epilog.failed.aftermath import TAIL_BYTES, FailureWord
 from prolog_epilog.guard.measure import xids
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.here import Here
 from prolog_epilog.job.job import NodeJob, first_node
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import files
+from prolog_epilog.settings import config
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes import munge
@@ -354,7 +355,12 @@ def test_what_another_process_goes_through_is_left_to_it(
 
 def epilog(world: World) -> subprocess.CompletedProcess[str]:
     """berth-epilog where nobody may not read this checkout."""
-    code = f"from prolog_epilog import aftermath, programs; aftermath._NOBODY = {os.geteuid()}; programs.epilog()"
+    code = f"""
+from prolog_epilog import programs
+from prolog_epilog.failed import aftermath
+aftermath._NOBODY = {os.geteuid()}
+programs.epilog()
+"""
     words = ["--config", str(world.folder / "berth.conf"), "--root", str(world.root), "--dev", str(world.dev)]
     library = str(munge.library().parent)
     # Of a user that the node does not know nothing is read.

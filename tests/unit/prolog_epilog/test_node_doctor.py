@@ -17,8 +17,8 @@ import pytest
 
 from policy.cli.main import main
 from prolog_epilog import doctor
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.doctor import NodeFinding
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.node_world import ROOT, World, berth

@@ -9,11 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from policy.formats import segment
-from prolog_epilog import config
 from prolog_epilog.errors import ExtraError, NodeConfigError
 from prolog_epilog.job import extra
 from prolog_epilog.job.escape import escape, unescape
 from prolog_epilog.job.extra import NodeBerth
+from prolog_epilog.settings import config
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))

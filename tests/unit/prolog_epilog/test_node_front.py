@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.config import NodeConfig, load
 from prolog_epilog.job.slurm import PREFIXES
+from prolog_epilog.settings.config import NodeConfig, load
 from tests.examples import sample_or_all, sampled
 from tests.unit.node_world import JOB_TEXT, NODE, ROOT, World, berth
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog import tenancy, time_slices
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import NodeError, StateError
 from prolog_epilog.guard.seats import metrics
 from prolog_epilog.here import Here
@@ -22,6 +20,8 @@ from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import files, freezer, logfile
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
+from prolog_epilog.sharing import tenancy, time_slices
 from prolog_epilog.tenants import arrivals, quarantine, share_file
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.share_file import ShareRecord

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.monitoring import FORMAT
 from prolog_epilog.node.devices import Driver
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants.audit import Judge
 from tests.fakes import nvml
 from tests.fakes.mps.world import USER

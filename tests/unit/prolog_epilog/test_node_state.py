@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog import spool
 from prolog_epilog.errors import Busy, StateError
+from prolog_epilog.failed import spool
 from prolog_epilog.injob import word
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.node import files

@@ -7,8 +7,8 @@ import pytest
 
 from policy.site import keys as policy_keys
 from policy.site.config import Config, load
-from prolog_epilog import guard_keys
-from prolog_epilog.keys import NodeConfig
+from prolog_epilog.settings import guard_keys
+from prolog_epilog.settings.keys import NodeConfig
 from tests.conf_keys import GONE, MADE, ROOT, TABLES
 
 READERS = {"plugin", "berthd", "node", "commands"}

@@ -169,4 +169,4 @@ def test_commands_of_users_run_without_any_package(tmp_path: Path, words: list[s
 def test_a_prolog_loads_no_keys_but_its_own() -> None:
     code = "import sys, prolog_epilog.prolog as _; print(sorted(one for one in sys.modules if one.endswith('keys')))"
 
-    assert run(ROOT, "-c", code).stdout == "['prolog_epilog.keys']\n"
+    assert run(ROOT, "-c", code).stdout == "['prolog_epilog.settings.keys']\n"

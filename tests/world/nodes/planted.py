@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from prolog_epilog import chain, remembered, tenancy
+from prolog_epilog import chain, remembered
 from prolog_epilog.guard.hold import guest_hold
 from prolog_epilog.guard.seats import watch
 from prolog_epilog.mps import ceiling, daemon, lifecycle, modes
 from prolog_epilog.node import files, freezer, mounts
+from prolog_epilog.sharing import tenancy
 from prolog_epilog.tenants import share_file, state
 from tests.world.clock import Replaced
 from tests.world.kinds import NODES

@@ -19,8 +19,10 @@ from typing import Any
 
 from policy.daemon.hear import words
 from policy.retry.classes import CLASSES
-from prolog_epilog import aftermath, chain, config, monitoring, programs, tenancy, time_slices  # noqa: F401
-from prolog_epilog.aftermath import FailureWord
+from prolog_epilog import chain, monitoring, programs  # noqa: F401
+from prolog_epilog.failed import aftermath
+from prolog_epilog.failed.aftermath import FailureWord
+from prolog_epilog.failed.spool import Failed
 from prolog_epilog.guard import program
 from prolog_epilog.guard.hold import deadman, freezer_watch
 from prolog_epilog.guard.measure import device_reader, telemetry
@@ -33,7 +35,8 @@ from prolog_epilog.job import slurm as slurm_module
 from prolog_epilog.mps import control
 from prolog_epilog.node import devices, files, freezer, mounts, processes
 from prolog_epilog.node.paths import Paths
-from prolog_epilog.spool import Failed
+from prolog_epilog.settings import config
+from prolog_epilog.sharing import tenancy, time_slices  # noqa: F401
 from tests.world.clock import Replaced, VirtualTime
 from tests.world.cluster import ModelCluster
 from tests.world.nodes.kernel import (

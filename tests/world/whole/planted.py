@@ -7,7 +7,7 @@ from typing import Any
 
 from policy.daemon.passes import listeners
 from policy.daemon.write import evictions
-from prolog_epilog import time_slices
+from prolog_epilog.sharing import time_slices
 from prolog_epilog.tenants.state import Tenant
 from tests.world.clock import Replaced
 from tests.world.kinds import WHOLE

@@ -26,12 +26,12 @@ from prolog_epilog.guard.seats.keeper import Keeper
 from prolog_epilog.guard.seats.step_times import StepNotice, ToldStepTimes
 from prolog_epilog.guard.tell.notice import Payload, tell
 from prolog_epilog.guard.tell.slow_work import SlowWork
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, fingerprint
 from prolog_epilog.injob.word import APP, AT, OWN_NS, OWN_STEPS, READY, STEP_NS, STEPS, WordSlot
 from prolog_epilog.job.extra import GUARANTEED
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.munge import credential

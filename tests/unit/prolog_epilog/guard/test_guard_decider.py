@@ -11,7 +11,7 @@ from prolog_epilog.guard.decide.decider import Action, Decider, Do, DutyRecord, 
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.measure.machine import State
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard_keys import GuardSettings
+from prolog_epilog.settings.guard_keys import GuardSettings
 from tests.bench.guard.laws.fixed import Fixed
 
 CALM = {"utilisation": 0.3, "sm_active": 0.2, "clock": 1.0, "memory": 0.4}

@@ -23,10 +23,10 @@ from prolog_epilog.guard.hold import deadman
 from prolog_epilog.guard.hold.freezer_watch import FreezerWatch
 from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard_keys import ActionSettings
 from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.node import cgroups, files, freezer
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.guard_keys import ActionSettings
 from tests.examples import examples
 from tests.fakes.mps.world import await_true
 from tests.unit.guard_world import Cgroups
@@ -463,7 +463,7 @@ from prolog_epilog.guard.hold import deadman
 from prolog_epilog.node import files, freezer
 from prolog_epilog.guard.hold.guest_hold import GuestHold, Ground
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard_keys import ActionSettings
+from prolog_epilog.settings.guard_keys import ActionSettings
 from prolog_epilog.guard.hold.freezer_watch import FreezerWatch
 from prolog_epilog.node.paths import Paths
 paths = Paths(Path(sys.argv[1]))

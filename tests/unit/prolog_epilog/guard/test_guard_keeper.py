@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from prolog_epilog.guard.seats import metrics
-from prolog_epilog.guard_keys import ActionSettings, GuardSettings
 from prolog_epilog.injob.word import OPEN
 from prolog_epilog.node import cgroups, freezer
+from prolog_epilog.settings.guard_keys import ActionSettings, GuardSettings
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 from tests.unit.guard_world import GIB, UUID, World

@@ -10,8 +10,8 @@ from _pytest.mark import ParameterSet
 
 from prolog_epilog.guard.decide.decider import ANSWER_S, Action, Decider, Do, GuestState
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.node import cgroups, freezer
+from prolog_epilog.settings.guard_keys import GuardSettings
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 from tests.bench.guard.laws.fixed import Fixed

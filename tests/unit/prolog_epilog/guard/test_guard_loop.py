@@ -10,7 +10,7 @@ from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.decider import Decider
 from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.decide.muxflow import blind_law
-from prolog_epilog.guard_keys import GuardSettings
+from prolog_epilog.settings.guard_keys import GuardSettings
 from tests.bench.guard import systems
 from tests.bench.guard.cases import DATA, Case, read
 from tests.bench.guard.device import Linear, Model, Profile

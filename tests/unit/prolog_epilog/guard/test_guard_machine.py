@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from prolog_epilog.guard.measure.machine import DeviceMachine, State, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample
-from prolog_epilog.guard_keys import MachineSettings
+from prolog_epilog.settings.guard_keys import MachineSettings
 from tests.examples import examples
 
 CALM = DeviceSample(0.0, utilisation=0.3, sm_active=0.2, clock=1.0, memory=0.4)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard import program
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.tell.notice import GuardNotice
@@ -26,6 +25,7 @@ from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import cgroups, files, freezer
 from prolog_epilog.node.devices import GpuProcess
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants import arrivals, quarantine, share_file, state
 from prolog_epilog.tenants.audit import AuditAction, Excess, Judge
 from prolog_epilog.tenants.share_file import ShareRecord

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog.config import NodeConfig, filled
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.guard_keys import GONE, GuardSettings
+from prolog_epilog.settings.config import NodeConfig, filled
+from prolog_epilog.settings.guard_keys import GONE, GuardSettings
 
 
 def read(section: dict[str, Any], gone: Any = len) -> GuardSettings:

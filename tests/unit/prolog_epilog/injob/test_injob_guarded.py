@@ -15,12 +15,12 @@ import pytest
 from prolog_epilog.guard.hold import guest_hold
 from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.roll import Member
-from prolog_epilog.guard_keys import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, open_job
 from prolog_epilog.injob.word import OPEN, WordSlot, read_beats
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.guard_keys import GuardSettings
 from tests.fakes import cuda
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog import config, doctor, inject
-from prolog_epilog.config import NodeConfig
+from prolog_epilog import doctor
 from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage, read_beats
+from prolog_epilog.settings import config
+from prolog_epilog.settings.config import NodeConfig
+from prolog_epilog.sharing import inject
 from prolog_epilog.tenants import share_file
 from tests.fakes.place import make
 from tests.rights import needs_root

@@ -301,7 +301,7 @@ def _one_job(node: Node, *, job: int, arriving: bool, ready: bool = False) -> st
     """A Prolog or an Epilog as a program of its own."""
     return f"""
 from pathlib import Path
-from prolog_epilog.config import NodeConfig
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.node.devices import gpus
 from prolog_epilog.mps import Tenant, attach, detach
 from prolog_epilog.node.paths import Paths

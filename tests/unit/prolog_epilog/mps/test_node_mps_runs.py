@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.injob import word
@@ -23,6 +22,7 @@ from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.mps.trouble import reset_after_fault, server_status
 from prolog_epilog.node import devices, files
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.audit import Judge
 from prolog_epilog.tenants.share_file import ShareRecord
@@ -352,7 +352,7 @@ def test_prologs_epilogs_and_the_guard_at_once_never_leave_a_job_without_mps(pla
 
         start, attached = FIRST_RUN, begin(node, 7)
         pending = threading.Event()
-        patch.setattr("prolog_epilog.tenancy.is_over", is_over)
+        patch.setattr("prolog_epilog.sharing.tenancy.is_over", is_over)
         thread = threading.Thread(target=guard)
         thread.start()
         try:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from prolog_epilog import inject, time_slices
 from prolog_epilog.errors import Busy, CannotShare, HardwareFault, NodeError, NodeFormatError, NodeSlurmError
 from prolog_epilog.here import Here, drain, indices_of, run_chain
 from prolog_epilog.injob.errors import WordError
@@ -26,6 +25,7 @@ from prolog_epilog.mps.losses import Loss, LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.sharing import inject, time_slices
 from prolog_epilog.tenants import arrivals, pages, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.share_file import ShareRecord

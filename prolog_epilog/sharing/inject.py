@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from prolog_epilog.config import NodeConfig
 from prolog_epilog.job.extra import OPPORTUNISTIC
+from prolog_epilog.settings.config import NodeConfig
 
 HOOKS = "PYTHONPATH"
 LIBRARY = "LD_PRELOAD"

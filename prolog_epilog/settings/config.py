@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.keys import NodeConfig
+from prolog_epilog.settings.keys import NodeConfig
 
 __all__ = ["CONFIGLESS", "NodeConfig", "filled", "find", "load", "plain", "skipped"]
 
@@ -95,7 +95,7 @@ def filled(table: _Table, section: Mapping[str, Any], name: str, gone: Callable[
         if key in known:
             changed[key] = _value(table, key, value, name, gone)
             continue
-        from prolog_epilog.guard_keys import GONE  # noqa: PLC0415 - no Prolog is to wait for it
+        from prolog_epilog.settings.guard_keys import GONE  # noqa: PLC0415 - no Prolog is to wait for it
 
         if any(where == f"{name}.{key}" for where, _, _ in GONE) and isinstance(value, Mapping):
             # A table without a key that is left.

@@ -24,8 +24,8 @@ from prolog_epilog.job.job import NodeJob, first_node
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from prolog_epilog.failed.spool import Failed
     from prolog_epilog.here import Here
-    from prolog_epilog.spool import Failed
 
 TAIL_BYTES = 256 * 1024
 """Bytes of the end of a log that are read."""
@@ -80,7 +80,7 @@ def leave_behind(job: NodeJob, here: "Here") -> None:
     degraded = _degraded(job, here)
     if not degraded and first_node(job.environment.get("SLURM_JOB_NODELIST", "")) != job.node:
         return
-    from prolog_epilog import spool  # noqa: PLC0415 - most jobs end well
+    from prolog_epilog.failed import spool  # noqa: PLC0415 - most jobs end well
 
     try:
         spool.add(here.paths, job, code, degraded=degraded)
@@ -144,7 +144,7 @@ def _log(sentence: str) -> None:
 
 def go_through(here: "Here") -> None:
     """Looks into all failed jobs, and tells berthd; ends at once if another process does that."""
-    from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
+    from prolog_epilog.failed import spool  # noqa: PLC0415 - the Epilog does without
 
     while True:
         with spool.alone(here.paths) as mine:
@@ -165,7 +165,7 @@ class _Untold:
 
 
 def _tell_all(here: "Here") -> None:
-    from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
+    from prolog_epilog.failed import spool  # noqa: PLC0415 - the Epilog does without
     from prolog_epilog.guard import options  # noqa: PLC0415
     from prolog_epilog.guard.tell import notice  # noqa: PLC0415 - the Epilog does without
 

@@ -1,0 +1,1 @@
+"""Failed jobs: waits for what they wrote, and reports the class of the failure."""

@@ -1,0 +1,1 @@
+"""What berth.conf says on nodes: the tables of its keys, and the reader."""

@@ -1,0 +1,1 @@
+"""Sets up the share of a job that shares GPUs, and takes it back."""
