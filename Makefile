@@ -126,7 +126,7 @@ lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wext
 format: setup ## let ruff and clang-format rewrite what they would complain about
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
 	@clang-format -i --style=file:slurm_plugins/.clang-format slurm_plugins/*/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
-	@clang-format -i --style=file:slurm_plugins/.clang-format prolog_epilog/injob/c/*.[ch]
+	@clang-format -i --style=file:slurm_plugins/.clang-format $(wildcard prolog_epilog/injob/c/*.[ch] prolog_epilog/injob/c/*/*.[ch])
 
 bench: setup $(if $(filter web,$(NAME)),build/browser/.installed) ## all benchmarks, each beside its peer: tables here, figures in build/bench/*.json; or one (NAME=hook ARGS="--turns 6"; NAME=list lists them)
 	@SLURM=$(SLURM) $(PY) -m tests.bench $(NAME) $(ARGS)

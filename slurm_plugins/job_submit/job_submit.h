@@ -2,7 +2,7 @@
 /* What the files of the job_submit plugin share. */
 #pragma once
 
-#include "berthd/reply.h"
+#include "reply/reply.h"
 #include "common/slurm_api.h"
 #include "config/config.h"
 #include "request/request.h"

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "berthd/reply.h"
+#include "reply/reply.h"
 #include "text/text.h"
 
 /* The job's Extra with the place in it; `own` (may be NULL) is what stands there. */

@@ -2,7 +2,7 @@
 /* A request as Slurm hands it over: what it asks for, by whom, and with which of our flags. */
 #pragma once
 
-#include "berthd/reply.h"
+#include "reply/reply.h"
 #include "common/slurm_api.h"
 #include "text/limits.h"
 #include "text/text.h"

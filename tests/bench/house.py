@@ -119,8 +119,8 @@ def c_circles(tree: Path) -> Figures:
     units = nx.DiGraph()
     for path in (path for name in PRODUCT for path in (tree / name).rglob("*.[ch]")):
         for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
-            folder = path.parent.parent if "/" in included else path.parent
-            units.add_edge(path.with_suffix(""), (folder / included).with_suffix(""))
+            found = next((up / included for up in path.parents if (up / included).exists()), path)
+            units.add_edge(path.with_suffix(""), found.with_suffix(""))
     return {"circles of C files": sum(len(one) > 1 for one in nx.strongly_connected_components(units))}
 
 

@@ -18,7 +18,7 @@
 #include "config/options.h"
 #include "text/path_list.h"
 #include "pin/pinned.h"
-#include "berthd/reply.h"
+#include "reply/reply.h"
 #include "pin/segment.h"
 #include "node/share_file.h"
 #include "text/tres.h"

@@ -3,9 +3,9 @@
 #include <pthread.h>
 #include <stddef.h>
 
-#include "books.h"
 #include "gate.h"
-#include "graphs.h"
+#include "memory/books.h"
+#include "memory/graphs.h"
 #include "process.h"
 
 /* Nothing that the parent held is the child's: not its place, its memory nor its helper thread. */

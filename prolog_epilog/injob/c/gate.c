@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "berth_injob.h"
-#include "driver.h"
+#include "driver/driver.h"
 
 #define MS 1000000ULL
 /* A spell of work at a low duty; at a high one it is longer, so that emptying the GPU costs little.

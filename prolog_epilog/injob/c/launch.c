@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that puts work on the GPU: through the gate, then on to the driver. */
+#include "driver/hooks.h"
 #include "gate.h"
-#include "graphs.h"
-#include "hooks.h"
+#include "memory/graphs.h"
 
 /* The default stream of the variants with one per thread. */
 #define PER_THREAD_STREAM(stream) ((stream) ? (stream) : (CUstream)2)

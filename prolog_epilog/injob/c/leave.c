@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "books.h"
-#include "driver.h"
-#include "hooks.h"
+#include "driver/driver.h"
+#include "driver/hooks.h"
+#include "memory/books.h"
 
 /* Then the process is killed, finished or not. */
 #define DEADLINE_S 5

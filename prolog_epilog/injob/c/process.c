@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 
 struct process process;
 static struct slot nowhere;

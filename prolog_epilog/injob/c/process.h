@@ -2,7 +2,7 @@
 /* What the library knows of its process: its words, and how it is to leave. */
 #pragma once
 
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 #include "word.h"
 
 #define likely(condition) __builtin_expect(!!(condition), 1)

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 
 #define GPUS_MAX 8
 #define CUDA_ERROR_ILLEGAL_ADDRESS ((CUresult)700)

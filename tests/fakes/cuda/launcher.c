@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 
 CUresult cuInit(u32 flags);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);

@@ -173,7 +173,7 @@ C_FLOORS = (
     ("text",),
     ("config", "node"),
     ("common",),
-    ("berthd", "berth_notice", "berth_slurm", "cli_filter", "spank"),
+    ("berthd", "berth_notice", "berth_slurm", "cli_filter", "reply", "spank"),
     ("pin", "request"),
     ("job_submit",),
 )

@@ -80,7 +80,7 @@ def test_whatever_a_real_runtime_looks_up_that_works_or_takes_memory_is_hooked(
     subprocess.run([built(tmp_path, PROGRAM, *flags)], env=environment, check=False)
 
     asked = names(r"look up (\w+)", log.read_text())
-    hooks, source = (SOURCE / "hooks.h").read_text(), (SOURCE / "hooks.c").read_text()
+    hooks, source = ((SOURCE / "driver" / name).read_text() for name in ("hooks.h", "hooks.c"))
     hooked = names(r'X\(\w+, "(\w+)"', hooks)
     begins, harmless = (
         names(r'"(\w+)"', source.split(f"const {name}[] = {{")[1].split("};")[0]) for name in ("governed", "harmless")
@@ -111,5 +111,5 @@ def test_our_structures_and_numbers_are_those_of_the_real_header(
         pairs += [(f"offsetof({real}, {one})", f"offsetof({ours}, {other})") for one, other in fields.items()]
 
     theirs = values(tmp_path / "real", "cuda.h", header.parent, [real for real, _ in pairs])
-    mine = values(tmp_path / "ours", "cuda_abi.h", SOURCE, [ours for _, ours in pairs])
+    mine = values(tmp_path / "ours", "driver/cuda_abi.h", SOURCE, [ours for _, ours in pairs])
     assert dict(zip(pairs, mine, strict=True)) == dict(zip(pairs, theirs, strict=True))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "books.h"
+#include "memory/books.h"
 
 #include <string.h>
 #include <sys/mman.h>

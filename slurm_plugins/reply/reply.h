@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "berthd/reply_value.h"
+#include "reply/reply_value.h"
 
 /* What the request allows. */
 struct reply_expected {

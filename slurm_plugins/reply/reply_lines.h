@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "berthd/reply_value.h"
+#include "reply/reply_value.h"
 
 enum reply_key {
 	KEY_NONCE,

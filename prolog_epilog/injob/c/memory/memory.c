@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that takes GPU memory: booked first, so that the quota is never exceeded. */
-#include "books.h"
-#include "graphs.h"
-#include "hooks.h"
+#include "driver/hooks.h"
+#include "memory/books.h"
+#include "memory/graphs.h"
 
 /* Asks the driver for what was booked; the booking ends if it says no, or cannot be noted. */
 #define TAKE(kind, device, size, name, call, undo)                                                 \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "berthd/reply_lines.h"
+#include "reply/reply_lines.h"
 
 #include <stdio.h>
 #include <string.h>

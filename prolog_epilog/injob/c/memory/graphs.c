@@ -4,11 +4,11 @@
  * this and other graphs. A node's size is booked when the node is made, so that the quota can
  * refuse it. After a launch the booking becomes what the driver says that it holds for graphs.
  */
-#include "graphs.h"
+#include "memory/graphs.h"
 
-#include "books.h"
-#include "driver.h"
-#include "hooks.h"
+#include "driver/driver.h"
+#include "driver/hooks.h"
+#include "memory/books.h"
 
 /* Between two questions to the driver. */
 #define PAUSE_NS 100000000ULL

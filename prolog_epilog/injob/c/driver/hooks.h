@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 
 #define HOOKS(X)                                                                                   \
 	X(cuLaunchKernel, "cuLaunchKernel", 4000, 0)                                               \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "berthd/reply.h"
+#include "reply/reply.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "berthd/reply_lines.h"
+#include "reply/reply_lines.h"
 #include "config/counted.h"
 #include "text/hostlist.h"
 #include "text/text.h"

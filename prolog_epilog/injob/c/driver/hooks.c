@@ -4,14 +4,14 @@
  * found first), by dlsym, and by the driver's own cuGetProcAddress. Names that we do not know pass
  * through untouched; those that launch or allocate are counted, so that the guard learns of a gap.
  */
-#include "hooks.h"
+#include "driver/hooks.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 #include "process.h"
 
 struct entry {
