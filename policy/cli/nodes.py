@@ -7,8 +7,8 @@ from typing import Any
 from policy.cli import ask
 from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, say_age
 from policy.cli.output import print_json
+from policy.formats import hostlist
 from policy.formats.errors import BerthError
-from policy.formats.slurm_syntax import hostlist
 from policy.site.config import config_path, load
 
 SLOW = 1.10

@@ -386,7 +386,7 @@ def _line(one: RunningJob) -> str:
 
 
 def _place(berth: Any) -> str:
-    from policy.formats.slurm_syntax.hostlist import fold_numbers  # noqa: PLC0415
+    from policy.formats.hostlist import fold_numbers  # noqa: PLC0415
     from policy.plan.answer import told  # noqa: PLC0415
 
     if len(set(berth.masks)) == 1:

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+from policy.formats.hostlist import fold
 from policy.formats.slurm_facts import Reservation
-from policy.formats.slurm_syntax.hostlist import fold
 
 
 def counting(reservations: "Iterable[Reservation]", exact: Collection[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from policy.report.rows import JobRun
 from topology.calibrate.steps import JobReport
 

@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import FormatError
-from policy.formats.slurm_syntax import hostlist
 
 COLUMNS = (
     *("JobIDRaw", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "State", "ExitCode", "Reason"),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from policy.formats.slurm_syntax.moments import bounded
 
 _LONGEST_NUMBER = 16

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.formats import flags as flag_table
+from policy.formats import hostlist
 from policy.formats.errors import FormatError, LeftToSlurm, Never
 from policy.formats.job_plan import JobPlan, Pairs, flag
 from policy.formats.plan_fields import SIGNAL
 from policy.formats.slurm_facts import Memory
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.wire import number, whole
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")

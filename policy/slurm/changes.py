@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import NOTHING, JobPlan, of_text, readable
 from policy.formats.messages import tagged
@@ -54,7 +54,7 @@ from policy.formats.plan_fields import (
     pins_nodes_alone,
 )
 from policy.formats.slurm_facts import JobFacts, JobText
-from policy.formats.slurm_syntax import excluded_nodes, hostlist, pin_text
+from policy.formats.slurm_syntax import excluded_nodes, pin_text
 from policy.request import counted
 from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from policy.formats.hostlist import fold_numbers
 from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts
-from policy.formats.slurm_syntax.hostlist import fold_numbers
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from policy.formats import hostlist
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
 from policy.formats.plan_fields import RETRY
-from policy.formats.slurm_syntax import hostlist
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import JobJson

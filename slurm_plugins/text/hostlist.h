@@ -9,7 +9,7 @@
 
 /*
  * Append comma-separated node names in their order, with what counts up in brackets:
- * "a,n08,n09,n10" gives "a,n[08-10]". policy/formats/slurm_syntax/hostlist.py folds alike.
+ * "a,n08,n09,n10" gives "a,n[08-10]". policy/formats/hostlist.py folds alike.
  */
 void hostlist_fold(const char *names, struct text *out);
 

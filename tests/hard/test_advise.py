@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from containers.cluster import Cluster
+from policy.formats import hostlist
 from policy.formats import segment as segments
-from policy.formats.slurm_syntax import hostlist
 from tests.differential.compare import difference
 from tests.differential.outcome import Request, outcome_of, prepare
 from tests.slurm.conftest import cluster

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from policy.formats import segment
+from policy.formats.hostlist import expand
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
-from policy.formats.slurm_syntax.hostlist import expand
 from policy.slurm import disagreement
 from prolog_epilog import given
 from prolog_epilog.job import extra

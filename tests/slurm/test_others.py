@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 
 from .harness import Slurm, until
 from .own_slurm import OwnSlurm

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 
 __all__ = ["ProtocolTrace", "wrong_in"]
 

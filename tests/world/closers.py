@@ -12,9 +12,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from policy.formats import plan_fields, segment
+from policy.formats import hostlist, plan_fields, segment
 from policy.formats.job_plan import JobPlan
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.formats.slurm_syntax.excluded_nodes import is_ours
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from tests.world import reservations
 
 EPOCH = 1_700_000_000.0

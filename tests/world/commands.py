@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from tests.world import people, updates
 from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Portion, Refusal
 

@@ -14,10 +14,10 @@ from policy.daemon.answer import answerer, memory
 from policy.daemon.hear import notices
 from policy.daemon.passes import listeners, looks
 from policy.daemon.write import degraded, evictions, pins
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import OTHERS
-from policy.formats.slurm_syntax import excluded_nodes, hostlist
+from policy.formats.slurm_syntax import excluded_nodes
 from policy.plan.answer import decide
 from policy.plan.ledger import isolation, tracker
 from policy.plan.opinions import opinion

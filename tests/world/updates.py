@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 
+from policy.formats import hostlist
 from policy.formats.job_plan import readable
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.slurm_syntax.excluded_nodes import is_ours
 from tests.world.cluster import TAKEN, ModelCluster, ModelJob, Refusal
 

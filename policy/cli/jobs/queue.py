@@ -10,8 +10,8 @@ from typing import Any
 from policy.cli import ask
 from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, moment, say_age, span
 from policy.cli.output import print_json, say
+from policy.formats import hostlist
 from policy.formats.errors import UsageError
-from policy.formats.slurm_syntax import hostlist
 from policy.site.config import config_path, load
 from policy.site.overview import user_of
 

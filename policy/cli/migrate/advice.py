@@ -9,7 +9,7 @@ from policy.cli.migrate.node_lines import listed, sorted_nodes
 from policy.cli.migrate.rungs import Rung
 from policy.cli.migrate.site import Files
 from policy.cli.migrate.state import Change
-from policy.formats.slurm_syntax.hostlist import fold
+from policy.formats.hostlist import fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from policy.cli.migrate.state import Change, ChangeStore, FileChange, content_of
 from policy.cli.output import print_json, some
 from policy.cli.reservations import counting
 from policy.formats.errors import BerthError, SlurmError, UsageError
-from policy.formats.slurm_syntax.hostlist import expand, fold
+from policy.formats.hostlist import expand, fold
 from policy.site.config import config_path, load
 from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.text import reservations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from policy.cli.output import some
 from policy.formats.errors import BerthError
-from policy.formats.slurm_syntax.hostlist import fold
+from policy.formats.hostlist import fold
 
 REASON = "berth migrate"
 _AWAY = "Not responding"

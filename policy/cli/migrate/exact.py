@@ -8,7 +8,7 @@ from policy.cli.migrate.node_lines import ExactNode
 from policy.cli.output import some
 from policy.cli.topo.export import layouts_of, machines_of
 from policy.formats.errors import BerthError
-from policy.formats.slurm_syntax.hostlist import expand
+from policy.formats.hostlist import expand
 
 
 def exact_words(names: Sequence[str], folder: Path, *, cores: bool) -> dict[str, ExactNode]:

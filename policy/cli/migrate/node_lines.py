@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from policy.cli.migrate.conf_text import ConfLine, entries, words_of
 from policy.formats.errors import FormatError
-from policy.formats.slurm_syntax.hostlist import expand, fold
+from policy.formats.hostlist import expand, fold
 
 _OURS = frozenset({"gpu", "shard", "seat", "mps"})
 _RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")

@@ -18,7 +18,7 @@ from policy.cli.topo.sources import (
     nothing_in,
 )
 from policy.formats.errors import FormatError, SlurmError, UsageError
-from policy.formats.slurm_syntax.hostlist import expand
+from policy.formats.hostlist import expand
 from topology import files
 from topology.errors import TopologyFileError
 from topology.model import Machine

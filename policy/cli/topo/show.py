@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from policy.cli.output import print_json
 from policy.cli.topo.sources import OK, WHAT, add_directory, machines
 from policy.cli.topo.words import Paint, islands, paint, summary
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from topology import files, pcie
 from topology.model import Machine
 from topology.writers.matrix import matrix

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policy.cluster.fleet import Fleet
+from policy.formats import hostlist
 from policy.formats.plan_fields import (
     BECAUSE,
     BECAUSE_TEXT,
@@ -31,7 +32,6 @@ from policy.formats.plan_fields import (
     K,
 )
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.formats.slurm_syntax import hostlist
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS
 from policy.plan.ledger.tracker import HOLDING, gpus_held

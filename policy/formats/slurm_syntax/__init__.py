@@ -1,1 +1,1 @@
-"""Texts in the syntax of Slurm itself: host lists, array tasks, excluded nodes, pins and moments."""
+"""Texts as Slurm itself writes and reads them: array tasks, excluded nodes, pins and moments."""

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
+from policy.formats import hostlist
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.plan_fields import NODES, OTHERS, holds_place
-from policy.formats.slurm_syntax import hostlist
 
 MOST_BYTES = 1_024
 """Most bytes of the list. A longer one, from names that do not fold well, is not written into the job's record."""

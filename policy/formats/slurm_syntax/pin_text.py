@@ -5,10 +5,9 @@ The plugin writes the same text at submission (slurm_plugins/pin/pin_text.c).
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import TooLong
 from policy.formats.reply import MOST_BYTES, Reply
-from policy.formats.slurm_syntax import hostlist
 
 
 def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:

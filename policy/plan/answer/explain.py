@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
+from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import JobPlan
 from policy.formats.messages import tagged
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.slurm_syntax.moments import local_time
 from policy.retry.classes import CLASSES
 

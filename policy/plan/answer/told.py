@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import NOTHING, JobPlan, Pairs, PlanEntry
 from policy.formats.messages import MOST_BYTES, tag, tagged
-from policy.formats.slurm_syntax import hostlist
 from policy.placement.base import Berth
 from policy.plan.answer.case import Case
 from policy.plan.ledger.changes import Move, Park

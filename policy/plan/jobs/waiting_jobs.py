@@ -11,13 +11,13 @@ from policy.cluster import fit
 from policy.cluster.allowed import AllowedNodes, SizedRoom, Where
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import placed_in
+from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.arrays import FAR
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.job_plan import JobPlan, PlanEntry
 from policy.formats.slurm_facts import JobFacts
-from policy.formats.slurm_syntax import hostlist
 from policy.plan.jobs.waiting import GuestPart, LevelWait, Shape, SharePart, SpreadState, Waiting, unanswered
 from policy.request import counted
 from policy.request.demand import A_YEAR, Demand, Size

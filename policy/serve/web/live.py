@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobText
-from policy.formats.slurm_syntax import hostlist
 from policy.serve.web.model import (
     MOST_EVENTS,
     WebEvent,

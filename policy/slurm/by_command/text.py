@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from policy.formats import hostlist
 from policy.formats.errors import UnreadableError
 from policy.formats.job_plan import readable
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.formats.slurm_syntax import excluded_nodes as others
-from policy.formats.slurm_syntax import hostlist
 from policy.request import counted
 from policy.slurm import fields
 from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
 
+from policy.formats import hostlist
 from policy.formats.slurm_facts import NodeFacts
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.wire import unescape
 from policy.slurm import fields
 from policy.slurm.by_library.program import JobRecord

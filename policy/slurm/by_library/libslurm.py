@@ -9,12 +9,12 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.plan_fields import ID
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
-from policy.formats.slurm_syntax import excluded_nodes, hostlist
+from policy.formats.slurm_syntax import excluded_nodes
 from policy.formats.wire import escape, unescape
 from policy.slurm import changes, fields
 from policy.slurm.by_command import text

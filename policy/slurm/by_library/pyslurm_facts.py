@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.job_plan import readable
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.formats.slurm_syntax import excluded_nodes as others
-from policy.formats.slurm_syntax import hostlist
 from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, UsedGres
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from policy.formats import segment
-from policy.formats.slurm_syntax import hostlist, pin_text
+from policy.formats import hostlist, segment
+from policy.formats.slurm_syntax import pin_text
 from policy.formats.wire import escape, unescape
 from policy.slurm import fields
 from tests.bench.load.locks import SlurmLook, leave_alone_s

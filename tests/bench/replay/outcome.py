@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from policy.formats import plan_fields, segment
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist, plan_fields, segment
 
 from .workload import Job
 

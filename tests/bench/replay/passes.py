@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policy.cluster.fleet import Fleet
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from policy.placement.base import Berth
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from policy.formats.slurm_syntax import hostlist
+from policy.formats import hostlist
 from tests.hard.faults.jobs import OUTPUT
 from tests.hard.faults.site import FaultySite
 

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from policy.formats import plan_fields, segment
+from policy.formats import hostlist, plan_fields, segment
 from policy.formats.job_plan import JobPlan
-from policy.formats.slurm_syntax import hostlist
 from policy.slurm import fields
 from tests.hard.faults.failed import FailedJob, keep
 from tests.hard.faults.jobs import FAILS, FOLDER, SentJob

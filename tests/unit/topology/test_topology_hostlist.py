@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.formats import hostlist as of_policy
 from policy.formats.errors import FormatError
-from policy.formats.slurm_syntax import hostlist as of_policy
 from topology.errors import HostlistError
 from topology.hostlist import expand, fold
 

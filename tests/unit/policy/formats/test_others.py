@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.slurm_facts import JobText
-from policy.formats.slurm_syntax import hostlist
 from policy.formats.slurm_syntax.excluded_nodes import MOST_BYTES, Others, is_ours, mark_of, of_the_user
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import Settings

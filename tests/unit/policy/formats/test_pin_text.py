@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.formats import segment
+from policy.formats import hostlist, segment
 from policy.formats.errors import SlurmError, TooLong
 from policy.formats.job_plan import JobPlan
 from policy.formats.reply import MOST_BYTES
 from policy.formats.reply import Reply as TypedReply
 from policy.formats.slurm_facts import JobText
-from policy.formats.slurm_syntax import hostlist, pin_text
+from policy.formats.slurm_syntax import pin_text
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import Settings
 from policy.slurm import changes

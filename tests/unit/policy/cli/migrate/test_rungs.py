@@ -17,7 +17,7 @@ from policy.cli.migrate.rungs import Rung, Texts, changed, rung_of
 from policy.cli.migrate.site import read_files
 from policy.cli.migrate.state import Change, ChangeStore
 from policy.formats.errors import ConfigError, FormatError, UsageError
-from policy.formats.slurm_syntax.hostlist import expand
+from policy.formats.hostlist import expand
 from tests.examples import examples
 from tests.unit.policy.cli.migrate.drawn import exact, gres_confs, slurm_confs
 from tests.unit.policy_world import node as facts_of
