@@ -16,7 +16,11 @@ from dataclasses import dataclass, field
 
 from topology.errors import TopologyFileError
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]"
+    # As pagers, editors and web pages show them: `^[[4m`, `\033[4m`, or without the escape character itself.
+    r"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|[\u2190\u241b\ufffd])?\[[0-9;]{0,9}m"
+)
 _TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _TITLE = re.compile("|".join(_TITLES), re.IGNORECASE)
 _WORD = r"(?:NV[1-9][0-9]?|X|PIX|PXB|PHB|NODE|SYS|SOC)"
@@ -44,6 +48,8 @@ class Grid:
     """Line number of each row."""
     legend: dict[str, str] = field(default_factory=dict)
     """Kernel names of NIC0, NIC1, ... if the text has them."""
+    cut: str = ""
+    """Title of the first column that the right edge of a terminal cut: it and those behind it are left out."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -56,6 +62,8 @@ class _Header:
     devices: tuple[str, ...]
     titles: tuple[str, ...]
     """Columns behind the devices."""
+    cut: str
+    """The last of the titles, if the text has not all of it: the cells below it are not whole either."""
 
 
 def read(text: str, source: str) -> Grid:
@@ -69,7 +77,7 @@ def read(text: str, source: str) -> Grid:
     number, line = lines[start]
     header = _header(line, f"{source}, line {number}")
     gpus = tuple(name for name in header.devices if re.fullmatch(r"GPU\d+", name))
-    grid = Grid(gpus, header.devices[len(gpus) :])
+    grid = Grid(gpus, header.devices[len(gpus) :], cut=header.cut)
     for number, line in lines[start + 1 :]:
         where = f"{source}, line {number}"
         name = line.split()[0]
@@ -85,6 +93,10 @@ def read(text: str, source: str) -> Grid:
         elif re.match(r"GPU\d", name):
             raise TopologyFileError(f"{where}: the header has no column {name}")
     _check_rows(grid, source)
+    # Where one list is cut, a list that looks whole may be cut too.
+    for title, kept in (("CPU Affinity", grid.cpus), ("NUMA Affinity", grid.numa)):
+        if title == grid.cut:
+            kept.clear()
     return grid
 
 
@@ -100,10 +112,14 @@ def _is_header(line: str) -> bool:
 
 
 def _header(line: str, where: str) -> _Header:
+    titles = tuple(next(known for known in _TITLES if known.lower() == one.lower()) for one in _TITLE.findall(line))
+    following = "".join(_TITLES[len(titles) : len(titles) + 1])
+    starts = (f" {following[:size]}".lower() for size in range(len(following) - 1, 0, -1))
+    begun = next((start for start in starts if re.sub(r"\s", " ", line.lower()).endswith(start)), "")
+    line = line[: len(line) - len(begun)]
     first = _TITLE.search(line)
     end = first.start() if first else len(line)
     devices = tuple(_GLUED_NAMES.sub(" ", line[:end]).split())
-    titles = tuple(next(known for known in _TITLES if known.lower() == one.lower()) for one in _TITLE.findall(line))
     rest = _TITLE.sub("", line[end:]).strip()
     if rest or titles != _TITLES[: len(titles)]:
         raise TopologyFileError(f"{where}: behind the devices stands {line[end:].strip()!r}; {', '.join(_TITLES)} may")
@@ -113,11 +129,14 @@ def _header(line: str, where: str) -> _Header:
     if len(set(devices)) != len(devices):
         twice = next(name for name in devices if devices.count(name) > 1)
         raise TopologyFileError(f"{where}: {twice} has two columns")
-    return _Header(devices, titles)
+    return _Header(devices, (*titles, following) if begun else titles, following if begun else "")
 
 
 def _read_row(line: str, header: _Header, grid: Grid, name: str, where: str) -> None:
     words, rest = _cells(line, header, name, where)
+    if any(rest[len(header.titles) :]) and len(header.titles) < len(_TITLES):
+        grid.cut = grid.cut or _TITLES[len(header.titles)]
+    rest = rest[: len(header.titles) - bool(header.cut)]
     for column, word in zip(header.devices, words, strict=True):
         if not re.fullmatch(_WORD, word):
             raise TopologyFileError(f"{where}: {name} to {column} is {word!r}; one of {_WORDS_EXPECTED} is expected")
@@ -128,9 +147,18 @@ def _read_row(line: str, header: _Header, grid: Grid, name: str, where: str) -> 
         cell = "".join(cells)
         if cell in {"", "N/A"}:
             continue
+        if title == header.titles[-1] and _is_cut(cell):
+            grid.cut = title
+            continue
         if not _LIST.fullmatch(cell):
             raise TopologyFileError(f"{where}: {title} of {name} is {cell!r}; a list such as 0-7,16-23 is expected")
         kept[name] = cell
+
+
+def _is_cut(cell: str) -> bool:
+    """Tells whether the right edge of a terminal cut a list: the last range has no end, or one before its start."""
+    first, _, last = cell.rpartition(",")[2].partition("-")
+    return not first or cell.endswith("-") or (first.isdigit() and last.isdigit() and int(last) < int(first))
 
 
 def _cells(line: str, header: _Header, name: str, where: str) -> tuple[list[str], list[str]]:
@@ -151,7 +179,7 @@ def _cells(line: str, header: _Header, name: str, where: str) -> tuple[list[str]
         )
     rest = cells if tabs else _placed(line, header, cells)
     filled = [cell for cell in rest if cell]
-    if len(filled) > len(header.titles):
+    if len(filled) > len(_TITLES):
         raise TopologyFileError(
             f"{where}: behind the devices the row of {name} has {len(filled)} cells, the header {len(header.titles)}"
         )

@@ -32,6 +32,8 @@ def parse(
     problems = []
     if uuids is None:
         problems.append(f"UUIDs and device minor numbers are place-holders: {SOURCE} does not tell them")
+    if grid.cut:
+        problems.append(f"{grid.cut} is cut in the text and left out: give {SOURCE} a wider terminal, or a file")
     gpus = tuple(
         Gpu(
             position=i,

@@ -190,6 +190,57 @@ def test_recorded_matrices_in_all_spellings(name: str, spell: Callable[[str], st
     check(parse(spell(recorded(name)), "n1", expected.model), expected)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "^[[4m|^[[0m",
+        "[4m|[0m",
+        "\\x1b[4m|\\x1b[0m",
+        "\\033[4m|\\033[0m",
+        "\u2190[4m|\u2190[0m",
+        "\ufffd[4m|\ufffd[m",
+    ],
+)
+@pytest.mark.parametrize("name", RECORDED)
+def test_escape_codes_that_a_pager_or_a_web_page_changed(name: str, lost: str) -> None:
+    begin, end = lost.split("|")
+    text = underlined(recorded(name)).replace("\x1b[4m", begin).replace("\x1b[0m", end)
+    check(parse(text, "n1"), replace(RECORDED[name], **measured(name)))
+
+
+def measured(name: str) -> dict[str, Any]:
+    """The links as they are guessed without a model."""
+    machine = parse(recorded(name), "n1")
+    return {"links": {(link.count, link.gbps, link.via) for link in machine.links}}
+
+
+def cut_at(text: str, mark: str) -> str:
+    """As a terminal of so many columns shows it: each line ends where this mark ends in the header."""
+    lines = text.expandtabs(8).splitlines()
+    width = next(line.index(mark) for line in lines if mark in line) + len(mark)
+    return "\n".join(line[:width] for line in lines)
+
+
+@pytest.mark.parametrize("mark", ["C", "CP", "CPU", "CPU A", "CPU Affinit", "CPU Affinity"])
+@pytest.mark.parametrize("name", ["a100-4", "dgx-a100", "h100-4"])
+def test_a_column_that_the_terminal_cut_is_left_out(name: str, mark: str) -> None:
+    whole = parse(recorded(name), "n1")
+    machine = parse(cut_at(recorded(name), f" {mark}"), "n1")
+    assert (machine.links, machine.nic_paths) == (whole.links, whole.nic_paths)
+    assert {gpu.numa for gpu in machine.gpus} == {-1}
+    # Where every list is as long as the title, nothing was cut.
+    same = [gpu.cpus for gpu in machine.gpus] == [gpu.cpus for gpu in whole.gpus]
+    assert (same and mark == "CPU Affinity") or {gpu.cpus for gpu in machine.gpus} == {""}
+    assert same or any("CPU Affinity is cut in the text and left out" in problem for problem in machine.problems)
+
+
+def test_the_columns_before_a_cut_one_stay() -> None:
+    machine = parse(cut_at(recorded("dgx-a100"), " NUMA Aff"), "n1")
+    assert (machine.gpus[0].cpus, machine.gpus[-1].cpus) == ("48-63,176-191", "80-95,208-223")
+    assert {gpu.numa for gpu in machine.gpus} == {-1}
+    assert "NUMA Affinity is cut in the text and left out" in machine.problems[1]
+
+
 def test_nics_go_by_the_names_of_the_legend() -> None:
     named = parse(with_legend(recorded("h100-4")), "n1")
     assert [nic.name for nic in named.nics] == ["mlx5_3", "mlx5_bond_0", "NIC2", "NIC3"]
