@@ -33,8 +33,14 @@ _PUT_BACK = re.compile(rb"CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[^\n]*\n?
 _WORDS = re.compile(rb"[a-z]{3,}")
 _LONGEST_WORD = 100
 """Longer ones are no words but encoded data."""
-_ASIDE = re.compile(r"""warn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \|)""", re.IGNORECASE)
-"""A warning, a frame of a stack, or a line of source that a message quotes."""
+_ASIDE = re.compile(
+    r"""\w{1,40}Warning:|^.{0,80}(?<!NCCL )\bwarn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \|)"""
+    r"""|^.{0,40}frame #\d|unknown function[> ]""",
+    re.IGNORECASE,
+)
+"""A warning, a frame of a stack, or a line of source that a message quotes. NCCL calls its errors warnings."""
+_OPENING, _FARTHEST = 80, 4_000
+"""Characters of a long line's beginning that count, and how far before a pattern it is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +128,13 @@ def _lines(tail: bytes, lowered: bytes, pattern: Pattern, since: int) -> Iterato
         if at < 0:
             return
         first, last = max(0, at - REACH), min(len(tail), at + size + REACH)
-        start = max(lowered.rfind(b"\n", first, at), lowered.rfind(b"\r", first, at)) + 1
+        farthest = max(0, at - _FARTHEST)
+        start = max(lowered.rfind(b"\n", farthest, at) + 1, lowered.rfind(b"\r", farthest, at) + 1, farthest)
         ends = [end for end in (lowered.find(b"\n", at, last), lowered.find(b"\r", at, last)) if end >= 0]
-        text = tail[start or first : min(ends, default=last)].decode("utf-8", "replace")
-        # A line that is cut at its front must not look like one that begins here.
-        yield start or first, text if start or not first else f"\u2026{text}"
+        text = tail[max(start, first) : min(ends, default=last)].decode("utf-8", "replace")
+        # Of a long line the beginning tells what it is, and a line that is cut must not look like one that begins here.
+        opening = tail[start : min(start + _OPENING, first)].decode("utf-8", "replace")
+        yield start, f"{opening}\u2026{text}" if start < first else text
 
 
 def _readable(line: str) -> str:

@@ -61,6 +61,7 @@ BENCHMARKS = {
     "scores": Benchmark("scores of simulated fleets with known truth, and what PAL gains by them"),
     "stragglers": Benchmark("how often `berth why --slow` names the right cause and rank"),
     "classify": Benchmark("failure classes on real logs, of programs seen and never seen"),
+    "classify-public": Benchmark("failure classes on logs of public issues, where BERTH_DATA has them", alone=True),
     "retry": Benchmark("GPU time lost to failed trials: fixed and adaptive retries, pre-flight"),
     "harm": Benchmark("a job that asks nothing of Berth, beside plain Slurm in the same run", engine=True, alone=True),
     "forms": Benchmark("how often plain Slurm gives the best linked GPUs", "request_forms", engine=True, alone=True),

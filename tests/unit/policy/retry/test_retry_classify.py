@@ -101,6 +101,136 @@ def test_data_that_cannot_be_reached_now_may_be_read_later() -> None:
     assert not of("FileNotFoundError: [Errno 2] No such file or directory: 'a'\n").transient
 
 
+KEPT_BY_CLASS = ""
+"""The class's own answer to whether another try is worth it."""
+
+
+@pytest.mark.parametrize(
+    ("line", "failure", "passes"),
+    [
+        # What a GPU has too little of is not cured with more memory of the host.
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+            "gpu_out_of_memory",
+            KEPT_BY_CLASS,
+        ),
+        ("Resource exhausted: Out of memory while trying to allocate 4096 bytes.", "gpu_out_of_memory", KEPT_BY_CLASS),
+        ("JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 512 bytes.", "gpu_out_of_memory", ""),
+        ("INTERNAL: Failed to allocate 65536 bytes for new constant", "gpu_out_of_memory", KEPT_BY_CLASS),
+        ("ERROR: Insufficient memory on accelerator (src/GPU/pair_x.cpp:38)", "gpu_out_of_memory", KEPT_BY_CLASS),
+        ("n1:7:9 [3] alloc.h:178 NCCL WARN Cuda failure 'out of memory'", "gpu_out_of_memory", KEPT_BY_CLASS),
+        ("n1:7:9 [3] alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'", "gpu_out_of_memory", KEPT_BY_CLASS),
+        ("ValueError: Free memory on device (3/8 GiB) on startup is less than desired", "gpu_out_of_memory", ""),
+        (
+            "OutOfMemoryError: Out of memory allocating 9,000 bytes (allocated so far: 8,000 bytes).",
+            "gpu_out_of_memory",
+            "",
+        ),
+        ("OutOfResources: out of resource: shared memory, Required: 9, Hardware limit: 8.", "gpu_out_of_memory", ""),
+        # On ROCm an illegal address is told so.
+        ("Memory access fault by GPU node-2 (Agent handle: 0x5d) on address 0x7f00.", "invalid_mem_access", ""),
+        # A port of another job is free again, or is not on another node.
+        ("OSError: [Errno 98] Address already in use", "mpi_runtime_failure", "yes"),
+        (
+            "[E socket.cpp:9] The server socket has failed to bind to [::]:29 (errno: 98 - Address already in use).",
+            "mpi_runtime_failure",
+            "yes",
+        ),
+        ("code: -98, name: EADDRINUSE, message: address already in use", "mpi_runtime_failure", "yes"),
+        # What a kernel asserts, it asserts again.
+        ("RuntimeError: CUDA error: device-side assert triggered", "cuda_failure", "no"),
+        ("Index.cu:9: block: [6,0,0], thread: [3,0,0] Assertion `index < size` failed.", "cuda_failure", "no"),
+        ("RuntimeError: CUDA error: invalid configuration argument", "cuda_failure", "no"),
+        ("RuntimeError: CUDA error: unspecified launch failure", "cuda_failure", "yes"),
+        # A checkpoint that is broken or of another model stays so; a full disk may be empty later.
+        ("RuntimeError: Error(s) in loading state_dict for Net:", "model_ckpt_error", "no"),
+        ("ncclInvalidUsage: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 2000", "mpi_error", "no"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "cuda_init_failed", "no"),
+        ("RuntimeError: PytorchStreamReader failed reading zip archive", "model_ckpt_error", "no"),
+        ("OSError: [Errno 28] No space left on device", "model_ckpt_error", "yes"),
+    ],
+)
+def test_a_line_tells_the_class_and_whether_another_try_helps(line: str, failure: str, passes: str) -> None:
+    found = of(f"step 3\n{line}\n")
+    expected = CLASSES[failure].transient if passes == KEPT_BY_CLASS else passes == "yes"
+
+    assert (found.failure, found.transient) == (failure, expected)
+
+
+@pytest.mark.parametrize(
+    ("log", "failure"),
+    [
+        # What mpirun says after each failure is not the kernel's word.
+        (
+            (
+                "mpirun was unable to cleanly terminate the daemons on one or more of the nodes,\n"
+                "and was not able to guarantee that all other processes were killed\n"
+                "Primary job terminated normally, but 1 process returned a non-zero exit code.\n"
+            ),
+            "traceback_from_crash",
+        ),
+        (
+            "ValueError: size 3\nbut we were not able to guarantee that all other processes were killed!\n",
+            "traceback_from_crash",
+        ),
+        # torch says after each CUDA error that the place is uncertain.
+        (
+            (
+                "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+                "CUDA kernel errors might be asynchronously reported at some other API call\n"
+            ),
+            "gpu_ecc_error",
+        ),
+        # A disk that filled while a checkpoint was written, and the errors that follow from it.
+        (
+            (
+                "OSError: [Errno 28] No space left on device\n\nDuring handling of the above exception, another "
+                "exception occurred:\n\nRuntimeError: [enforce fail at inline_container.cc:9] . unexpected pos 7 vs 6\n"
+                "terminate called after throwing an instance of 'c10::Error'\nAborted (core dumped)\n"
+            ),
+            "model_ckpt_error",
+        ),
+        # Words that name a cause, in lines that name another.
+        (
+            (
+                "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+            ),
+            "invalid_mem_access",
+        ),
+        ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed\n", "mpi_runtime_failure"),
+        ("TypeError: f() got 3\n[launch.py:9:sigkill_handler] Killing subprocess 7\n", "semantic_error"),
+        (
+            "pcieport 0000:00: PCIe Bus Error: severity=Corrected, type=Data Link Layer\nTypeError: f()\n",
+            "semantic_error",
+        ),
+        ("ERROR: LoadError: CUDA error: an illegal memory access was encountered\n", "invalid_mem_access"),
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is out of shared memory.\n",
+            "cpu_out_of_memory",
+        ),
+        (
+            "Unknown: cuDNN failed to initialize, so try looking to see if a warning was printed above.\n",
+            "cuda_failure",
+        ),
+        ("TypeError: f()\nframe #5: <unknown function> + 0x81 (0x15 in libpthread.so.0)\n", "semantic_error"),
+        (f"WARNING: {'x' * 300} CUDA out of memory\nTypeError: f()\n", "semantic_error"),
+        # The loss was not finite for steps before something else broke on it.
+        (
+            "".join(f"step {step} | loss: nan | lr 1e-4\n" for step in range(7, 12))
+            + "Traceback (most recent call last):\nValueError: probabilities contain negative values\n",
+            "model_diverged",
+        ),
+        (
+            "epoch 2 loss=nan\nTraceback (most recent call last):\nIndexError: index 9 is out of bounds\n",
+            "model_diverged",
+        ),
+    ],
+)
+def test_what_follows_from_a_cause_does_not_hide_it(log: str, failure: str) -> None:
+    assert of(log).failure == failure
+
+
 def test_colours_and_progress_bars_do_not_hide_an_error() -> None:
     assert of("10%|#  |\r20%|## |\r\x1b[31mModuleNotFoundError:\x1b[0m No module named 'x'").failure == "import_error"
     assert of("\x1b[31mSegmentation\x1b[0m fault\n").failure == "invalid_mem_access"
@@ -152,10 +282,8 @@ def test_programs_that_really_failed_are_known_by_their_logs() -> None:
     for row in (row for row in manifest() if row["part"] != "fresh"):
         label = f"{row['program']}-{row['name']}"
         found = of((FAILURES / "logs" / f"{label}.log").read_bytes(), Facts(exit_code=int(row["exit_code"])))
-        if (found.failure, found.transient) != (
-            row["class"],
-            CLASSES[row["class"]].transient or row["transient"] == "yes",
-        ):
+        helps = row["transient"] == "yes" or (row["transient"] == "no" and CLASSES[row["class"]].transient)
+        if (found.failure, found.transient) != (row["class"], helps):
             wrong.append(label)
 
     # One asks for more than its log says: "read length must be non-negative" is a data file with wrong contents.
