@@ -4,19 +4,24 @@
 """
 
 import argparse
+import json
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
 from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
-from policy.formats.plan_fields import preflight_of
+from policy.formats.plan_fields import HELPS, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
+from policy.site.ahead import ahead_of, ahead_rows
 from policy.site.config import Config, config_path, load
+from policy.site.overview import OverviewFile, path_of
+from policy.site.privacy import Visibility
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import CommandGateway, run_command
 
@@ -54,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
         return run_slow(options)
     job_id = number_of(options.job)
-    state, plan = look_up(job_id)
+    state, plan, ahead = look_up(job_id)
     if plan is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
     try:
@@ -64,11 +69,11 @@ def run(options: argparse.Namespace) -> int:
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
         told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan)}
-        print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure)})
-    elif options.verbose:
-        print_table([*rows(job_id, state, plan), *failure])
-    else:
+        print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure), "ahead": ahead})
+        return 0
+    if not options.verbose:
         print(sentence(job_id, state, plan, failure))
+    print_table([*(rows(job_id, state, plan) if options.verbose else ()), *failure, *ahead_rows(ahead)])
     return 0
 
 
@@ -89,14 +94,25 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     return chosen[0].job_id
 
 
-def look_up(job_id: int) -> tuple[str, JobPlan | None]:
-    """Returns a job's state and plan: from berthd where it answers users, else from Slurm's commands."""
-    without = ""
+class Told(NamedTuple):
+    """A job's state, its plan, and what is ahead of it while it waits (policy/site/ahead.py)."""
+
+    state: str
+    plan: JobPlan | None
+    ahead: Mapping[str, Any] | None = None
+
+
+def look_up(job_id: int) -> Told:
+    """Returns what is known of a job: from berthd where it answers users, else from Slurm's commands."""
+    without, ahead = "", None
     try:
         config = load(config_path())
         if config.users_hosts:
             told = ask.question(config, f"why job={job_id}")
-            return told["state"], of_text(told.get("segment", ""))
+            return Told(told["state"], of_text(told.get("segment", "")), json.loads(told.get("ahead", "null")))
+        # Its file is for those whom Slurm shows all jobs.
+        with suppress(DaemonError):
+            ahead = ahead_of(OverviewFile(path_of(config.socket)).read(), job_id, Visibility(frozenset()), None)
     except (ConfigError, DaemonError) as problem:
         # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)
@@ -104,7 +120,7 @@ def look_up(job_id: int) -> tuple[str, JobPlan | None]:
         job = CommandGateway().job(job_id)
     except SlurmError as problem:
         raise SlurmError(f"{problem}; {without}" if without else str(problem)) from None
-    return job.state, of_text(job.admin_comment)
+    return Told(job.state, of_text(job.admin_comment), ahead)
 
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
@@ -142,6 +158,8 @@ def _typed(plan: JobPlan) -> dict[str, Any]:
             typed[key] = value.split(",")
         elif key == "gpus":
             typed[key] = [int(gpu) for gpu in value.split(",")]
+        elif key == "helps":
+            typed[key] = dict(plan.get(HELPS, ()))
         elif key == "seats":
             typed[key] = value == "1"
         else:

@@ -6,12 +6,13 @@ from collections.abc import Set as AbstractSet
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import latest
 from policy.formats.messages import tagged
-from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, UNTIL
+from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, HELPS, UNTIL
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.queue.plan import Plan
-from policy.plan.queue.wait_reasons import why
+from policy.plan.queue.wait_reasons import ROOM, why
+from policy.plan.queue.what_helps import what_helps
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -22,7 +23,8 @@ AGAIN_AFTER = 300.0
 MOST_REASONS = 5
 """Updates after one reading."""
 
-_MOST_LOOKED_AT = 100
+_LONGEST = 0.02
+"""Seconds of looking for a reason that changed before an Epilog has its turn."""
 
 
 class Explainer:
@@ -31,7 +33,8 @@ class Explainer:
     def __init__(self, gateway: Gateway, policy: Policy) -> None:
         self._gateway = gateway
         self._policy = policy
-        self._said: dict[int, tuple[float, str]] = {}
+        self._said: dict[int, tuple[float, object]] = {}
+        """When each job was looked at, and what was said of it."""
         self._next = 0
         self.left = 0
         """Updates that may still be written after the last reading."""
@@ -58,19 +61,26 @@ class Explainer:
         if self._queue is not plan.queue:
             self._begin(plan.queue, planned.cluster.at)
         old = self._old
-        for _ in range(min(_MOST_LOOKED_AT, len(old))):
+        for _ in range(len(old)):
+            if time.monotonic() - now > _LONGEST:
+                break
             entry = old[self._next % len(old)]
             self._next = (self._next + 1) % len(old)
             if entry.last.start == 0.0 or entry.job.id in changed:
                 continue
-            said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
-            if now - said_at < AGAIN_AFTER:
+            looked, said = self._said.get(entry.job.id, (-AGAIN_AFTER, None))
+            if now - looked < AGAIN_AFTER:
                 continue
-            reason = why(entry, planned, running, self._policy)
-            if reason is None or f"{reason.kind} {reason.text}" == said:
+            reason = why(entry, planned, running, self._policy, plan.queue)
+            if reason is None:
+                continue
+            helps = what_helps(entry, planned, self._policy) if reason.number in ROOM else ()
+            if (reason, helps) == said:
+                self._said[entry.job.id] = now, said
                 continue
             until = None if entry.level.insists is None else int(entry.level.until)
-            told = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number)), UNTIL(until)
+            because = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number))
+            told = *because, HELPS(helps or None), UNTIL(until)
             try:
                 # Another program may have given the job back since it was read.
                 present = latest(self._gateway.job(entry.job.id).admin_comment, None)
@@ -79,7 +89,7 @@ class Explainer:
                 self._gateway.annotate(entry.job.id, present.having(*told))
             except SlurmError as problem:
                 log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}", 636)
-            self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
+            self._said[entry.job.id] = now, (reason, helps)
             return True
         return False
 

@@ -17,8 +17,6 @@ import msgspec
 from policy.cluster.fleet import Fleet
 from policy.formats import hostlist
 from policy.formats.plan_fields import (
-    BECAUSE,
-    BECAUSE_TEXT,
     EVICTED,
     EVICTED_TEXT,
     INSISTS,
@@ -27,6 +25,7 @@ from policy.formats.plan_fields import (
     MOVE_UNTIL,
     MOVES,
     PINS,
+    REASON,
     TIER,
     WHY,
     K,
@@ -253,7 +252,7 @@ def _cells(count: int, name: str, jobs: Iterable[JobFacts], used: int) -> list[d
 
 
 _WHILE_IT_RUNS = (TIER, LEVEL, INSISTS, WHY, PINS, EVICTED, EVICTED_TEXT, MOVES, MOVE_UNTIL, MOVE_TEXT)
-_WHILE_IT_WAITS = (*_WHILE_IT_RUNS, BECAUSE, BECAUSE_TEXT)
+_WHILE_IT_WAITS = (*_WHILE_IT_RUNS, *REASON)
 
 
 def _job(job: JobFacts, planned: PlannedPlace | None, fleet: Fleet) -> dict[str, Any]:

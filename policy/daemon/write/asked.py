@@ -15,8 +15,6 @@ from policy.formats.job_plan import NOTHING, JobPlan, readable
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import (
     ASKED,
-    BECAUSE,
-    BECAUSE_TEXT,
     CPUS,
     GBPS,
     GPUS,
@@ -28,6 +26,7 @@ from policy.formats.plan_fields import (
     OPEN,
     OTHERS,
     PARKED,
+    REASON,
     RELEASED,
     SEATS,
     SHARE,
@@ -63,7 +62,7 @@ _WHY = "its owner changed what it asks for"
 _SHARES = (SHARE, TIER, UPGRADE, PARKED)
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _BY_TASK = frozenset({"tres_per_task", "cpus_per_tres", "ntasks_per_tres"})
-_OF_THE_PLACE = (NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OPEN, BECAUSE, BECAUSE_TEXT)
+_OF_THE_PLACE = (NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OPEN, *REASON)
 
 
 def words(job: JobFacts) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from policy.formats import hostlist
 from policy.formats import plan_fields as fields
 from policy.formats.job_plan import JobPlan
-from policy.formats.messages import tagged
+from policy.formats.messages import tagged, untagged
 from policy.formats.slurm_syntax.moments import local_time
 from policy.retry.classes import CLASSES
 
@@ -46,7 +46,10 @@ def _happens(slurm_state: str, plan: JobPlan) -> str:
     if slurm_state == "PENDING" and fields.BECAUSE in plan:
         expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
         place = f" for {_place(plan)}{expected}" if fields.NODES in plan else ""
-        return f"waits{place}: {plan.get(fields.BECAUSE_TEXT) or plan[fields.BECAUSE]}"
+        reason, number = untagged(plan.get(fields.BECAUSE_TEXT) or plan[fields.BECAUSE])
+        helps = _helps(plan)
+        told = f"waits{place}: {reason}{f'; it would fit now {helps}' if helps else ''}"
+        return told if number is None else tagged(told, number)
     if plan.get(fields.STATE, "") in {fields.PASSED, fields.RELEASED}:
         return f"is left to Slurm: {reason}"
     if plan.get(fields.STATE) == fields.OBSERVED:
@@ -67,6 +70,24 @@ def _place(plan: JobPlan) -> str:
     gpus = plan.get(fields.GPUS, ())
     names = hostlist.fold(plan.get(fields.NODES, ()))
     return f"{names or 'no node'} GPU{'s' if len(gpus) != 1 else ''} {hostlist.fold_numbers(gpus) or '?'}"
+
+
+def _helps(plan: JobPlan) -> str:
+    """Returns a text on the changes of its request by which a job would fit now; empty without any.
+
+    >>> _helps(JobPlan.of(fields.HELPS((("limit", "7200"), ("gpus", "1")))))
+    'with a time limit of 2 h, or with 1 GPU'
+    """
+    words = {
+        "limit": lambda value: f"with a time limit of {_span(int(value))}",
+        "gpus": lambda value: f"with {value} GPU{'s' if value != '1' else ''}",
+        "partition": lambda value: f"in partition {value}",
+    }
+    return ", or ".join(words[name](value) for name, value in plan.get(fields.HELPS, ()) if name in words)
+
+
+def _span(seconds: int) -> str:
+    return f"{seconds // 60} min" if seconds % 3_600 else f"{seconds // 3_600} h"
 
 
 def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
@@ -92,6 +113,7 @@ def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
         found.append(("expected", local_time(start)))
     if fields.BECAUSE in plan and slurm_state == "PENDING":
         found.append(("waits for", f"{plan[fields.BECAUSE]}: {plan.get(fields.BECAUSE_TEXT, '')}"))
+        found += [("would fit now", helps)] if (helps := _helps(plan)) else []
     found += _preflight(plan, slurm_state)
     found += _guest(plan)
     found += _moved(plan, slurm_state)

@@ -145,8 +145,7 @@ def seat_values(way: str) -> JobPlan:
 _OF_THE_LAST_PLACE = (
     *(
         fields.START,
-        fields.BECAUSE,
-        fields.BECAUSE_TEXT,
+        *fields.REASON,
         fields.WHOLE,
         fields.GRANTED,
         fields.PARKED,
@@ -162,7 +161,7 @@ _OF_THE_LAST_PLACE = (
 
 def parked(park: Park, at: float) -> JobPlan:
     """Returns the plan of a guest without a seat."""
-    old = park.job.known.without(fields.BECAUSE, fields.BECAUSE_TEXT)
+    old = park.job.known.without(*fields.REASON)
     return old.having(
         fields.STATE(fields.LATER),
         fields.TIER(OPPORTUNISTIC),

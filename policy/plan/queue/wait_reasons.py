@@ -3,12 +3,15 @@
 Slurm's own reason says which rule holds a job back. This reason says what would have to change for it to start.
 """
 
+from collections.abc import Iterable
+from itertools import takewhile
+
 import numpy as np
 
 from policy.cluster.reserved import places
 from policy.formats.errors import NotNow
 from policy.formats.plan_fields import preflight_of
-from policy.placement.base import Policy
+from policy.placement.base import Berth, Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.places import free_now
@@ -16,6 +19,9 @@ from policy.plan.opinions.all import WITH_REASONS
 from policy.plan.opinions.opinion import Reason
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
+
+ROOM = frozenset({513, 515, 516})
+"""Reasons of jobs that wait for whole GPUs and nothing else."""
 
 KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "reservation", "node", "held")
 
@@ -29,10 +35,11 @@ _SLURMS = (
 )
 
 
-def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
+def why(entry: Waiting, planned: Book, running: Book, policy: Policy, queue: Iterable[Waiting] = ()) -> Reason | None:
     """Returns what keeps a job from starting; None if nothing does.
 
-    `planned` also holds the claims of waiting jobs, `running` holds only running jobs.
+    `planned` also holds the claims of waiting jobs, `running` holds only running jobs. `queue` are the waiting jobs in
+    line.
     """
     at = planned.cluster.at
     for_a_seat = entry.guest.only and entry.may_start_at(at)
@@ -47,11 +54,12 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if not bool((demand.candidates & running.cluster.up).any()):
         closed = "all nodes that could hold it are down, drained or reserved"
         return Reason("node", closed + _reserved_by(demand, running), 509)
-    if entry.level.insists is not None and at < entry.level.until and _fits(running, entry, policy, insisting=False):
+    if entry.level.insists is not None and at < entry.level.until and _free(running, entry, policy, insisting=False):
         left = max(0, round(entry.level.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {entry.insisted_level} level", 512)
-    if _fits(running, entry, policy, insisting=True):
-        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order", 513)
+    if kept := _free(running, entry, policy, insisting=True):
+        whom = _kept_for(entry, kept, queue)
+        return Reason("fair_share", f"GPUs that fit are free, and kept for {whom} before it in Slurm's order", 513)
     if demand.share is not None:
         return Reason("capacity", _no_part(demand, demand.share), 514)
     here = demand.candidates & running.cluster.up
@@ -100,10 +108,18 @@ def _no_part(demand: Demand, share: Share) -> str:
     return f"{gpus} where it could run {'has' if demand.k == 1 else 'have'} {share.percent} %{memory} free{beside}"
 
 
-def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:
+def _free(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> Berth | None:
     demand = entry.demand_at(book.cluster.at)[0] if insisting else entry.demand
     try:
-        free_now(demand, lambda one: book.now(one, policy))
+        return free_now(demand, lambda one: book.now(one, policy))
     except NotNow:
-        return False
-    return True
+        return None
+
+
+def _kept_for(entry: Waiting, free: Berth, queue: Iterable[Waiting]) -> str:
+    """Names the first job before this one whose planned place has some of these GPUs, by its size alone."""
+    nodes = set(free.nodes)
+    for other in takewhile(lambda one: one is not entry, queue):
+        if other.last.mask & free.mask and not nodes.isdisjoint(other.last.place):
+            return f"a job of {other.demand.gpus} GPU{'s' if other.demand.gpus != 1 else ''}"
+    return "jobs"

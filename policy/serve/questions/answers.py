@@ -8,13 +8,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from policy.formats import messages, wire
-from policy.formats.errors import BerthError, FormatError, SlurmError
+from policy.formats.errors import BerthError, DaemonError, FormatError, SlurmError
 from policy.formats.job_plan import of_text
 from policy.formats.slurm_facts import JobText
 from policy.serve.status import BerthdStatus
+from policy.site.ahead import ahead_of
 from policy.site.overview import MOST_BYTES, fleet_for, queue_for
 from policy.site.privacy import SlurmRules
 
@@ -79,13 +81,18 @@ class Questions:
             return refusal(str(problem))
 
     def _of_job(self, uid: int, job_id: int) -> bytes:
-        job = self._slurms_job(job_id)
-        if not self._rules.visibility().shows("jobs", uid, job.user_id):
+        job, visibility = self._slurms_job(job_id), self._rules.visibility()
+        if not visibility.shows("jobs", uid, job.user_id):
             # In the words for a job that is none: that there is one is part of what is private.
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
         plan = of_text(job.admin_comment)
-        told = {} if plan is None else {"segment": plan.into("")}
-        reply = wire.encode("why", {"job": str(job.id), "state": job.state, **told})
+        told = {"job": str(job.id), "state": job.state, **({} if plan is None else {"segment": plan.into("")})}
+        reply = wire.encode("why", told)
+        if job.state == "PENDING":
+            with suppress(DaemonError):
+                ahead = ahead_of(self._overview(), job_id, visibility, uid)
+                longer = wire.encode("why", {**told, "ahead": json.dumps(ahead, separators=(",", ":"))})
+                reply = longer if len(longer) <= wire.REPLY_BYTES else reply
         if len(reply) > wire.REPLY_BYTES:
             raise FormatError(f"what is known of job {job_id} is too long; scontrol show job {job_id} has it all")
         return reply

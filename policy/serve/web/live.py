@@ -18,6 +18,7 @@ from policy.serve.web.model import (
     WebRoom,
     changes,
 )
+from policy.site.ahead import ahead_of
 from policy.site.overview import user_of
 from policy.site.privacy import SlurmRules, Visibility
 
@@ -93,6 +94,13 @@ class LiveSource:
                 self._decisions.clear()
             self._decisions[job.id] = self._now(), found
             return found
+
+    def ahead(self, job: WebJob, viewer: int | None) -> Mapping[str, Any] | None:
+        """Returns what is ahead of a waiting job by the overview; None without one."""
+        try:
+            return ahead_of(self._overview(), int(job.id), self.visibility(), viewer)
+        except BerthError:
+            return None
 
     def _look(self) -> None:
         overview = self._overview()

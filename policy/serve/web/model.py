@@ -133,6 +133,9 @@ class WebSource(Protocol):
     def decision(self, job: WebJob) -> Mapping[str, str]:
         """Returns all that is known of a job's decision, for its page."""
 
+    def ahead(self, job: WebJob, viewer: int | None) -> Mapping[str, Any] | None:
+        """Returns what is ahead of a waiting job, as this user may see it (policy/site/ahead.py)."""
+
 
 def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:
     """Returns the part of a moment that Slurm would show to this user; None is a viewer who is not known."""

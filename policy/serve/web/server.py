@@ -22,6 +22,7 @@ from policy.plan.answer.explain import rows
 from policy.serve.http_server import BoundedServer
 from policy.serve.web.access import COOKIE, NoAccessError, WebAccess
 from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, seen_by
+from policy.site.ahead import ahead_rows
 
 MOST_VIEWERS = 200
 """Open event streams; a later viewer is told so, and may still load the page."""
@@ -95,7 +96,10 @@ class Exhibit:
         if job is None and not events:
             return None
         told = {"schema_version": SCHEMA_VERSION, "job": name, "events": events}
-        return {**told, **({} if job is None else {"facts": job.plain(), "story": self._story(job)})}
+        if job is None:
+            return told
+        ahead = self.source.ahead(job, viewer)
+        return {**told, "facts": job.plain(), "story": [*self._story(job), *ahead_rows(ahead)], "ahead": ahead}
 
     def _story(self, job: WebJob) -> list[tuple[str, str]]:
         known = self.source.decision(job)

@@ -65,6 +65,9 @@ class SimulatedSource:
         """Returns what the file has of a job's decision."""
         return job.segment
 
+    def ahead(self, job: WebJob, viewer: int | None) -> None:
+        """Returns None: a recording has no overview."""
+
     def visibility(self) -> Visibility:
         """Returns that everybody sees everything, as the jobs are made up or were given by the viewer."""
         return Visibility(hidden=frozenset())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from policy.cli.jobs import why
 from policy.cli.main import main
 from policy.daemon.answer import main as berthd
 from policy.formats import segment
@@ -71,16 +72,15 @@ def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.Ca
 def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "policy.cli.jobs.why.look_up", lambda _: ("FAILED", JobPlan({"state": "placed", "why": "best of 3"}))
-    )
+    told = why.Told("FAILED", JobPlan({"state": "placed", "why": "best of 3"}))
+    monkeypatch.setattr(why, "look_up", lambda _: told)
     monkeypatch.setenv("PATH", "/nowhere")
 
     assert main(["why", "-v", "7"]) == 0
 
-    told = capsys.readouterr().out
-    assert "best of 3" in told
-    assert "scontrol is not on PATH" in told
+    shown = capsys.readouterr().out
+    assert "best of 3" in shown
+    assert "scontrol is not on PATH" in shown
 
 
 def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:

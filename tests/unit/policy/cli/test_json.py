@@ -61,7 +61,7 @@ def plain_site(*arguments: str) -> Setup:
 
 
 def decision(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(why, "look_up", lambda _: ("RUNNING", JobPlan({"state": "placed", "nodes": "n1", "gpus": "0"})))
+    monkeypatch.setattr(why, "look_up", lambda _: why.Told("RUNNING", JobPlan({"state": "placed", "gpus": "0"})))
     return ["7"]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,17 @@ from policy.daemon.passes.explainer import Explainer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.watcher import Watcher
 from policy.formats import segment, wire
-from policy.formats.job_plan import JobPlan
-from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading, Reservation
+from policy.formats.job_plan import JobPlan, Pairs
+from policy.formats.slurm_facts import AdmissionRule, JobFacts, JobText, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.beside import compare
+from policy.plan.answer.explain import rows, sentence
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.tracker import Picture
 from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import KINDS, why
+from policy.plan.queue.what_helps import what_helps
 from policy.request.settings import Settings
 from policy.site.config import Config
 from tests.unit.deciding import decide, only_watch
@@ -40,7 +43,7 @@ def reason_in(look: Reading, job_id: int = 5, kind: str = "h100") -> Reason | No
     plan.replan(picture.book(), look.jobs)
     [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
     assert plan.book is not None
-    return why(entry, plan.book, picture.book(), POLICY)
+    return why(entry, plan.book, picture.book(), POLICY, plan.queue)
 
 
 LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
@@ -60,7 +63,7 @@ LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
             [node("n1", used=0x0F)],
             [running(1, "n1", 0x0F, 600), waiting(4, "n1", 0xFF, priority=9), waiting(5, "n1", 0b11 << 4)],
             "fair_share",
-            "kept for jobs before it",
+            "kept for a job of 8 GPUs before it",
         ),
         ([node("n1", up=False)], [waiting(5, "n1", 0b11)], "node", "down, drained or reserved"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="Dependency")], "dependency", "has to end first"),
@@ -104,6 +107,79 @@ def test_a_parked_guest_that_its_user_holds_is_held() -> None:
 
 def test_a_job_that_starts_within_seconds_waits_for_nothing() -> None:
     assert reason_of([node("n1")], [waiting(5, "n1", 0b11)]) is None
+
+
+# What would help
+
+
+def helps_of(look: Reading, job_id: int = 5) -> Pairs:
+    picture, plan = Picture(fleet(look)), Plan(POLICY, Settings())
+    picture.update(look)
+    plan.replan(picture.book(), look.jobs)
+    [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
+    assert plan.book is not None
+    return what_helps(entry, plan.book, POLICY)
+
+
+def kept_for_eight(ends_in: float, **job: object) -> Reading:
+    """Four GPUs are free until a running job ends, and kept for a job of eight; job 5 waits behind it."""
+    jobs = [
+        running(1, "n1", 0x0F, ends_in, holds=(0x0F,)),
+        waiting(4, "n1", 0xFF, priority=9),
+        waiting(5, "n1", 0b11 << 4, limit=14_400, **job),
+    ]
+    return reading([node("n1", used=0x0F)], jobs)
+
+
+def test_a_limit_that_ends_before_the_gpus_are_needed_helps() -> None:
+    assert helps_of(kept_for_eight(7_000)) == (("limit", "3600"),)
+    assert helps_of(kept_for_eight(200)) == (), "no limit is that short"
+
+
+def test_fewer_gpus_help_where_the_rest_is_not_kept() -> None:
+    jobs = [running(1, "n1", 0x3F, 9_000, holds=(0x3F,)), waiting(5, "n1", 0x0F)]
+
+    assert helps_of(reading([node("n1", used=0x3F)], jobs)) == (("gpus", "2"),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "helps"),
+    [
+        ({}, (("partition", "idle"),)),
+        ({"max_time": 60}, ()),
+        ({"up": False}, ()),
+        ({"for_all_groups": False}, ()),
+        ({"accounts": AdmissionRule(frozenset({"other"}))}, ()),
+    ],
+)
+def test_another_partition_helps_that_surely_takes_the_job(changes: dict[str, Any], helps: Pairs) -> None:
+    nodes = [node("n1", used=0xFF), node("n2", partitions=frozenset({"idle"}))]
+    partitions = PartitionFacts("gpu", default=True), PartitionFacts("idle", **changes)
+    jobs = [running(1, "n1", 0xFF, 9_000, holds=(0xFF,)), waiting(5, "n1", 0xFF)]
+
+    assert helps_of(reading(nodes, jobs, partitions=partitions)) == helps
+
+
+@pytest.mark.parametrize("changes", [{"segment": {"share": "50"}, "share": 50}, {"het": 4}])
+def test_nothing_is_tried_for_jobs_on_shares_or_of_several_components(changes: dict[str, object]) -> None:
+    assert helps_of(kept_for_eight(7_000, **changes)) == ()
+
+
+def test_what_helps_is_written_beside_the_reason_and_read_in_one_sentence() -> None:
+    look = kept_for_eight(7_000, submitted=int(NOW) - 100)
+    picture, plan, notes = Picture(fleet(look)), Plan(POLICY, Settings()), Notes(look.jobs)
+    picture.update(look)
+    plan.replan(picture.book(), look.jobs)
+    explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+    explainer.left = 99
+
+    while explainer.explain_one(plan, picture.book(), frozenset()):
+        pass
+
+    told = sentence(5, "PENDING", JobPlan(notes.said[5]))
+    assert "kept for a job of 8 GPUs before it in Slurm's order; it would fit now with a time limit of 1 h" in told
+    assert told.endswith("[BERTH-513]")
+    assert dict(rows(5, "PENDING", JobPlan(notes.said[5])))["would fit now"] == "with a time limit of 1 h"
 
 
 # Watching only

@@ -40,11 +40,15 @@ class Slurm:
         return self.settings
 
 
+def no_overview() -> Mapping[str, Any]:
+    raise DaemonError("the overview cannot be read; is berthd running?")
+
+
 def questions(
     slurm: Slurm,
     own_uid: int = SLURM,
     status: Callable[[], Mapping[str, str]] = dict,
-    overview: Callable[[], Mapping[str, Any]] = dict,
+    overview: Callable[[], Mapping[str, Any]] = no_overview,
 ) -> Questions:
     return Questions(slurm.job, SlurmRules(slurm.config, own_uid), BerthdStatus(status), overview)
 
