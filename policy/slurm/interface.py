@@ -64,8 +64,8 @@ class Gateway(Protocol):
         """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
 
         The job's record is read just before, as for each change, so that what others wrote into its texts stays there.
-        In a `hurry`, which is when an Epilog waits for the pin, the texts of the last reading are the base: what others
-        wrote since then is lost. A job that started meanwhile is left as it is.
+        In a `hurry`, which is when an Epilog waits for the pin, the texts of the last reading are the base. A job that
+        started meanwhile is left as it is.
         """
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:

@@ -114,12 +114,29 @@ void change_look_up_asked(const struct listed *job, struct asked *asked)
 	}
 }
 
+/* Anew each time: berthd takes a mark away once it has read the job later than that. */
+static void leave_mark(const char *folder, uint32_t id)
+{
+	char path[PATH_MAX];
+	int fd = open(path_of(path, folder, id), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	if (fd >= 0)
+		close(fd);
+}
+
+void change_mark_excluded(const struct listed *job)
+{
+	leave_mark("excluded", job->id);
+	/* berthd may not know yet that the task has a record of its own. */
+	if (job->array)
+		leave_mark("excluded", job->array);
+}
+
 void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,
 		     bool request)
 {
 	char from[PATH_MAX], to[PATH_MAX], *rest = asked->words, *word;
 	bool extra_changed;
-	int fd;
 
 	if (!asked->from)
 		return;
@@ -127,12 +144,8 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 	extra_changed = !access(path_of(to, changed_folder, asked->from), F_OK);
 	/* berthd reads of these that something is to be planned, or written, anew. */
 	path_of(to, changed_folder, job->id);
-	if (!request || asked->from != job->id ||
-	    rename(path_of(from, asked_folder, job->id), to)) {
-		fd = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-		if (fd >= 0)
-			close(fd);
-	}
+	if (!request || asked->from != job->id || rename(path_of(from, asked_folder, job->id), to))
+		leave_mark(changed_folder, job->id);
 	while (request && (word = strsep(&rest, " "))) {
 		char *value = strchr(word, '=');
 

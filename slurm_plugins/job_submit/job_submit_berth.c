@@ -459,7 +459,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	struct tres_found found;
 	struct listed listed;
 	struct asked asked;
-	bool elsewhere, request = change_touches_request(job);
+	bool elsewhere, request = change_touches_request(job), excludes = job->exc_nodes;
 	int rc;
 
 	if (layout_is_plain())
@@ -491,5 +491,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 		rc = refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	if (rc == SLURM_SUCCESS && (request || job->extra))
 		change_complete(job, &listed, &asked, request);
+	if (rc == SLURM_SUCCESS && excludes && !layout_is_plain())
+		change_mark_excluded(&listed);
 	return rc;
 }

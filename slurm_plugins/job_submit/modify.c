@@ -173,7 +173,7 @@ static bool names_partition(const job_desc_msg_t *change)
 bool change_matters(const job_desc_msg_t *change)
 {
 	return touches_place(change) || touches_start(change) || names_partition(change) ||
-	       touches_licenses(change) || change->qos || change->account ||
+	       touches_licenses(change) || change->qos || change->account || change->exc_nodes ||
 	       forbids_requeue(change);
 }
 

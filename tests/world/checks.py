@@ -12,7 +12,7 @@ from policy.formats import plan_fields, segment, wire
 from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request import counted
 from tests.world import closers, reservations
-from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
+from tests.world.cluster import BLOCKING, REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
 
 if TYPE_CHECKING:
     from tests.world.world import DeterministicWorld
@@ -43,6 +43,8 @@ def look(world: DeterministicWorld) -> None:
     for job in cluster.jobs.values():
         if job.waits:
             _pin_is_whole(cluster, job)
+            if job.user_excluded not in {"", job.exc_nodes}:
+                raise ViolationError(f"job {job.id} excludes {job.exc_nodes}, and its user wrote {job.user_excluded}")
             _wait_is_bounded(cluster, job, world.clock_back)
     _log_is_clean(world)
 
@@ -216,8 +218,14 @@ def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes 
         world.given[request["nonce"]] = world.clock.time(), now
 
 
-def sees_all(planner: Planner, there: list[ModelJob]) -> None:
-    """A pass that met no trouble has read every job that waited, and every one that held GPUs, when it began."""
+def what_is_there(cluster: ModelCluster) -> tuple[list[ModelJob], dict[str, bool]]:
+    """The jobs that wait or hold GPUs, and which nodes take jobs."""
+    jobs = [job for job in cluster.jobs.values() if job.waits or job.holds]
+    return jobs, {node.name: not node.flags & BLOCKING for node in cluster.nodes.values()}
+
+
+def sees_all(planner: Planner, there: list[ModelJob], takes_jobs: dict[str, bool]) -> None:
+    """A pass that met no trouble has read what was there when it began: jobs that waited or held GPUs, open nodes."""
     reading = planner._looks.reading
     if reading is None:
         return
@@ -226,6 +234,9 @@ def sees_all(planner: Planner, there: list[ModelJob]) -> None:
     for job in there:
         if (job.waits and job.id not in waiting) or (job.holds and job.id not in present):
             raise ViolationError(f"berthd does not see job {job.id}, which is {job.shown}")
+    for node in reading.nodes:
+        if node.up != takes_jobs[node.name]:
+            raise ViolationError(f"{node.name} takes jobs for berthd: {node.up}, and for Slurm: {not node.up}")
 
 
 def closed_right(cluster: ModelCluster, planner: Planner) -> None:

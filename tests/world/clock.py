@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from policy.daemon.write import asked
 from tests.world.cluster import EPOCH
 
 _MEMORY = "/dev/shm"
@@ -59,7 +60,8 @@ class Replaced:
         setattr(module, name, value)
 
     def set_time(self, virtual: VirtualTime) -> None:
-        """Give every module of `policy` that is loaded the virtual clock."""
+        """Give every module of `policy` that is loaded the virtual clock; no program can set a file's ctime."""
+        self.set(asked, "_is_read", lambda mark, at: mark.stat().st_mtime < at)
         for name, module in list(sys.modules.items()):
             if name.startswith("policy.") and getattr(module, "time", None) is time:
                 self.set(module, "time", virtual)

@@ -54,8 +54,6 @@ class SlurmDoor:
         """Lets seconds pass."""
         self.asked_by_berthd: Callable[[tuple[str, ...]], None] = lambda _: None
         self._last: dict[tuple[str, ...], str] = {}
-        self._before: tuple[str, ...] = ()
-        self._command: tuple[str, ...] = ()
 
     def clear(self) -> None:
         """No more faults."""
@@ -73,7 +71,7 @@ class SlurmDoor:
         command = tuple(map(os.fsdecode, words))
         self.calls += 1
         number = self.calls
-        self._before, self._command = self._command, command
+        before = {job.id: job.user_excluded for job in self.cluster.jobs.values()}
         for step in self.during.pop(number, []):
             self.troubles += 1
             step()
@@ -81,16 +79,11 @@ class SlurmDoor:
         faults = self.faults.pop(number, [])
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             self.changes += 1
-            before = {job.id: job.user_excluded for job in self.cluster.jobs.values()}
             for step in self.during_changes.pop(self.changes, []):
                 self.troubles += 1
                 step()
-            # A pin in a hurry is based on what the last reading shows.
-            hurries = self._before[:3] != ("scontrol", "show", "job")
             self.cluster.crossed = {
-                number
-                for number, job in self.cluster.jobs.items()
-                if job.user_excluded != before.get(number, "") or (hurries and job.list_changed)
+                number for number, job in self.cluster.jobs.items() if job.user_excluded != before.get(number, "")
             }
             faults += self.faults_of_changes.pop(self.changes, [])
         for fault in faults:

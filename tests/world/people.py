@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 from policy.formats import segment
 from tests.world.cluster import EXPEDITING, RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
@@ -132,12 +134,18 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
         cluster.epilog_done(job_id, node.name)
 
 
-def exclude(job: ModelJob) -> None:
-    """A list of excluded nodes of its user's own, in place of Berth's if there was one; without its place."""
+def exclude(job: ModelJob, marks: Path, at: float) -> None:
+    """A list of excluded nodes of its user's own, in place of Berth's if there was one; without its place.
+
+    The plugin leaves its marks, with the time of the world.
+    """
     values = segment.fields(job.admin_comment) or {}
     if others := [name for name in ("n1", "n2", "n3") if name not in values.get("nodes", "").split(",")]:
         job.exc_nodes = job.user_excluded = others[job.id % len(others)]
         job.list_changed = True
+        for number in filter(None, (job.id, job.array) if marks.is_dir() else ()):
+            (marks / str(number)).touch()
+            os.utime(marks / str(number), (at, at))
 
 
 def exits(cluster: ModelCluster, job: ModelJob, code: int) -> None:
@@ -160,7 +168,7 @@ def concerns(what: str, job: ModelJob) -> bool:
     if what in {"continue", "resume"}:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
     if what == "exclude":
-        return job.waits and not job.req_nodes
+        return job.waits and not job.user_nodes
     if what == "free":
         return job.waits and job.held
     if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:

@@ -490,8 +490,8 @@ def test_nor_do_tasks_that_slurm_shows_in_one_record_with_their_arrays_limit() -
     ])  # fmt: skip
 
 
-def test_a_pin_in_a_hurry_may_cross_a_list_of_excluded_nodes_that_no_reading_has_shown() -> None:
-    # The world's own fault: it knew only lists that cross within one call.
+def test_a_pin_in_a_hurry_leaves_a_list_of_excluded_nodes_that_no_reading_has_shown() -> None:
+    # The place was written over the list that the user had given since the last look.
     play([
         ("site", 735, 1, 1, 2, 14),
         ("submit", "whole", 3, 1500, "COMPLETED", 0),

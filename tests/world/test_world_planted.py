@@ -15,8 +15,6 @@ NOT_FOUND = {
     "a job that ended is run again": "found in some minutes only: it has to be cancelled while its node complains",
     "a guest that Slurm does not requeue stays": "found by a kept script: an owner has to wait for it in the calm",
     "an owner is sent away in place of its guest": "found by chance only: a guard has to speak beside an owner",
-    "a node that powers down takes jobs": "found in 1,058 seeds, some minutes: nodes seldom power down",
-    "a dead node looks alive": "a second rule gives a job back that does not start on a place that looks free",
     "old jobs are remembered for ever": "a script has some dozens of jobs, fewer than the bound of any container",
 }
 

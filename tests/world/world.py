@@ -248,10 +248,10 @@ class DeterministicWorld:
             case "pass" if planner is not None:
                 ended = self.processes.word() or numbers[0] == 2
                 before = self.door.troubles
-                there = [job for job in self.cluster.jobs.values() if job.waits or job.holds]
+                there = checks.what_is_there(self.cluster)
                 planner.one_pass(ended=ended)
                 if self.door.troubles == before:
-                    checks.sees_all(planner, there)
+                    checks.sees_all(planner, *there)
                     checks.closed_right(self.cluster, planner)
                 self.processes.make_room()
                 checks.picture_agrees(planner)
@@ -429,7 +429,7 @@ class DeterministicWorld:
                 cluster.cancel(job)
                 job.state = "REVOKED"
             case "exclude" if job.waits:
-                people.exclude(job)
+                people.exclude(job, self.folder / "pinned.excluded", self.clock.time())
             case "nodes" if job.waits:
                 job.req_nodes, job.touched, job.gpus_touched = f"n{1 + job.id % 3}", True, False
             case "gpus" if job.waits:

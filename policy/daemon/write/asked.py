@@ -119,7 +119,8 @@ class Asked:
     def __init__(self, gateway: Gateway, pinned_file: Path, pin_again: Callable[[JobFacts], None]) -> None:
         """Files of an earlier berthd are written anew; marks stay."""
         self._gateway, self._pin_again = gateway, pin_again
-        self._files, self._marks = (Path(f"{pinned_file}.{name}") for name in ("asked", "changed"))
+        folders = (Path(f"{pinned_file}.{name}") for name in ("asked", "changed", "excluded"))
+        self._files, self._marks, self._excluded = folders
         self._written: dict[int, str] = {}
         self._known: dict[int, tuple[JobFacts, str]] = {}
         self._began = False
@@ -127,14 +128,17 @@ class Asked:
     def step(self, queue: Iterable[Waiting], reading: Reading) -> int:
         """Plan anew the jobs that were changed, and bring the files up to date; how many updates that took."""
         if not self._began:
-            for folder in (self._files, self._marks):
+            for folder in (self._files, self._marks, self._excluded):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for file in self._files.iterdir():
                 file.unlink()
             self._began = True
         late = _WHOLE_LOOK_EVERY if len(reading.jobs) >= _MANY_JOBS else 0.0
         marks = {int(mark.name): mark for mark in self._marks.iterdir() if mark.name.isdecimal()}
-        due = [job for job, mark in marks.items() if mark.stat().st_mtime < reading.at - late]
+        due = [job for job, mark in marks.items() if _is_read(mark, reading.at - late)]
+        for mark in self._excluded.iterdir():
+            if _is_read(mark, reading.at - late):
+                mark.unlink()
         jobs = {job.id: job for job in reading.jobs if job.id in marks}
         updates = 0
         for job_id in due[:MOST_A_PASS]:
@@ -145,6 +149,10 @@ class Asked:
         jobs_left = (entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
         self._keep(islice(jobs_left, MOST_FILES))
         return updates
+
+    def has_changed(self, job_id: int) -> bool:
+        """Tells whether a job's owner changed, since it was read, what a pin would write over."""
+        return self._began and any((marks / str(job_id)).exists() for marks in (self._marks, self._excluded))
 
     def _look_at(self, job: JobFacts | None) -> int:
         if job is None or job.state not in WAITS or not job.plan:
@@ -180,3 +188,8 @@ class Asked:
                 new.write_text(f"{text}\n")
                 new.replace(self._files / str(job_id))
         self._written = wanted
+
+
+def _is_read(mark: Path, at: float) -> bool:
+    """Tells whether a mark was left before a moment; a file that was moved there keeps the time of its content."""
+    return mark.stat().st_ctime < at

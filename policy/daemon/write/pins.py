@@ -116,6 +116,8 @@ class Pins:
             self.written += self._evictions.begin(change.job, change.reason, at)
 
     def _pin(self, change: Move, at: float, *, hurry: bool) -> None:
+        if self.asked.has_changed(change.job.id):
+            raise SlurmError("its owner has changed it since it was read")
         place = self._place(moved(change, at), change.berth.names, change.berth.gpus, change.job.partition)
         if place.share and not self._kept_out.isdisjoint(place.nodes):
             raise SlurmError("another packed job could not be taken away from there")

@@ -1,5 +1,6 @@
 """An owner's change of a planned job: the plugin puts the rest of the request beside it, as its user wrote it."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -122,6 +123,25 @@ def test_a_task_is_as_its_array_until_it_is_changed_itself(plugin: Plugin) -> No
     assert (said.rc, said.fields["tres_per_job"]) == (0, "gres/gpu:2")
     assert (plugin.folder / "pinned.asked" / "7").exists(), "the others of the array keep their place"
     assert plugin.modify("JobId=7_3(21)", min_cpus="2").fields.get("tres_per_job") is None
+
+
+@pytest.mark.parametrize(("name", "marked"), [("JobId=7", ["7"]), ("JobId=7_3(21)", ["21", "7"])])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_list_of_excluded_nodes_leaves_a_mark_that_keeps_pins_away(
+    plugin: Plugin, name: str, marked: list[str], *, listed: bool
+) -> None:
+    plugin.list({7: PINNED, 21: PINNED} if listed else {})
+    keep(plugin, 7)
+    (plugin.folder / "pinned.excluded").mkdir()
+    for nodes in ("n1", ""):
+        said = plugin.modify(name, exc_nodes=nodes)
+        assert (said.rc, said.fields.get("tres_per_job")) == (0, None), said.text
+        marks = sorted((plugin.folder / "pinned.excluded").iterdir())
+        assert [mark.name for mark in marks] == marked
+        for mark in marks:
+            assert mark.stat().st_mtime > 1_000, "a second change leaves the mark anew"
+            os.utime(mark, (5, 5))
+    assert (plugin.folder / "pinned.asked" / "7").exists(), "its request stays as it was"
 
 
 def test_exact_gpus_are_refused_in_a_change_as_in_a_request(plugin: Plugin) -> None:

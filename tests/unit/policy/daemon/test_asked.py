@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +158,35 @@ def test_a_mark_is_followed_once_and_goes(tmp_path: Path, fields: dict[str, str]
     assert (mark.exists(), slurm.did[: len(did)]) == (False, did[:1] if did[:1] == [("release", False)] else did)
     step(kept, job)
     assert file.exists()
+
+
+def test_a_mark_that_was_moved_there_after_the_reading_waits_for_the_next_one(tmp_path: Path) -> None:
+    job = replace(PINNED, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
+    slurm: Any = Slurm(text(job, tres_per_node="gres/gpu:3"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, job)
+    read_at = time.time() - 1.0
+    file, mark = tmp_path / "pinned.asked" / "7", tmp_path / "pinned.changed" / "7"
+    os.utime(file, (read_at - 60, read_at - 60))
+    file.rename(mark)
+    step(kept, job, at=read_at)
+    assert slurm.did == [], "the number of nodes and CPUs would be those of before the change"
+    step(kept, job, at=read_at + 60)
+    assert slurm.did == [("annotate", "later")]
+
+
+@pytest.mark.parametrize("folder", ["changed", "excluded"])
+def test_a_mark_keeps_pins_off_a_job_until_it_has_been_read(tmp_path: Path, folder: str) -> None:
+    slurm: Any = Slurm(text(PINNED, tres_per_node="gres/gpu:3"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, PINNED)
+    mark = tmp_path / f"pinned.{folder}" / "7"
+    mark.touch()
+    assert (kept.has_changed(7), kept.has_changed(8)) == (True, False)
+    step(kept, PINNED, at=1.0)
+    assert kept.has_changed(7), "the reading is older than the change"
+    step(kept, PINNED)
+    assert (kept.has_changed(7), mark.exists()) == (False, False)
 
 
 def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
 
 import socket
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
@@ -21,6 +24,7 @@ from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.request.settings import Settings
 from policy.site.config import Config
 from policy.slurm.interface import Pin
+from tests.examples import examples
 from tests.unit.guest_world import parked
 from tests.unit.policy_world import machine, node, reading, running, waiting
 from tests.unit.share_world import packed_waiting
@@ -211,6 +215,29 @@ def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
     assert slurm.in_a_hurry == {7}
 
 
+def test_a_job_that_its_owner_has_just_changed_is_pinned_only_once_that_was_read(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pin in a hurry is based on the last reading, and would write over what the owner changed since then."""
+    monkeypatch.setattr(planner_module, "_CHEAP", 0.0)
+    jobs = [running(2, "n3", 0xFF, 900), young(7, "n1", 0xFF, 7)]
+    slurm = Slurm([node("n1", used=0xFF), node("n3", used=0xFF)], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    (tmp_path / "pinned.excluded" / "7").touch()
+    answers: list[bytes] = []
+
+    planner.take([Notice(2, "n3", answers.append)])
+    write_all(planner)
+    assert (slurm.pins, answers) == ([], [b"berth/1 done\n"])
+
+    slurm.ahead = 2e9
+    slurm.nodes, slurm.jobs = [slurm.nodes[0], node("n3")], [young(7, "n1", 0xFF, 7)]
+    planner.one_pass(ended=False)
+    write_all(planner)
+    assert slurm.pins[-1:] == [(7, ("n3",), tuple(range(8)))]
+
+
 @pytest.mark.parametrize("cheap", [0.0, 60.0])
 def test_a_job_that_lets_others_go_first_is_moved_off_freed_gpus_before_the_epilog_goes_on(
     tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch, cheap: float
@@ -345,3 +372,16 @@ def test_a_list_of_pinned_jobs_that_is_removed_or_damaged_is_written_again_at_th
             path.write_bytes(whole + b"\0")
     pins.list_pinned((), queue)
     assert path.read_bytes() == whole, f"{harm}: the plugin would let owners change pinned jobs"
+
+
+@given(st.binary(max_size=64))
+@settings(max_examples=examples(50))
+def test_whatever_stands_in_the_list_of_pinned_jobs_it_is_right_after_the_next_pass(harm: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pinned"
+        pins, queue = Pins(None, path), [running(1, "n1", 1, 60.0, segment={"tier": "guaranteed"})]  # type: ignore[arg-type]
+        pins.list_pinned((), queue)
+        whole = path.read_bytes()
+        path.write_bytes(harm)
+        pins.list_pinned((), queue)
+        assert path.read_bytes() == whole, f"{harm!r}: the plugin would let owners change pinned jobs"
