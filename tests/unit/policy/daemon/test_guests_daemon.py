@@ -5,26 +5,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from policy.daemon.hear.guards import BELIEVED_FOR, Guards, GuardWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write import pinned
-from policy.daemon.write.evictions import Evictions
+from policy.daemon.write.evictions import SHORT, Evictions, backed_off, evicted
 from policy.daemon.write.pins import Pins
 from policy.formats import segment
 from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import PARKED
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
 from policy.plan.answer.told import moved
 from policy.plan.answer.told import parked as parked_values
 from policy.plan.jobs.waiting_jobs import nodes_avoided
-from policy.plan.ledger.changes import Move, Own, Park
+from policy.plan.ledger.changes import BACK_AFTER, Move, Own, Park
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
+from tests.examples import examples
 from tests.told import Segment
 from tests.unit.guest_world import NOW, guest, host, node, parked, plan, reading, running, seated, waiting
 from tests.unit.policy_world import machine
@@ -133,6 +137,23 @@ def test_one_that_is_sent_away_again_and_again_backs_off_and_its_user_is_told(*,
     assert int(slurm.values[5]["parked"]) - int(at) == 3, "it ran for long"
     evictions(slurm).obey(replace(one, start=int(at) - 20), "its guard says so", at, {"n1": at + 600})
     assert int(slurm.values[5]["parked"]) - int(at) == 3, "its guard keeps it from that node as it is"
+
+
+@given(st.lists(st.integers(1, 700), min_size=40, max_size=40))
+@example([1] * 40)
+@example([1, 1, 1, 1, 600] * 8)
+@settings(max_examples=examples(100))
+def test_however_owners_come_and_go_a_guest_is_restarted_a_few_times_in_an_hour(runs: list[int]) -> None:
+    """An owner who submits and cancels as soon as the guest has a seat costs it no run every few seconds."""
+    plan, at, short = guest(5, "n1", 0).known, 0, 0
+    for ran in runs:
+        at += ran
+        if at > 3_600:
+            break
+        short += ran < SHORT
+        plan = backed_off(evicted(plan, "its GPU is needed", at + BACK_AFTER, {}), ran)
+        at = plan[PARKED]
+    assert short <= 20, f"{short} runs of less than ten minutes"
 
 
 def test_one_that_ended_in_the_same_moment_is_not_run_again() -> None:
