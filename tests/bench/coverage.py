@@ -6,7 +6,10 @@ was given. It is there while this runs. What has no interpreter of ours, or is k
 The folders of tests run one after the other, since each process leaves a file and those of a folder are put together
 before the next. The tests are those of `make test` that need no cluster.
 
-usage: python -m tests.bench.coverage [--keep] [folder ...]
+On a machine that others use too, `--quick` writes nothing into the environment: one process runs the tests that are not
+slow, and the programs that they start are not counted. `make mutants` and `python -m tests.reach` need no more.
+
+usage: python -m tests.bench.coverage [--keep] [--quick] [folder ...]
 """
 
 from __future__ import annotations
@@ -57,11 +60,17 @@ def measured() -> Coverage:
     return made
 
 
-def run_tests(folder: str) -> bool:
+def run_tests(folder: str, *, quick: bool) -> bool:
     """Runs the tests of a folder with coverage.py in each of their processes; tells whether all passed."""
     took = FOLDER / f"took-{folder.replace('/', '-')}.xml"
-    command = ["nice", "-n", "10", sys.executable, "-m", "pytest", folder, "-m", WHICH, "-n", "auto", "-q"]
-    ended = subprocess.run([*command, f"--junitxml={took}"], cwd=ROOT, check=False).returncode
+    command = ["-m", "pytest", folder, "-m", WHICH, "-n", "auto", "-q", f"--junitxml={took}"]
+    environment = None
+    if quick:
+        inside = ["-m", "coverage", "run", f"--rcfile={ROOT / 'pyproject.toml'}"]
+        command = [*inside, *command[:3], "-m", f"{WHICH} and not slow", "-n", "0", *command[7:]]
+        environment = {**os.environ, "COVERAGE_FILE": str(DATA), "BERTH_EXAMPLES": "0.2"}
+    command = ["nice", "-n", "10", sys.executable, *command]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     lines = measured()
     # The first part may have left nothing to add to.
     if any(FOLDER.glob(f"{DATA.name}.*")):
@@ -70,21 +79,23 @@ def run_tests(folder: str) -> bool:
     return ended in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
-def run(chosen: list[str], *, keep: bool) -> list[str]:
+def run(chosen: list[str], *, keep: bool, quick: bool) -> list[str]:
     """Runs the folders one after the other; returns those that failed."""
     if not keep:
         shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     # Programs that give up root's rights write here too.
     FOLDER.chmod(0o1777)
-    PTH.write_text(START, encoding="utf-8")
+    if not quick:
+        PTH.write_text(START, encoding="utf-8")
     failed = list[str]()
     try:
         for number, folder in enumerate(chosen, 1):
             print(f"coverage: {folder} ({number} of {len(chosen)})", flush=True)
-            failed += [] if run_tests(folder) else [folder]
+            failed += [] if run_tests(folder, quick=quick) else [folder]
     finally:
-        PTH.unlink()
+        if not quick:
+            PTH.unlink()
     return failed
 
 
@@ -118,9 +129,10 @@ def main() -> int:
     """Run, count, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="add to what earlier runs have left")
+    parser.add_argument("--quick", action="store_true", help="tests that are not slow, without the programs they start")
     parser.add_argument("folders", nargs="*", metavar="folder")
     asked = parser.parse_args()
-    failed = run(asked.folders or folders(), keep=asked.keep)
+    failed = run(asked.folders or folders(), keep=asked.keep, quick=asked.quick)
     made = figures(percents())
     notes = {"python": sys.version.split()[0], "date": dt.datetime.now(dt.UTC).date().isoformat()}
     report("coverage", "Lines that the unit tests run", made, notes)

@@ -4,7 +4,7 @@ Each change runs in a process of its own, which loads the changed file instead o
 ran the changed line under `make coverage`, the quickest first. For a constant these are the tests that ran a line with
 its name. Programs that tests start run the file on disk, so what only they do counts as unnoticed.
 
-usage: python -m tests.bench.mutants [--sample N] [--seed N] [--constants] [--lines FIRST-LAST] [FILE ...]
+usage: python -m tests.bench.mutants [--sample N] [--few N] [--seed N] [--constants] [--lines FIRST-LAST] [FILE ...]
 """
 
 from __future__ import annotations
@@ -209,6 +209,7 @@ def main() -> int:
     """Check a sample of each folder, or of each file that is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=40, help="changes of each folder or FILE, by the seed; 0: all")
+    parser.add_argument("--few", type=int, default=0, metavar="N", help="draw from N files of each folder; 0: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--constants", action="store_true", help="only what is assigned outside functions")
     parser.add_argument("--lines", default="1-100000", help="FIRST-LAST")
@@ -221,7 +222,9 @@ def main() -> int:
     first, last = map(int, asked.lines.split("-"))
     groups = {path: [path] for path in asked.files} or by_folder()
     for name, paths in groups.items():
-        every = [(path, one) for path in paths for one in mutants((ROOT / path).read_bytes())]
+        # The tests of each file are run once without a change, which takes time.
+        few = _few(paths, asked.few, random.Random(f"{asked.seed}/files of {name}")) if asked.few else paths
+        every = [(path, one) for path in few for one in mutants((ROOT / path).read_bytes())]
         every = [(path, one) for path, one in every if first <= one.line <= last and (one.names or not asked.constants)]
         drawn = random.Random(f"{asked.seed}/{name}").sample(every, min(asked.sample or len(every), len(every)))
         count = Counter[str]()
@@ -242,6 +245,16 @@ def main() -> int:
     notes["date"] = dt.datetime.now(dt.UTC).date().isoformat()
     report("mutants", "Changes that the unit tests notice", figures, notes)
     return int(failed or not all(one.good for one in figures))
+
+
+def _few(paths: Iterable[str], count: int, draw: random.Random) -> list[str]:
+    """Draws some files, by their number of lines."""
+    lines = {path: (ROOT / path).read_bytes().count(b"\n") for path in paths}
+    chosen = list[str]()
+    while len(chosen) < count and any(lines.values()):
+        chosen += draw.choices(list(lines), list(lines.values()))
+        lines[chosen[-1]] = 0
+    return sorted(chosen)
 
 
 def shares(counts: Mapping[str, Counter[str]]) -> list[Figure]:
