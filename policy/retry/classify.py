@@ -35,10 +35,10 @@ _LONGEST_WORD = 100
 """Longer ones are no words but encoded data."""
 _ASIDE = re.compile(
     r"""\w{1,40}Warning:|^.{0,80}(?<!NCCL )\bwarn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \|)"""
-    r"""|^.{0,40}frame #\d|unknown function[> ]""",
+    r"""|^.{0,40}frame #\d|unknown function[> ]|^.{0,80}NCCL INFO""",
     re.IGNORECASE,
 )
-"""A warning, a frame of a stack, or a line of source that a message quotes. NCCL calls its errors warnings."""
+"""A warning, a frame of a stack, or a line of source that a message quotes. NCCL calls its errors WARN."""
 _OPENING, _FARTHEST = 80, 4_000
 """Characters of a long line's beginning that count, and how far before a pattern it is looked for."""
 

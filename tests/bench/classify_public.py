@@ -2,8 +2,9 @@
 
 `failures/logs` has one file for each log, as far as its thread shows the end of it. `failures/read.csv` and
 `failures/held-out.csv` have the labels, written before any rules ran on the logs: the class, and in `passes` `yes` or
-`no` where another try of that very trouble is worth more or less than the class says. Rules were mended with the first
-file alone, and were frozen before the logs of the second, of other projects, were looked for.
+`no` where another try of that very trouble is worth more or less than the class says. Rules are mended with the first
+file alone. New logs, of projects that are not in it, are looked for after the rules were frozen, and stand in the
+second until the rules were shown them once; then they join the first.
 """
 
 from __future__ import annotations

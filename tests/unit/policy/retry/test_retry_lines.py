@@ -1,0 +1,118 @@
+"""Last lines of failed GPU jobs in the words of many runtimes, written for this: the class, and whether it passes."""
+
+import pytest
+
+from policy.cli.past.classify import shipped_rules
+from policy.retry.classify import Facts, classify
+
+RULES = shipped_rules()
+PASSES = {
+    "gpu_ecc_error": [
+        "RuntimeError: CUDA error: hardware stack error",
+        "kernel: amdgpu 0000:a1:00.0: amdgpu: Uncorrectable hardware errors (UE) detected",
+    ],
+    "cuda_failure": [
+        "Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: a hardware exception. code: 0x1016",
+        "RuntimeError: miopenStatusInternalError",
+        "UR error: UR_RESULT_ERROR_DEVICE_LOST",
+        "XlaRuntimeError: INTERNAL: run time error: custom call 'xla.gpu.gemm' failed",
+        "XlaRuntimeError: INTERNAL: the function failed to launch on the GPU",
+        "RuntimeError: cublas runtime error : the GPU program failed to execute at THCBlas.cu:7",
+        "solve.cu:9: Check failed: e == CUSPARSE_STATUS_SUCCESS: CUSPARSE ERROR: 6",
+        "  driver: cusolverDnZgetrf failed",
+    ],
+    "cuda_init_failed": [
+        "RuntimeError: No HIP GPUs are available",
+        "docker: OCI runtime create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded",
+        "RuntimeError: CUDA error: initialization error",
+        "clGetDeviceIDs: CL_DEVICE_NOT_FOUND",
+    ],
+    "mpi_runtime_failure": [
+        "MPIDI_OFI_handle_cq_error(7): OFI poll failed (Input/output error - UNDELIVERABLE)",
+        "libfabric:12:cxi:ep_ctrl: message timed out",
+        "At least one pair of MPI processes are unable to reach each other for MPI communications.",
+        "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] got error: Timeout",
+        "raylet: Some workers have not registered within the timeout. The process is dead",
+        "The node with node id: ab12 has been marked dead because too many heartbeats are missing",
+        "RuntimeError: Rank 0 failed to pass monitoredBarrier in 1800000 ms",
+        "grpc._channel._InactiveRpcError: status = StatusCode.UNAVAILABLE",
+        "srun: error: Task launch for StepId=12.0 failed on node n3: Communication connection failure",
+        "ud_ep.c:278 Fatal: UD endpoint 0x1: unhandled timeout error",
+    ],
+    "incorrect_inputs": [
+        "requests.exceptions.HTTPError: 502 Server Error: Bad Gateway for url: https://data.example/set",
+        "ConnectionError: Couldn't reach https://data.example/set.py",
+        "2026-01-01 10:00:00 ERROR 503: Service Unavailable.",
+    ],
+}
+STAYS = {
+    "gpu_out_of_memory": [
+        "RuntimeError: UR error: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+        "error: failed to allocate 512 MB of VRAM",
+        "EnforceNotMet: Cannot allocate 1.5GB memory on GPU 0, available memory is only 800MB.",
+        "abort: CUDA error 2 in file /home/u/code/external/solver/base/memory/arena.cpp line 193: out of memory",
+        "RuntimeError: Kokkos ERROR: HIP memory space failed to allocate",
+        "errors_impl.ResourceExhaustedError: OOM when allocating tensor of shape [4096] and type float",
+        "errors_impl.InternalError: Dst tensor is not initialized.",
+    ],
+    "cpu_out_of_memory": [
+        "ResourceExhaustedError: OOM when allocating tensor with shape[9] on /job:x/device:CPU:0 by allocator cpu",
+        "slurmstepd: error: Exceeded step memory limit at some point.",
+        "forrtl: severe (41): insufficient virtual memory",
+        "RuntimeError: DataLoader 1 workers exit unexpectedly, pids: 461",
+    ],
+    "invalid_mem_access": [
+        "Queue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: beyond the address"
+    ],
+    "cuda_failure": [
+        "ERROR: LoadError: CUDA error (code 201, CUDA_ERROR_INVALID_CONTEXT)",
+        'CUDA error at solve.cu:132 code=1(cudaErrorInvalidValue) "cudaMemcpy(a, b, n, kind)"',
+        "error: GPU API call : invalid resource handle",
+        "RuntimeError: HIP error: invalid argument",
+        "clSetKernelArg: CL_INVALID_ARG_INDEX",
+    ],
+    "cuda_init_failed": [
+        "Check failed: allow_missing: Device API gpu is not enabled",
+        "RuntimeError: the package was compiled without CUDA",
+        "Error: Requested GPU with id '2' but only 2GPU(s) available!",
+        "[error] Invalid CUDA device index '7' from device string",
+    ],
+    "cuda_version_mismatch": ["nvrtc: error: invalid value for --gpu-architecture (-arch)"],
+    "mpi_error": [
+        'The application appears to have been direct launched using "srun",',
+        "It looks like pmix_init failed for some reason; your parallel process is",
+    ],
+    "model_diverged": [
+        "ValueError: NaN or Inf encountered. Training failed!",
+        "ERROR on proc 0: Bond atoms 10 11 missing on proc 0 at step 200",
+        "ERROR: Out of range atoms - cannot compute PPPM",
+        "FATAL ERROR: Low global exclusion count! System unstable or pairlistdist or cutoff too small.",
+        "CFL number is nan, aborting",
+    ],
+    "model_ckpt_error": ["RuntimeError: unexpected EOF, expected 12345 more bytes. The file might be corrupted."],
+    "semantic_error": [
+        "RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'",
+        "RuntimeError: the module has parameters that were not used in producing the loss",
+        " local variable 'labels' referenced before assignment",
+    ],
+    "permission_error": ["RayTaskError(PermissionError)       Traceback (most recent call last)"],
+}
+LINES = [
+    (kind, line, passes) for passes, part in ((True, PASSES), (False, STAYS)) for kind in part for line in part[kind]
+]
+
+
+@pytest.mark.parametrize(("kind", "line", "passes"), LINES, ids=[line[:60] for _, line, _ in LINES])
+def test_the_words_of_many_runtimes(kind: str, line: str, passes: bool) -> None:
+    found = classify(f"step 12 of 400\n{line}\n".encode(), Facts(), RULES)
+
+    assert (found.failure, found.transient) == (kind, passes)
+
+
+def test_what_nccl_says_of_its_plugins_is_no_failure() -> None:
+    log = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout\n"
+        "n1:77:78 [1] NCCL INFO Plugin load returned 2 : libnccl-net.so: cannot open shared object file\n"
+    )
+
+    assert classify(log.encode(), Facts(), RULES).failure == "mpi_runtime_failure"
