@@ -163,6 +163,7 @@ def _jobs(
             uid=job["user_id"],
             name=job["name"],
             account=job["account"],
+            partition=job["partition"],
             gpus=job["gpus"],
             submitted=job["submitted"],
             start=job["start"],

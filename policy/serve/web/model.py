@@ -55,6 +55,7 @@ class WebJob:
     uid: int | None
     name: str
     account: str
+    partition: str
     gpus: int
     submitted: float
     start: float | None = None

@@ -99,7 +99,7 @@ class Exhibit:
         if job is None:
             return told
         ahead = self.source.ahead(job, viewer)
-        return {**told, "facts": job.plain(), "story": [*self._story(job), *ahead_rows(ahead)], "ahead": ahead}
+        return {**told, "facts": job.plain(), "story": [*ahead_rows(ahead), *self._story(job)], "ahead": ahead}
 
     def _story(self, job: WebJob) -> list[tuple[str, str]]:
         known = self.source.decision(job)

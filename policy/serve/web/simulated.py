@@ -94,6 +94,7 @@ class SimulatedSource:
             uid=None,
             name=job["name"],
             account=job["account"],
+            partition="",
             gpus=job["gpus"],
             submitted=job["submitted"],
             start=run[0] if run else None,

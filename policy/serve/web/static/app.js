@@ -58,7 +58,7 @@ function begin() {
       const here = gpu === null ? [] : state.here(node, gpu);
       location.hash = here.length
         ? `#/job/${encodeURIComponent(here[0].id)}`
-        : `#/node/${encodeURIComponent(state.room.nodes[node].name)}`;
+        : `#/${gpu === null ? "node" : "gpu"}/${encodeURIComponent(state.room.nodes[node].name)}${gpu === null ? "" : `/${gpu}`}`;
     },
     tip,
   );
@@ -99,15 +99,19 @@ function index() {
 // Addresses, search, keyboard
 
 function route() {
-  const [kind, name] = location.hash.replace(/^#\/?/, "").split("/");
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?"),
+    [kind, ...names] = path.split("/");
   state.open = null;
-  if ((kind === "job" || kind === "node") && name) {
+  if (["job", "node", "gpu", "domain"].includes(kind) && names[0]) {
     try {
-      state.open = [kind, decodeURIComponent(name)];
+      state.open = [kind, ...names.map(decodeURIComponent)];
     } catch (fault) {
       state.open = null;
     }
   } else if (["room", "queue", "time"].includes(kind)) state.view = kind;
+  if (kind === "queue")
+    for (const [name, value] of new URLSearchParams(query))
+      if (find("filters").elements[name]) find("filters").elements[name].value = value;
   if (state.moment) show();
   if (state.open)
     setTimeout(() => {
@@ -124,7 +128,8 @@ function show() {
   figures();
   if (!state.open) side();
   else if (state.open[0] === "job") openJob(state.open[1]);
-  else openNode(state.open[1]);
+  else if (state.open[0] === "domain") openDomain(state.open[1]);
+  else openNode(state.open[1], Number(state.open[2]));
   if (state.view === "room") {
     legend();
     state.drawing.draw(look, state.moment.sick);
@@ -216,6 +221,12 @@ function setUp() {
       location.hash = first.getAttribute("href");
       clear();
     }
+  });
+  find("filters").addEventListener("submit", (event) => event.preventDefault());
+  find("filters").addEventListener("input", () => {
+    const asked = [...new FormData(find("filters"))].filter(([, value]) => value);
+    history.replaceState(null, "", `#/queue${asked.length ? `?${new URLSearchParams(asked)}` : ""}`);
+    queue();
   });
   find("search").addEventListener("input", search);
   find("found").addEventListener("click", clear);

@@ -5,7 +5,7 @@ function side(...children) {
   const box = find("side");
   box.hidden = !children.length;
   find("layout").className = children.length ? "with-side" : "";
-  box.replaceChildren(...children);
+  box.replaceChildren(...children.flat().filter((child) => child !== null));
 }
 function heading(text) {
   const close = element("button", { type: "button", "aria-label": "Close" }, "✕");
@@ -29,6 +29,46 @@ function lead(job) {
   if (job.planned && job.planned > at)
     return `${wait} Berth plans it on ${placeText(job)} in ${span(job.planned - at)}, at ${clock(job.planned)}.`;
   return placeText(job) ? `${wait} Its place is ${placeText(job)}.` : `${wait} No place is in sight yet.`;
+}
+// The plan around a waiting job: who has or gets which GPUs when, and from when on they are the job's.
+function planned(ahead, job) {
+  const start = job.planned || ahead.at,
+    own = { job: job.id, user: job.user, nodes: placeText(job), start, end: start + (job.limit || 86400), own: true };
+  const rows = [...ahead.bars, own],
+    last = start + Math.max(600, (start - ahead.at) / 2);
+  const across = (time) => (340 * Math.min(1, Math.max(0, (time - ahead.at) / (last - ahead.at)))).toFixed(1);
+  const picture = drawing("svg", {
+    class: "lanes",
+    viewBox: `0 0 340 ${rows.length * 32 + 18}`,
+    role: "img",
+    "aria-label": "The plan of these GPUs, as the rows below tell it",
+  });
+  rows.forEach((bar, row) => {
+    const bars = bar.kept ? [[ahead.at, bar.start, 0.25]] : [],
+      whose = bar.job === null ? "another user's job" : bar.own ? "this job" : `job ${bar.job} of ${bar.user}`,
+      where = bar.own ? bar.nodes : `${bar.nodes} GPU ${folded(bar.positions)}`;
+    picture.append(
+      drawing("text", { x: 0, y: row * 32 + 11 }, `${where}: ${bar.kept ? "kept for " : ""}${whose}`.slice(0, 60)),
+    );
+    for (const [from, to, ink] of [...bars, [bar.start, bar.end || last, 1]])
+      picture.append(
+        drawing("rect", {
+          x: across(from),
+          y: row * 32 + 16,
+          width: Math.max(1, across(to) - across(from)).toFixed(1),
+          height: 10,
+          rx: 2,
+          fill: bar.job === null ? styled("--edge") : ownerColour(bar.user),
+          "fill-opacity": ink,
+        }),
+      );
+  });
+  for (const [time, anchor] of [
+    [ahead.at, "start"],
+    [last, "end"],
+  ])
+    picture.append(drawing("text", { x: across(time), y: rows.length * 32 + 12, "text-anchor": anchor }, clock(time)));
+  return [element("h3", {}, "The plan of its GPUs"), picture];
 }
 async function openJob(id) {
   let found;
@@ -75,7 +115,8 @@ async function openJob(id) {
       : null,
     element("p", { class: "lead" }, job ? lead(job) : "It has ended."),
     job && !runs(job) ? pairs([["reason", reasonOf(job)]]) : null,
-    job ? element("h3", {}, "Why here") : null,
+    job && !runs(job) && found.ahead ? planned(found.ahead, job) : null,
+    job ? element("h3", {}, runs(job) ? "Why here" : "Why it waits") : null,
     job ? pairs([["name", job.name], ["account", job.account], ...(found.story || [])]) : null,
     element("h3", {}, "What happened"),
     element("ol", { class: "story" }, steps),
@@ -86,14 +127,7 @@ async function openJob(id) {
           "Nodes: ",
           job.places
             .slice(0, 16)
-            .flatMap(([node]) => [
-              element(
-                "a",
-                { href: `#/node/${encodeURIComponent(state.room.nodes[node].name)}` },
-                state.room.nodes[node].name,
-              ),
-              " ",
-            ]),
+            .flatMap(([node]) => [nodeLink(state.room.nodes[node].name), " "]),
         )
       : null,
   );
@@ -154,7 +188,24 @@ function wheel(node) {
   }
   return picture;
 }
-function openNode(name) {
+// A pod, a leaf or an NVLink domain, and its nodes.
+function openDomain(name) {
+  const inside = state.room.nodes.flatMap((node, place) =>
+    [node.domain, node.leaf, node.pod].includes(name) ? [[node, place]] : [],
+  );
+  const rows = inside.map(([node, place]) => {
+    const busy = Array.from({ length: node.gpus }, (_, gpu) => state.here(place, gpu).length || state.hidden.has(place * 64 + gpu));
+    return [nodeLink(node.name), `${busy.filter((taken) => !taken).length} of ${node.gpus} GPUs free`];
+  });
+  side(heading(name), rows.length ? pairs(rows) : element("p", { class: "lead" }, "Nothing has this name here."));
+}
+function nodeLink(name) {
+  return element("a", { href: `#/node/${encodeURIComponent(name)}` }, name);
+}
+function domainLink(name) {
+  return name ? element("a", { href: `#/domain/${encodeURIComponent(name)}` }, name) : "";
+}
+function openNode(name, chosenGpu) {
   const place = state.room.nodes.findIndex((node) => node.name === name),
     node = state.room.nodes[place];
   if (!node) {
@@ -166,8 +217,8 @@ function openNode(name) {
       planned = state.planned.get(place * 64 + gpu) || [];
     const cell = element(
       "li",
-      {},
-      element("b", {}, `GPU ${gpu}`),
+      { "aria-current": gpu === chosenGpu ? "true" : null },
+      element("a", { href: `#/gpu/${encodeURIComponent(name)}/${gpu}` }, element("b", {}, `GPU ${gpu}`)),
       node.scores[gpu] === undefined ? null : ` score ${node.scores[gpu].toFixed(3)}`,
       element(
         "div",
@@ -198,9 +249,9 @@ function openNode(name) {
     pairs([
       ["health", state.moment.sick[place] || "takes jobs"],
       ["machine", node.model],
-      ["leaf", node.leaf],
-      ["pod", node.pod],
-      ["island", node.domain],
+      ["leaf", domainLink(node.leaf)],
+      ["pod", domainLink(node.pod)],
+      ["island", domainLink(node.domain)],
     ]),
     node.gpus > 1 ? wheel(node) : null,
     element("h3", {}, "GPUs"),

@@ -10,53 +10,97 @@ function jobLink(id) {
 function reasonOf(job) {
   return job.because_text || job.reason || job.because || "not told";
 }
+// The fields by which the lists can be filtered; each tells a job's values.
+const FILTERS = {
+  state: (job) => [runs(job) ? "runs" : "waits"],
+  user: (job) => [job.user],
+  account: (job) => [job.account],
+  partition: (job) => (job.partition || "").split(","),
+  node: (job) => (job.places || []).map(([node]) => state.room.nodes[node].name),
+};
+function chosen(job) {
+  return Object.entries(FILTERS).every(([name, values]) => {
+    const wanted = find("filters").elements[name].value.trim();
+    return !wanted || values(job).includes(wanted);
+  });
+}
+// Suggests the values that there are; the fields themselves stay, with what is being typed.
+function suggest() {
+  for (const name of ["user", "account", "partition", "node"]) {
+    const values = [...new Set(state.moment.jobs.flatMap(FILTERS[name]))].filter(Boolean).sort().slice(0, SHOWN_ROWS);
+    const list = find(`filter-${name}`);
+    if (list.dataset.values === values.join(" ")) continue;
+    list.dataset.values = values.join(" ");
+    list.replaceChildren(...values.map((value) => element("option", { value })));
+  }
+}
+function table(title, jobs, columns) {
+  const cell = ([name, text, kind]) => (job) => element("td", { class: kind, "data-name": name }, text(job));
+  const first = (job) => element("td", {}, jobLink(job.id), element("p", { class: "note" }, job.name || ""));
+  const cells = [first, ...columns.map(cell)];
+  return element(
+    "div",
+    { class: "card wide", tabindex: "0", role: "region", "aria-label": title },
+    element("h2", {}, title),
+    jobs.length
+      ? element(
+          "table",
+          {},
+          element(
+            "thead",
+            {},
+            element(
+              "tr",
+              {},
+              [["Job"], ...columns].map(([name, , kind]) => element("th", { scope: "col", class: kind }, name)),
+            ),
+          ),
+          element(
+            "tbody",
+            {},
+            jobs.slice(0, SHOWN_ROWS).map((job) =>
+              element(
+                "tr",
+                {},
+                cells.map((one) => one(job)),
+              ),
+            ),
+          ),
+        )
+      : null,
+    jobs.length > SHOWN_ROWS
+      ? element("p", { class: "note" }, `The first ${SHOWN_ROWS} are shown; a filter or the search finds the others.`)
+      : null,
+  );
+}
 function queue() {
-  const waiting = state.moment.jobs
+  suggest();
+  const jobs = state.moment.jobs.filter(chosen);
+  const waiting = jobs
     .filter((job) => !runs(job))
     .sort((a, b) => (a.planned || Infinity) - (b.planned || Infinity) || a.submitted - b.submitted);
-  const body = element(
-    "tbody",
-    {},
-    waiting.slice(0, SHOWN_ROWS).map((job) => {
-      const row = element(
-        "tr",
-        {},
-        element("td", {}, jobLink(job.id), element("p", { class: "note" }, job.name || "")),
-        element("td", { "data-name": "User" }, userTag(job.user)),
-        element("td", { class: "n", "data-name": "GPUs" }, job.gpus),
-        element("td", { class: "n", "data-name": "Waits for" }, span(state.moment.at - job.submitted)),
-        element("td", { "data-name": "Planned" }, job.planned ? clock(job.planned) : "–"),
-        element("td", { class: "place", "data-name": "Place" }, placeText(job) || "none yet"),
-        element("td", { "data-name": "Reason" }, reasonOf(job), element("p", { class: "why" }, job.why || "")),
-      );
-      return row;
-    }),
-  );
-  const head = element(
-    "thead",
-    {},
-    element(
-      "tr",
-      {},
-      ["Job", "User", "GPUs", "Waits for", "Planned start", "Planned place", "Reason"].map((name) =>
-        element("th", { scope: "col", class: name === "GPUs" || name === "Waits for" ? "n" : null }, name),
-      ),
-    ),
-  );
-  find("queue").replaceChildren(
-    element(
-      "div",
-      { class: "card wide", tabindex: "0", role: "region", "aria-label": "Waiting jobs" },
-      element(
-        "h2",
-        {},
-        waiting.length ? many(waiting.length, "job") + (waiting.length === 1 ? " waits" : " wait") : "No job waits",
-      ),
-      waiting.length ? element("table", {}, head, body) : null,
-      waiting.length > SHOWN_ROWS
-        ? element("p", { class: "note" }, `The first ${SHOWN_ROWS} are shown; the search finds all.`)
-        : null,
-    ),
+  const running = jobs.filter(runs).sort((a, b) => (a.end || Infinity) - (b.end || Infinity));
+  const whose = [
+    ["User", (job) => [userTag(job.user), element("p", { class: "note" }, job.account || "")]],
+    ["Partition", (job) => job.partition || ""],
+    ["GPUs", (job) => job.gpus, "n"],
+  ];
+  const titled = (list, one, more, none) =>
+    list.length ? `${many(list.length, "job")} ${list.length === 1 ? one : more}` : none;
+  find("jobs").replaceChildren(
+    table(titled(waiting, "waits", "wait", "No job waits"), waiting, [
+      ...whose,
+      ["Waits for", (job) => span(state.moment.at - job.submitted), "n"],
+      ["Planned start", (job) => (job.planned ? clock(job.planned) : "–")],
+      ["Planned place", (job) => placeText(job) || "none yet", "place"],
+      ["Reason", (job) => [reasonOf(job), element("p", { class: "why" }, job.why || "")]],
+    ]),
+    table(titled(running, "runs", "run", "No job runs"), running, [
+      ...whose,
+      ["Runs for", (job) => span(state.moment.at - job.start), "n"],
+      ["Ends by", (job) => (job.end ? clock(job.end) : "–")],
+      ["Place", placeText, "place"],
+    ]),
   );
 }
 function timeLine() {

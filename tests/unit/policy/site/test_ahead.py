@@ -19,6 +19,7 @@ from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.serve.questions.answers import Questions
 from policy.serve.status import BerthdStatus
+from policy.serve.web import live
 from policy.serve.web.access import WebAccess
 from policy.serve.web.live import LiveSource
 from policy.site import ahead as module
@@ -53,9 +54,15 @@ def overview(extra: Iterable[JobFacts] = ()) -> dict[str, Any]:
     return found
 
 
+def name_users(patch: pytest.MonkeyPatch) -> None:
+    """Names the users on a host that has none of them."""
+    for one in (module, live):
+        patch.setattr(one, "user_of", {ADA: "ada", BORIS: "boris", CLARA: "clara"}.__getitem__)
+
+
 @pytest.fixture(autouse=True)
-def names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "user_of", {ADA: "ada", BORIS: "boris", CLARA: "clara"}.__getitem__)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    name_users(monkeypatch)
 
 
 def rows_for(viewer: int | None, rules: Visibility) -> dict[str, str]:
@@ -114,12 +121,18 @@ def of_the_question(private: str, patch: pytest.MonkeyPatch, capsys: pytest.Capt
     return capsys.readouterr().out
 
 
-def of_the_page(private: str, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def page_of_ada(private: str, patch: pytest.MonkeyPatch) -> tuple[LiveSource, WebAccess]:
+    """The page's data, and Ada's token."""
+    name_users(patch)
     slurm = Slurm(private)
     source = LiveSource(overview, slurm.job, SlurmRules(slurm.config, 64030), dict, lambda: NOW)
     source.read()
-    access = WebAccess(tokens={"a" * 16: "ada"})
     patch.setattr("policy.serve.web.access.pwd.getpwnam", lambda _name: type("User", (), {"pw_uid": ADA}))
+    return source, WebAccess(tokens={"a" * 16: "ada"})
+
+
+def of_the_page(private: str, patch: pytest.MonkeyPatch, _: pytest.CaptureFixture[str], *_words: str) -> str:
+    source, access = page_of_ada(private, patch)
     with served(source, access) as server:
         signed = {"Authorization": f"Bearer {'a' * 16}"}
         return json.dumps([told(server, f"/api/{path}", signed) for path in ("job/5", "moment")])

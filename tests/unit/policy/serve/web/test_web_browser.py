@@ -7,6 +7,7 @@ import pytest
 from policy.serve.web.simulated import SimulatedSource
 from tests.unit.policy.serve.web.real_browser import browser_page
 from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
+from tests.unit.policy.site.test_ahead import page_of_ada
 
 
 @pytest.mark.slow
@@ -20,6 +21,9 @@ from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simu
         ("#/job/7", ["Job 7", "It started", "&lt;img src=x onerror=alert(1)&gt;"]),
         ("#/node/n0", ["GPU 7", "takes jobs"]),
         ("#/node/%3Cb%3E", ["There is no such node here"]),
+        ("#/gpu/n0/3", ['<li aria-current="true"', "#/gpu/n0/7"]),
+        ("#/domain/none", ["Nothing has this name here"]),
+        ("#/queue?state=runs&user=ada", ["No job waits", "1 job runs", 'aria-label="1 job runs"']),
     ],
 )
 def test_each_address_shows_its_view(tmp_path: Path, address: str, texts: list[str]) -> None:
@@ -31,3 +35,21 @@ def test_each_address_shows_its_view(tmp_path: Path, address: str, texts: list[s
             shown = view.text_with(texts)
 
     assert HOSTILE not in shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+def test_a_waiting_job_shows_the_plan_of_its_gpus_and_an_ended_one_no_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BROWSER is not None
+    source, access = page_of_ada("none", monkeypatch)
+    with served(source, access) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        page = f"http://127.0.0.1:{server.server_address[1]}/?token={'a' * 16}"
+        view.open(page)
+        view.text_with(["2</span>"])
+        view.open(f"{page}#/job/5")
+        shown = view.text_with(["The plan of its GPUs", "n2 GPU 0-7: kept for job 4712 of boris", "this job"])
+        assert ">null" not in shown
+        view.open(f"{page}#/queue?user=boris")
+        view.text_with(["1 job waits", "No job runs"])

@@ -108,7 +108,7 @@ def test_decisions_and_slurms_rules_have_a_gateway_each(
     source = opened[0].exhibit.source
     source.visibility()
     with suppress(AttributeError):
-        source.decision(WebJob("7", "RUNNING", "a", 1, "", "", 1, 0.0))
+        source.decision(WebJob("7", "RUNNING", "a", 1, "", "", "", 1, 0.0))
 
     # A gateway serves one thread at a time.
     assert len(gateways) == 2
