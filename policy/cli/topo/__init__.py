@@ -2,12 +2,12 @@
 
 import argparse
 
-from policy.cli.topo import compile, diff, discover, draw, export, sets, show  # noqa: A004  named after the command
+from policy.cli.topo import compile, discover, draw, export, sets, show  # noqa: A004  named after the command
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `topo` and its commands to the parser of `berth`."""
-    topo = subparsers.add_parser("topo", help="describe machines: discover, show, draw and compare GPUs and NVLinks")
+    topo = subparsers.add_parser("topo", help="describe machines: discover, show and draw GPUs and NVLinks")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
-    for command in (discover, show, sets, draw, diff, export, compile):
+    for command in (discover, show, sets, draw, export, compile):
         command.register(commands)

@@ -140,7 +140,6 @@ COMMANDS: dict[str, Setup] = {
     "migrate status": plain_site(),
     "topo show": words("machine:a6000-pairs"),
     "topo sets": words("machine:a6000-pairs", "--gpus", "2", "--idle"),
-    "topo diff": words("machine:a6000-pairs", "machine:a6000-pairs"),
     "simulate": trace,
     "profile show": profiles,
     "scores show": scores,

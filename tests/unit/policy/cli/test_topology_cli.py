@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,69 +240,3 @@ def test_draw_called_in_a_wrong_way(berth: Berth, arguments: list[str], words: s
 def test_draw_to_a_place_that_is_not_there(berth: Berth, tmp_path: Path) -> None:
     with pytest.raises(BerthError, match=r"cannot write .*x\.svg: No such file"):
         berth("draw", "machine:l40s", "--output", str(tmp_path / "none" / "x.svg"))
-
-
-@pytest.fixture
-def yesterday(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same nodes as in `directory`, where n2 still had all its links and n3 another driver's CPU list."""
-    old = tmp_path_factory.mktemp("old")
-    for node in ("n1", "n2", "n3"):
-        machine = files.load(directory / f"{node}.json")
-        if node == "n2":
-            machine = replace(machine, links=(replace(machine.links[0], count=5, gbps=128.9),))
-        if node == "n3":
-            machine = replace(machine, gpus=(replace(machine.gpus[0], cpus="0-3"), *machine.gpus[1:]))
-        files.dump(machine, old / f"{node}.json")
-    return old
-
-
-def test_diff_of_two_folders(
-    berth: Berth, directory: Path, yesterday: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert berth("diff", str(yesterday), str(yesterday)) == 0
-    assert capsys.readouterr().out == ""
-    assert berth("diff", str(yesterday), str(directory)) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "n2: loss: GPU 0 (GPU-0) and GPU 1 (GPU-1): 4 of 5 NVLinks are left (103.1 GB/s instead of 128.9)",
-        "n3: software: GPU 0 (GPU-0) is near CPUs 0-7, before: 0-3",
-    ]
-    assert berth("diff", "--only", "hardware", str(yesterday), str(directory)) == 1
-    assert "n3" not in capsys.readouterr().out
-
-
-def test_diff_of_a_node_and_a_folder_and_as_json(
-    berth: Berth, directory: Path, yesterday: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert berth("diff", "--only", "loss", str(yesterday), str(directory / "n3.json")) == 0
-    assert berth("diff", "--json", str(yesterday / "n2.json"), str(directory)) == 1
-    (change,) = json.loads(capsys.readouterr().out)["changes"]
-    assert (change["severity"], change["kind"], change["node"], change["uuid"]) == (
-        "loss",
-        "links",
-        "n2",
-        "GPU-0",
-    )
-    assert berth("diff", str(directory / "n1.json"), str(yesterday / "n2.json")) == 1
-
-
-def test_diff_finds_what_the_driver_reports_since_yesterday(
-    berth: Berth, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    healthy = (fake.MACHINES / "dgx-1v").read_text()
-    for name, text in (("old", healthy), ("new", healthy + "nvlink 0:0 down\n")):
-        (tmp_path / name).write_text(text)
-        discover(tmp_path / name, "--node", "n1", "--output", str(tmp_path / f"{name}.json"))
-    assert berth("diff", "--only", "loss", str(tmp_path / "old.json"), str(tmp_path / "new.json")) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert lines[0].startswith("n1: loss: GPU 0 (GPU-e1c23f4d-d7af-d9ac-ac41-bd729836204d at 0000:06:00.0) and GPU 1 (")
-    assert "no NVLink is left of 1 (25.8 GB/s lost)" in lines[0]
-    assert lines[1:] == [f"n1: loss: new problem: GPU {gpu}: NVLink 0 is down" for gpu in (0, 1)]
-
-
-@pytest.mark.parametrize("new", ["/no/such.json", "machine:gb200-nvl72", "machine:nothing"])
-def test_diff_that_cannot_compare_has_a_status_of_its_own(
-    berth: Berth, directory: Path, capsys: pytest.CaptureFixture[str], new: str
-) -> None:
-    assert berth("diff", str(directory / "n1.json"), new) == 2
-    assert capsys.readouterr().err.startswith("berth topo diff: ")
