@@ -32,7 +32,6 @@ _COMMANDS = {
     "report": "policy.cli.past.report",
     "collect": "policy.cli.past.collect",
     "observe": "policy.cli.observe",
-    "vc": "policy.cli.vc",
     "ready": "policy.cli.jobs.ready",
     "web": "policy.serve.web.command",
 }

@@ -19,18 +19,14 @@ CLUSTER = Path(__file__).resolve().parents[2] / "containers" / "cluster.py"
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(900)]
 
-TWO = """
-format = "berth-vc/1"
-gpus = 32
-[[vc]]
-name = "vision"
-gpus = 16
-users = ["alice"]
-[[vc]]
-name = "speech"
-gpus = 16
-users = ["carol"]
-"""
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "virtual-clusters.md").read_text()
+
+
+def lines_of_the_page(first: str) -> list[str]:
+    """The block of docs/virtual-clusters.md that begins so."""
+    block = PAGE[PAGE.index(f"    {first}") :].partition("\n\n")[0]
+    return [line.strip() for line in block.splitlines()]
+
 
 COUNTS_ON = """
 file=/home/tests/checkpoint.$SLURM_JOB_ID
@@ -146,12 +142,15 @@ def test_gpu_time_after_the_best_loss_is_told_by_the_job_through_its_guard(slurm
 
 
 def test_a_lent_gpu_is_given_back_and_the_borrower_goes_on_from_its_checkpoint(slurm: Slurm) -> None:
-    slurm.target.run(["tee", "/tmp/vc.toml"], user="root", stdin=TWO)
-    for _ in range(2):
-        # The second time it finds everything as it should be.
-        slurm.target.bash("cd /tmp; berth vc plan vc.toml >vc.sh; VC_BACKUP=/tmp/before.cfg sh vc.sh", user="root")
+    script = "\n".join(lines_of_the_page("sacctmgr")).replace("hall", "berth").replace("256", "16")
+    begin, _, group = script.partition("# for each group:")
+    vision = group.replace("ann,bob", "alice")
+    speech = group.replace("ann,bob", "carol").replace("vision", "speech")
+    slurm.target.bash(f"cd /tmp; set -e\n{begin}{vision}{speech}", user="root")
+    settings = [line.partition(" ")[0] for line in lines_of_the_page("AccountingStorageEnforce")]
+    conf = "\n".join(line for line in settings if not line.startswith("AccountingStorageTRES"))
+    slurm.target.run(["tee", "-a", "/etc/slurm/slurm.conf"], user="root", stdin=f"\n{conf}\n")
     slurm.target.bash(
-        "berth vc plan --slurm-conf /tmp/vc.toml | grep -v AccountingStorageTRES >>/etc/slurm/slurm.conf;"
         " sed -i 's/^.berthd.$/[berthd]\\npin_ahead = false/' /etc/slurm/berth.conf;"
         " svc slurmctld restart; svc berthd restart;"
         " for i in $(seq 300); do scontrol ping | grep -q UP && berth status >/dev/null && exit 0; sleep 0.1; done;"

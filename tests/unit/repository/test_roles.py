@@ -25,7 +25,6 @@ LOGIN = (
     "policy.cli.jobs.ready",
     "policy.cli.past.classify",
     "policy.cli.past.report",
-    "policy.cli.vc",
     "policy.cli.jobs.job_gpus",
     "policy.cli.topo.show",
     "policy.slurm.by_command.command",
