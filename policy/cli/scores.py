@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,7 @@ from topology.scores import Score, dump
 from topology.scores import load as load_scores
 
 if TYPE_CHECKING:
-    from topology.calibrate.caps import CapEvidence
     from topology.calibrate.statistics import Calibration
-
-_Gpu = tuple[str, int, str, str]
-"""Node, position, UUID and application class."""
 
 _WHAT = "a score table, PAL's table, or a file of runs (default: the table that berth.conf names)"
 
@@ -34,22 +30,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_file(show)
     show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
-    show.add_argument("--capped", action="store_true", help="only GPUs that are slow only at their power limit")
     show.add_argument("--watch", action="store_true", help="who stands out, why, and what to do; of a file of runs")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
-
-    history = commands.add_parser("history", help="print the runs of a GPU or a node, and how it changed")
-    history.add_argument("runs", metavar="RUNS", help="a file of runs")
-    history.add_argument("who", metavar="GPU|NODE", help="UUID, NODE:POSITION or NODE")
-    history.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
-    history.set_defaults(run=_history)
-
-    taken = commands.add_parser("import", help="turn a score table of PAL's into one of Berth's")
-    taken.add_argument("source", metavar="FILE", help="CSV with GPU_ID, Node_ID, PerfVar_classA, ...")
-    taken.add_argument("--nodes", default="", metavar="HOSTLIST", help="names of nodes 0, 1, ...: n[001-016]")
-    taken.add_argument("--output", required=True, metavar="TABLE", help="the table to write")
-    taken.set_defaults(run=_import)
 
     refresh = commands.add_parser(
         "refresh",
@@ -79,23 +62,18 @@ def _show(args: argparse.Namespace) -> int:
         if calibration is None:
             raise UsageError(f"{path} is a score table; the watch list needs a file of runs, which is the evidence")
         return _watch(calibration, as_json=args.json)
-    if args.capped and calibration is None:
-        raise UsageError(f"{path} is a score table; --capped needs a file of runs, which has clocks and power limits")
-    caps = _caps(path, calibration)
     scores = _wanted(_scores(path, calibration), args.app_class)
     if args.slow:
         scores = [one for one in scores if one.score >= 1.10]
-    if args.capped:
-        scores = [one for one in scores if _cap(caps, one) == "power cap only"]
     now = {} if calibration is None else {(e.place.uuid, e.app_class): e for e in calibration.estimates}
     if args.json:
-        print_json({"scores": [_as_json(one, now.get((one.uuid, one.app_class)), caps) for one in scores]})
+        print_json({"scores": [_as_json(one, now.get((one.uuid, one.app_class))) for one in scores]})
         return 0
-    rows = [("NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST RUN", "NOW", "SLOW BY")]
+    rows = [("NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST RUN", "NOW")]
     for one in scores:
         known = now.get((one.uuid, one.app_class))
         error = f"{one.error:.3f}" if one.error else "-"
-        last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else "", _cap(caps, one)
+        last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else ""
         rows.append((one.node, str(one.position), one.app_class, *last))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -105,29 +83,10 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _caps(path: Path, calibration: Calibration | None) -> Mapping[_Gpu, CapEvidence]:
-    """Returns by node, position, UUID and class why GPUs are slow; empty for a table, which has no clocks."""
-    if calibration is None:
-        return {}
-    from topology.calibrate.caps import slow_by  # noqa: PLC0415
-    from topology.calibrate.runs import load  # noqa: PLC0415
-
-    found = slow_by(load(path), calibration.estimates)
-    return {(place.node, place.position, place.uuid, kind): one for (place, kind), one in found.items()}
-
-
-def _cap(caps: Mapping[_Gpu, CapEvidence], one: Score) -> str:
-    known = caps.get((one.node, one.position, one.uuid, one.app_class))
-    return known.slow_by if known is not None else ""
-
-
-def _as_json(one: Score, known: object, caps: Mapping[_Gpu, CapEvidence]) -> dict[str, object]:
+def _as_json(one: Score, known: object) -> dict[str, object]:
     from dataclasses import asdict  # noqa: PLC0415
 
     found: dict[str, object] = asdict(one)
-    cap = caps.get((one.node, one.position, one.uuid, one.app_class))
-    if cap is not None:
-        found |= {"slow_by": cap.slow_by, "at_cap": round(cap.at_cap, 4), "clock": round(cap.clock, 4)}
     if known is not None:
         more = ("node_part", "gpu_part", "slow", "outlier", "left_out", "age_days", "now", "peers")
         found |= {name: getattr(known, name) for name in more}
@@ -150,56 +109,6 @@ def _watch(calibration: Calibration, *, as_json: bool) -> int:
             print(f"    {one.drain()}")
     if not listed:
         print("no GPU stands out")
-    return 0
-
-
-def _history(args: argparse.Namespace) -> int:
-    from topology.calibrate.peers import verdicts  # noqa: PLC0415
-    from topology.calibrate.runs import load  # noqa: PLC0415
-    from topology.calibrate.statistics import calibrate  # noqa: PLC0415
-
-    visits = sorted(load(args.runs), key=lambda visit: visit.at)
-    print("AT                    GPU    CLASS     TIME        CLOCK     POWER  TEMP  COUNTS")
-    some = False
-    for _, _, visit, gpu, run, wrong in verdicts(visits):
-        if args.who not in {visit.node, f"{visit.node}:{gpu.position}", gpu.uuid}:
-            continue
-        if args.app_class in {"", run.app_class}:
-            some = True
-            what = f"{run.time_ms:.3f} ms", f"{run.sm_mhz:.0f} MHz", f"{run.power_w:.0f} W", f"{run.temp_c:.0f} C"
-            time_, clock, power, heat = what
-            print(
-                f"{visit.at:<21} {visit.node}:{gpu.position:<3} {run.app_class:<9} {time_:<11} {clock:<9} {power:<6} "
-                f"{heat:<5} {'no: ' + wrong if wrong else 'yes'}"
-            )
-    if not some:
-        raise UsageError(f"{args.runs} has no run of {args.who}; name a UUID, NODE:POSITION or NODE as in the file")
-    for change in calibrate(visits).changes:
-        names = {change.node}
-        if change.place:
-            names |= {f"{change.node}:{change.place.position}", change.place.uuid}
-        if args.who in names:
-            print(change)
-    return 0
-
-
-def _import(args: argparse.Namespace) -> int:
-    from dataclasses import replace  # noqa: PLC0415
-
-    from topology.hostlist import expand  # noqa: PLC0415
-
-    scores: Sequence[Score] = _scores(Path(args.source), None)
-    if args.nodes:
-        names = list(expand(args.nodes))
-        known = {f"n{number}": name for number, name in enumerate(names)}
-        missing = next((one.node for one in scores if one.node not in known), None)
-        if missing:
-            raise UsageError(
-                f"--nodes has {len(names)} names, but {args.source} has a node {missing[1:]}; name them all"
-            )
-        scores = [replace(one, node=known[one.node]) for one in scores]
-    dump(scores, args.output)
-    print(f"{args.output} written: {len(scores)} scores")
     return 0
 
 

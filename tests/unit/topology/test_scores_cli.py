@@ -19,7 +19,6 @@ TABLE = tuple(
     for node, scores in {2: (1.0, 0.9), 10: (1.03, 1.2), 1: (1.07, 1.12)}.items()
     for gpu, score in enumerate(scores)
 )
-PAL = "GPU_ID,GPU_UUID,Node_ID,PerfVar_classA,PerfVar_classB\n0,GPU-a,0,1.01,1.0\n1,GPU-b,1,1.3,0.99\n"
 
 
 def test_errors_of_scores_are_written_and_read_and_may_be_absent() -> None:
@@ -39,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_show_lists_scores_with_errors(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scores", "show", str(runs)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST", "RUN", "NOW", "SLOW", "BY"]
+    assert head.split() == ["NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST", "RUN", "NOW"]
     # Nobody knows anything of the node that always waited.
     assert len(rows) == 44
 
@@ -47,17 +46,6 @@ def test_show_lists_scores_with_errors(runs: Path, capsys: pytest.CaptureFixture
     slow = json.loads(capsys.readouterr().out)["scores"]
     assert slow
     assert all(one["score"] >= 1.10 and one["slow"] > 0.5 and one["peers"] == 48 for one in slow)
-
-
-def test_what_is_slow_only_at_its_power_limit_needs_clocks(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["scores", "show", str(runs), "--capped", "--json"]) == 0
-    assert all(one["slow_by"] == "power cap only" for one in json.loads(capsys.readouterr().out)["scores"])
-
-    dump(TABLE, tmp_path / "scores.csv")
-    assert main(["scores", "show", str(tmp_path / "scores.csv"), "--capped"]) == 2
-    assert "needs a file of runs" in capsys.readouterr().err
 
 
 def test_the_watch_list_needs_evidence(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,16 +57,6 @@ def test_the_watch_list_needs_evidence(runs: Path, tmp_path: Path, capsys: pytes
     dump(TABLE, tmp_path / "scores.csv")
     assert main(["scores", "show", str(tmp_path / "scores.csv"), "--watch"]) == 2
     assert "needs a file of runs" in capsys.readouterr().err
-
-
-def test_history_tells_runs_and_why_some_do_not_count(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scores", "history", str(runs), "n4:1"]) == 0
-    _, *rows = capsys.readouterr().out.splitlines()
-    assert len(rows) == 3
-    assert all(row.endswith("no: waiting") for row in rows)
-
-    assert main(["scores", "history", str(runs), "n99"]) == 2
-    assert "has no run of n99" in capsys.readouterr().err
 
 
 def test_export_makes_the_table_that_berthd_reads(
@@ -95,20 +73,6 @@ def test_export_makes_the_table_that_berthd_reads(
     assert len(capsys.readouterr().out.splitlines()) == 45
     assert main(["scores", "show", "--class", "memry"]) == 2
     assert "there are compute" in capsys.readouterr().err
-
-
-def test_pals_table_is_imported_with_the_sites_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pal.csv").write_text(PAL)
-    table = tmp_path / "scores.csv"
-    asked = ["scores", "import", str(tmp_path / "pal.csv"), "--output", str(table)]
-
-    assert main([*asked, "--nodes", "gpu[07-08]"]) == 0
-    assert [(one.node, one.uuid, one.score) for one in load(table) if one.app_class == "compute"] == [
-        ("gpu07", "GPU-a", 1.01),
-        ("gpu08", "GPU-b", 1.3),
-    ]
-    assert main([*asked, "--nodes", "gpu07"]) == 2
-    assert "has 1 names" in capsys.readouterr().err
 
 
 def test_without_a_file_and_a_table_in_berth_conf_the_user_is_told(
