@@ -144,7 +144,6 @@ HELD, HELD_TEXT = Field("held", _held, lambda value: ",".join(map(":".join, valu
 FAIL, FAIL_TEXT, FAIL_AT = word("fail"), word("fail_text"), whole("fail_at")
 TRIED, TRIED_BEFORE = word("tried"), whole("tried_before")
 AGAIN, RETRY_TEXT, BY_OTHERS = whole("again"), word("retry_text"), mark("by_others")
-BEST_AT = whole("best_at")
 
 # Moving
 

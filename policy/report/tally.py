@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.report.counts.ends import STATUS, Ends
-from policy.report.counts.losses import LostRuns
 from policy.report.counts.owners import Owners
 from policy.report.counts.places import Places
 from policy.report.counts.saved import Saved
@@ -41,7 +40,7 @@ class Tally:
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
         self._busy, self._waits, self._places = BusyGpus(), WaitCounts(), Places(site)
-        self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), LostRuns(), Saved()
+        self._use, self._ends, self._saved = Use(), Ends(rules), Saved()
         self._owners = Owners()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
@@ -78,7 +77,6 @@ class Tally:
             self._places.add(run)
             self._use.add(run, status)
             self._owners.add(run, status)
-            self._losses.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
         """Returns all figures, in the shape of docs/formats.md."""
@@ -97,7 +95,6 @@ class Tally:
             "places": self._places.figures(),
             "use": self._use.figures(capacity, until - since),
             **self._ends.figures(),
-            "losses": self._losses.figures(),
             "saved": self._saved.figures(),
             **self._owners.figures(),
             "busy": _line(first, minutes, since, until),

@@ -105,7 +105,6 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
         _levels,
         _use,
         _status,
-        _losses,
         _failures,
         _tries,
         _accounts,
@@ -231,22 +230,6 @@ def _status(found: Mapping[str, Any]) -> ReportTable:
         for name, one in status.items()
     ]
     return ReportTable("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
-
-
-def _losses(found: Mapping[str, Any]) -> ReportTable:
-    rows = [
-        [
-            *(name, f"{one['runs']:,}", hours(one["gpu_hours"]), hours(one["after_best_gpu_hours"])),
-            part(one["after_best_gpu_hours"], one["gpu_hours"]),
-        ]
-        for name, one in found["losses"].items()
-    ]
-    told = sum(one["runs"] for one in found["losses"].values())
-    if found["counts"]["runs"] and not told:
-        rows = [["no run told its losses", *[""] * 4]]
-    note = f"of the {told:,} of {found['counts']['runs']:,} runs that told when their loss was best (berth_injob.loss)"
-    columns = ("end", "runs", "GPU h", "after the best", "of it")
-    return ReportTable("GPU time after the best loss", note, columns, rows)
 
 
 def _failures(found: Mapping[str, Any]) -> ReportTable:

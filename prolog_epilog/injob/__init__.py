@@ -6,7 +6,6 @@
     for batch in data:
         train(batch)
         berth_injob.step()        # one step is done
-    berth_injob.loss(validate())  # after each validation: the time of the best loss is reported
     berth_injob.gate()            # anywhere within a step: a good place to pause
 
 PyTorch programs need none of these calls: the hooks of `torch_hooks` make them. Without a guard on the node, or without
@@ -17,7 +16,7 @@ import os
 
 from prolog_epilog.injob.job import Job, open_job
 
-__all__ = ["gate", "job", "loss", "ready", "step", "why"]
+__all__ = ["gate", "job", "ready", "step", "why"]
 
 _job: Job | None = None
 
@@ -41,11 +40,6 @@ def step(seconds: float | None = None, own: float | None = None) -> None:
     `own`: the seconds that this rank's GPU took for it without waiting for other ranks, if the program knows them.
     """
     job().step(seconds, own)
-
-
-def loss(value: float) -> None:
-    """Reports the loss that this training is judged by, as after each validation: lower is better."""
-    job().loss(value)
 
 
 def gate() -> None:

@@ -19,8 +19,6 @@ CHOICE = "BERTH_INJOB"
 """Environment variable that the user may set: `off` leaves the program alone, `verbose` tells why nothing happens."""
 LIBRARY = "libberth_injob"
 SHUT_POLL_S = 0.002
-BETTER = 0.001
-"""A loss counts as better if it is lower than the best one by this part of it; less is noise."""
 LONGEST_NAP_S = 0.05
 """A nap is cut into pieces of this length, so that a changed order is seen soon."""
 
@@ -81,7 +79,6 @@ class Job:
         self._idle_before = 0
         self._was_open = True
         self._last_step: float | None = None
-        self._best_loss: float | None = None
         self._words = words
         self._device = device
         self.place: WordSlot | None = None
@@ -188,22 +185,6 @@ class Job:
         if seconds > 0.0 and idle == numbers[word.IDLE_NS]:
             numbers[word.OWN_NS] += round(seconds * 1e9)
             numbers[word.OWN_STEPS] += 1
-
-    def loss(self, value: float) -> None:
-        """Reports the loss that this training is judged by; only the time of the best one leaves the process."""
-        place = self.sit()
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return
-        if place is None or number != number:  # noqa: PLR0124 - what is not a number is no loss
-            return
-        best = self._best_loss
-        if best is None or number < best - BETTER * abs(best):
-            self._best_loss = number
-            place.numbers[word.BEST_AT] = time.monotonic_ns()
-        place.numbers[word.READY] = 1
-        place.numbers[word.LOSSES] += 1
 
     def gate(self) -> None:
         """Waits here for as long as the guard asks; takes a few hundred nanoseconds when it asks nothing."""

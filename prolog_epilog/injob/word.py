@@ -38,15 +38,13 @@ MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA = range(6)
 PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOCH, REFUSED, UNKNOWN = range(13)
 OWN_STEPS, OWN_NS, APP = range(13, 16)
 RECENT_AT = 128
-LOSSES, BEST_AT = range(24, 26)
-"""They stand behind the last step times; 0 in slots of processes that do not write them."""
 
 LIBRARY = 1 << 32
 """Set in PROCESS if the library for any CUDA program writes the slot, and not Python."""
 ELSEWHERE = 1 << 33
 """Set in PROCESS by Python if the library gates the process: this slot only beats."""
 
-_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I2Q")
+_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I")
 _MOST = 1 << 62
 """No counter of an honest job ever reaches this."""
 
@@ -99,10 +97,6 @@ class WordBeat:
     """A number that is the same wherever the same command runs with as many ranks; 0: not told."""
     elsewhere: bool = False
     """True if the library gates this process, in a slot of its own."""
-    losses: int = 0
-    """The number of losses that the program has told."""
-    best_at_ns: int = 0
-    """The time at which it told the best of them, CLOCK_MONOTONIC."""
 
     def mean_step_s(self, before: WordBeat | None) -> float | None:
         """Returns the mean time of the steps since an earlier reading of the same process; None if there was none."""
@@ -246,8 +240,7 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     process, ready, at, steps = numbers[:4]
     step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
     own_steps, own_ns, app = numbers[13:16]
-    losses, best_at = numbers[-2:]
-    if max(*numbers[:15], losses) > _MOST or max(at, best_at) > now or (steps and not at):
+    if max(numbers[:15]) > _MOST or at > now or (steps and not at):
         return None
     if max(step_ns, idle_ns, own_ns) > now or steps > step_ns:
         return None
@@ -257,7 +250,7 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     return WordBeat(
         slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
         launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
-        bool(process & ELSEWHERE), losses, best_at,
+        bool(process & ELSEWHERE),
     )  # fmt: skip
 
 

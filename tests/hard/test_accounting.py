@@ -35,19 +35,6 @@ echo "from $done"
 for step in $(seq $((done + 1)) 400); do echo $step >$file; sleep 1; done
 """
 
-# Its loss is best after six seconds, and it goes on for sixteen more.
-LOSSES = """
-exec /opt/berth/bin/python - <<'END'
-import time
-from prolog_epilog import injob
-assert injob.ready(), injob.why()
-for step in range(22):
-    time.sleep(1)
-    injob.step()
-    injob.loss(8.0 - step if step < 6 else 8.0 + step)
-END
-"""
-
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
@@ -120,25 +107,6 @@ def test_an_operator_of_the_accounting_changes_a_pinned_job_as_root_may(slurm: S
         slurm.target.run(["scancel", str(job)], user="bob")
     finally:
         slurm.target.bash("sacctmgr -i modify user bob set adminlevel=none", user="root")
-
-
-def test_gpu_time_after_the_best_loss_is_told_by_the_job_through_its_guard(slurm: Slurm) -> None:
-    since = slurm.target.run(["date", "+%FT%T"], user="root").out.strip()
-    job = slurm.submit("--gpu-tier=guaranteed", "--gpus=8", "-n1", "--mem=100", body=LOSSES)
-    slurm.finish(job, 90)
-
-    def told() -> dict[str, dict[str, float]] | None:
-        words = ["berth", "report", "--since", since, "--json", "-"]
-        found: dict[str, dict[str, dict[str, float]]] = json.loads(
-            slurm.target.run(words, user="root", timeout=120).out
-        )
-        return found["losses"] or None
-
-    # slurmdbd hears of it some seconds after the end.
-    found = until("its best loss in the report", told, 60, every=2.0)
-    print(found)
-    assert found["passed"]["runs"] == 1
-    assert round(8 * 12 / 3_600, 2) <= found["passed"]["after_best_gpu_hours"] < found["passed"]["gpu_hours"]
 
 
 def test_a_lent_gpu_is_given_back_and_the_borrower_goes_on_from_its_checkpoint(slurm: Slurm) -> None:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from policy.formats.job_plan import NOTHING, JobPlan, of_text
 from policy.site import log
 
 AFTER = 5.0
@@ -17,8 +16,6 @@ AFTER = 5.0
 _AT_ONCE = 4
 _MOST_WAITING = 1_000
 _SECONDS = 30.0
-_REMEMBERED = 180.0
-"""Seconds for which it is known what was written of a job, so that another part's words do not take its place."""
 
 Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
 
@@ -28,15 +25,6 @@ class _Note:
     due: float
     job_id: int
     words: list[str]
-
-
-@dataclass(slots=True)
-class _Known:
-    """The text of one job that was written last, and what belongs into every text of it."""
-
-    since: float
-    text: str = ""
-    more: JobPlan = NOTHING
 
 
 def _start(words: list[str]) -> "subprocess.Popen[bytes]":
@@ -51,31 +39,18 @@ class Accounts:
         self._start = start
         self._waiting: deque[_Note] = deque(maxlen=_MOST_WAITING)
         self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
-        self._known: dict[int, _Known] = {}
         self._said = False
 
     def note(self, job_id: int, admin_comment: str, config: Mapping[str, str], at: float) -> None:
         """Write a job's text, where the site has accounting."""
         if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
             return
-        known = self._known_of(job_id, at)
-        known.text = ((of_text(admin_comment) or NOTHING) | known.more).into(admin_comment)
         cluster = config.get("ClusterName", "")
         words = ["sacctmgr", "-i", "-Q", "modify", "job", "where", f"jobid={job_id}", f"cluster={cluster}"]
         earlier = [one for one in self._waiting if one.job_id == job_id]
         for one in earlier:
             self._waiting.remove(one)
-        self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={known.text}"]))
-
-    def add(self, job_id: int, admin_comment: str, more: JobPlan, config: Mapping[str, str], at: float) -> None:
-        """Write some fields more into a job's plan: into what was noted of it, else into the text that it has."""
-        known = self._known_of(job_id, at)
-        known.more |= more
-        self.note(job_id, known.text or admin_comment, config, at)
-
-    def _known_of(self, job_id: int, at: float) -> _Known:
-        self._known = {job: one for job, one in self._known.items() if one.since + _REMEMBERED > at}
-        return self._known.setdefault(job_id, _Known(at))
+        self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={admin_comment}"]))
 
     def tend(self, at: float) -> None:
         """Begin what is due, and see which programs have ended."""

@@ -1,4 +1,4 @@
-"""Messages of guards about owners (hosts in names), jobs that may have guests: step times and best losses.
+"""Step times of owners (hosts in names), jobs that may have guests, as guards tell them.
 
 Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.
 """
@@ -6,13 +6,10 @@ Guards tell of a job when it is over, and by then Slurm's readings show it no mo
 from collections.abc import Callable
 from pathlib import Path
 
-from policy.daemon.hear.accounts import Accounts
-from policy.daemon.hear.losses import HeardLosses, LossWord
 from policy.daemon.hear.step_times import HeardStepTimes, StepWord
 from policy.formats.plan_fields import TIER
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.request.tiers import GUARANTEED
-from policy.slurm.interface import Gateway
 
 REMEMBERED = 300.0
 """Seconds: a guard has told of all GPUs of a node within two minutes."""
@@ -21,9 +18,8 @@ REMEMBERED = 300.0
 class Hosts:
     """Those that run, and those that have just ended."""
 
-    def __init__(self, gateway: Gateway, record: Path | None, accounts: Accounts) -> None:
+    def __init__(self, record: Path | None) -> None:
         self._steps = HeardStepTimes(record)
-        self._losses = HeardLosses(gateway, accounts)
         self._here: dict[int, JobFacts] = {}
         self._gone: dict[int, tuple[float, JobFacts]] = {}
 
@@ -35,20 +31,12 @@ class Hosts:
         self._here = here
         self._gone = {job: one for job, one in self._gone.items() if one[0] + REMEMBERED > reading.at}
 
-    def hear(self, word: StepWord | LossWord, class_of: Callable[[JobFacts], str], at: float) -> None:
+    def hear(self, word: StepWord, class_of: Callable[[JobFacts], str], at: float) -> None:
         """A guard tells of a host; of one that is not remembered, nothing is kept."""
         job = self._here.get(word.job) or self._gone.get(word.job, (0.0, None))[1]
-        if job is None:
-            return
-        if isinstance(word, LossWord):
-            self._losses.hear(word, at)
-        else:
+        if job is not None:
             self._steps.hear(word, job, class_of(job), at)
 
     def write_due(self, at: float, model_of: Callable[[str, str], str]) -> None:
         """Add to the record of step times what is there whole."""
         self._steps.write_due(at, model_of)
-
-    def write_one(self, at: float) -> int | None:
-        """Write of one job when its loss was best; its number."""
-        return self._losses.write_one(at)

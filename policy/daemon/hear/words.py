@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 
-from policy.daemon.hear import endings, guards, levels, losses, step_times
+from policy.daemon.hear import endings, guards, levels, step_times
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.levels import LevelWord
-from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.step_times import StepWord
 
-Word = GuardWord | StepWord | LevelWord | LossWord | NodeWord
+Word = GuardWord | StepWord | LevelWord | NodeWord
 
 _READERS: tuple[Callable[[bytes], Word | None], ...] = (
     guards.read_word,
     step_times.read_word,
     levels.read_word,
-    losses.read_word,
     endings.read_word,
 )
 

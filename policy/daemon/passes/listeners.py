@@ -4,13 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.hear.hosts import Hosts
 from policy.daemon.hear.levels import HeardLevels, LevelWord
-from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known.company import ProfileKeeper
@@ -49,15 +47,14 @@ class Listeners:
         company: ProfileKeeper,
     ) -> None:
         self._looks, self._updates, self._evictions = looks, updates, evictions
-        accounts = Accounts()
         self.guards = Guards()
         self.mps_faults = MpsFaults(gateway)
         self.company = company
         self.degraded = Degraded(gateway)
         self.disagreements = Disagreements(config.skip_partitions)
         self.levels = HeardLevels(gateway)
-        self.failures = Failures(gateway, accounts=accounts, others=config.other_retries)
-        self.hosts = Hosts(gateway, config.steps, accounts)
+        self.failures = Failures(gateway, others=config.other_retries)
+        self.hosts = Hosts(config.steps)
         self.living = LivingScores(config.steps, config.scores)
 
     def hear(self, found: Sequence[Notice], apart: Apart) -> None:
@@ -86,7 +83,7 @@ class Listeners:
         match notice.word:
             case GuardWord() as word:
                 self._hear_guard(word, notice)
-            case StepWord() | LossWord() as word:
+            case StepWord() as word:
                 notice.answer(done=looks.in_charge)
                 if looks.in_charge:
                     self.hosts.hear(word, self.company.classes.of, time.time())

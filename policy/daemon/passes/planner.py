@@ -205,10 +205,7 @@ class Planner:
             return True
         if looks.chooses_gpus and apart(self._closers.write_one, looks.jobs(), picture.fleet, moved):
             return True
-        now = time.time()
-        if looks.acts and (
-            job_id := apart(self._heard.failures.step, reading, now) or apart(self._heard.hosts.write_one, now)
-        ):
+        if looks.acts and (job_id := apart(self._heard.failures.step, reading, time.time())):
             moved.add(job_id)
             return True
         if self._explainer.left and apart(self._explainer.explain_one, self._plan, picture.book(), moved):

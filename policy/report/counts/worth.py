@@ -68,15 +68,6 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         f"{early['runs']} runs on several GPUs failed within 10 minutes, and not of their place: on one GPU first, "
         "this much less would have been lost",
     )
-    told = found["losses"].values()
-    yield Stake(
-        "early_stopping",
-        round(sum(one["after_best_gpu_hours"] for one in told), 2),
-        "GPU h",
-        "early stopping",
-        f"after the best loss of {sum(one['runs'] for one in told)} runs that told it; only later was it known to be "
-        "the best",
-    )
     yield Stake(
         "guests",
         found["use"]["low_gpu_hours"],

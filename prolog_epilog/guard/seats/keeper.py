@@ -22,7 +22,6 @@ from prolog_epilog.guard.roll import Member, Roll
 from prolog_epilog.guard.seats import metrics
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.seats.step_times import ToldStepTimes
-from prolog_epilog.guard.tell.losses import ToldLosses
 from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
@@ -64,7 +63,6 @@ class Keeper:
     """Returns the owners that may have gone before anybody looked."""
     seats: dict[str, GuardedSeat] = field(default_factory=dict)
     steps: ToldStepTimes = field(init=False)
-    losses: ToldLosses = field(init=False)
     _roll: Roll = field(init=False)
     _told: float = float("-inf")
     _freezer_watch: FreezerWatch = field(init=False)
@@ -76,7 +74,6 @@ class Keeper:
         self._mishaps = Mishaps(self.say)
         self._roll = Roll(self.ground.paths)
         self.steps = ToldStepTimes(self.slow_work.notify)
-        self.losses = ToldLosses(self.slow_work.notify)
         self._freezer_watch = FreezerWatch(self.ground.cgroups)
 
     def turn(self, now: float) -> None:
@@ -92,7 +89,6 @@ class Keeper:
             heard = words.get(seat.host.job, {}) if seat.host is not None else {}
             self._attempt(now, seat, partial(seat.turn, now, heard, looks.get(uuid)))
         attempt("step times", partial(self.steps.turn, now, self.seats, words, looks))
-        attempt("losses", partial(self.losses.turn, now, self._roll.node, words))
         attempt("who was thawed", self._note_strangers)
         attempt("metrics", partial(self._measure, now))
 

@@ -26,7 +26,7 @@ struct slot {
 	_Atomic uint64_t refused, unknown;
 	uint64_t unused[3];
 	_Atomic uint32_t recent_us[16];
-	uint64_t rest[8]; /* the first two: losses, which only Python tells */
+	uint64_t rest[8];
 };
 
 #define SLOT_LIBRARY (1ULL << 32)

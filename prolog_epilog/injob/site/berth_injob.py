@@ -20,7 +20,7 @@ if _PACKAGE.name not in sys.modules:
 
 _injob = importlib.import_module(f"{_PACKAGE.name}.injob")
 
-ready, step, loss, gate, why = _injob.ready, _injob.step, _injob.loss, _injob.gate, _injob.why
+ready, step, gate, why = _injob.ready, _injob.step, _injob.gate, _injob.why
 
 
 def install() -> str:
@@ -32,4 +32,4 @@ def install() -> str:
 if "torch" in sys.modules:
     install()
 
-__all__ = ["gate", "install", "loss", "ready", "step", "why"]
+__all__ = ["gate", "install", "ready", "step", "why"]

@@ -13,7 +13,6 @@ import pytest
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.levels import LevelWord
-from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.hear.words import Word
@@ -96,7 +95,6 @@ def day(planner: Planner, slurm: Willing) -> list[bytes]:
     words: list[Word] = [
         GuardWord("n2", 0, 20, "healthy", "evict"),
         StepWord("n1", 0, "GPU-n1-0", 1, "train", 10**9, 100, 1_400, 300, 60),
-        LossWord("n1", 1, 10**9, 3),
         LevelWord("n5", 30, "held", "its share is held"),
         NodeWord(2, "n4", "oom", False, "out of memory"),
     ]

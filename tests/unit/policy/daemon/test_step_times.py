@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from policy.cli.main import main
+from policy.daemon.hear.hosts import REMEMBERED, Hosts
 from policy.daemon.hear.step_times import HeardStepTimes as Record
 from policy.daemon.hear.step_times import StepWord, read_word
 from policy.daemon.known.living_scores import LivingScores, living_table
@@ -37,7 +38,7 @@ from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.munge import credential
 from tests.unit.guard_world import Devices, Slurm, book, strike
 from tests.unit.policy.daemon.test_notices import hub, take
-from tests.unit.policy_world import running
+from tests.unit.policy_world import node, reading, running
 from topology.calibrate.living import refresh
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import ClockReport, JobReport, load
@@ -337,6 +338,28 @@ def test_a_job_that_slurm_does_not_show_and_a_site_without_a_record_keep_nothing
         one.write_due(1_000.0, lambda _node, _uuid: "")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_guard_tells_of_a_job_after_its_end_counts(tmp_path: Path) -> None:
+    """Guards see a job's end by its Epilog; Slurm's readings show the job no more when they have told of all GPUs."""
+    now = time.time()
+    hosts = Hosts(tmp_path / "steps")
+    host = running(5, "n1", 1, 3_000, segment={"state": "placed", "id": "00ff", "tier": "guaranteed"})
+    hosts.look(reading([node("n1")], [host, running(6, "n1", 2, 3_000)], at=now - 400))
+    for gpu in (0, 1):
+        hosts.look(reading([node("n1")], at=now - 390 + gpu))
+        for job in (5, 6):
+            told = StepWord("n1", gpu, f"GPU-{gpu}", job, "7", 10_000_000, 500, 0, 0, 0)
+            hosts.hear(told, lambda _: "compute", now - 380 + gpu)
+    hosts.write_due(now, lambda _node, _uuid: "L40S")
+
+    (report,) = load(tmp_path / "steps")
+    assert report.job == "5"  # type: ignore[union-attr]
+    assert [rank.position for rank in report.ranks] == [0, 1]  # type: ignore[union-attr]
+    hosts.look(reading([node("n1")], at=now - 390 + REMEMBERED))
+    hosts.hear(StepWord("n1", 0, "GPU-0", 5, "7", 10_000_000, 500, 0, 0, 0), lambda _: "compute", now)
+    hosts.write_due(now + 300, lambda _node, _uuid: "L40S")
+    assert len(load(tmp_path / "steps")) == 1
 
 
 def test_a_line_that_a_crash_broke_off_goes_and_the_record_stays_readable(tmp_path: Path) -> None:
