@@ -38,7 +38,8 @@ from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.munge import credential
 from tests.unit.guard_world import Devices, Slurm, book, strike
 from tests.unit.policy.daemon.test_notices import hub, take
-from tests.unit.policy_world import node, reading, running
+from tests.unit.policy_world import node as slurms_node
+from tests.unit.policy_world import reading, running
 from topology.calibrate.living import refresh
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import ClockReport, JobReport, load
@@ -345,9 +346,9 @@ def test_what_a_guard_tells_of_a_job_after_its_end_counts(tmp_path: Path) -> Non
     now = time.time()
     hosts = Hosts(tmp_path / "steps")
     host = running(5, "n1", 1, 3_000, segment={"state": "placed", "id": "00ff", "tier": "guaranteed"})
-    hosts.look(reading([node("n1")], [host, running(6, "n1", 2, 3_000)], at=now - 400))
+    hosts.look(reading([slurms_node("n1")], [host, running(6, "n1", 2, 3_000)], at=now - 400))
     for gpu in (0, 1):
-        hosts.look(reading([node("n1")], at=now - 390 + gpu))
+        hosts.look(reading([slurms_node("n1")], at=now - 390 + gpu))
         for job in (5, 6):
             told = StepWord("n1", gpu, f"GPU-{gpu}", job, "7", 10_000_000, 500, 0, 0, 0)
             hosts.hear(told, lambda _: "compute", now - 380 + gpu)
@@ -356,7 +357,7 @@ def test_what_a_guard_tells_of_a_job_after_its_end_counts(tmp_path: Path) -> Non
     (report,) = load(tmp_path / "steps")
     assert report.job == "5"  # type: ignore[union-attr]
     assert [rank.position for rank in report.ranks] == [0, 1]  # type: ignore[union-attr]
-    hosts.look(reading([node("n1")], at=now - 390 + REMEMBERED))
+    hosts.look(reading([slurms_node("n1")], at=now - 390 + REMEMBERED))
     hosts.hear(StepWord("n1", 0, "GPU-0", 5, "7", 10_000_000, 500, 0, 0, 0), lambda _: "compute", now)
     hosts.write_due(now + 300, lambda _node, _uuid: "L40S")
     assert len(load(tmp_path / "steps")) == 1
