@@ -1,7 +1,6 @@
 """`make bench NAME=topology`: a cluster of 12,500 nodes loaded, its node sets, and the best GPUs of one node of 16.
 
-Figures stand beside the plain way of doing the same: the topology files one by one, the best GPUs by looking at every
-set.
+The best GPUs stand beside the plain way of finding them, which looks at every set.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from policy.placement.nodesets import NodeSets
-from topology import compiled, files
+from topology import files
 from topology.model import Discovered, Gpu, Link, Machine
 from topology.network.fabric import LEVELS, Fabric
 from topology.providers.slurm_layout import Leaf, SlurmFabric
@@ -127,31 +126,19 @@ def load(module: str, call: str, *words: str) -> tuple[float, float]:
     return statistics.median(run[0] for run in runs), max(run[1] for run in runs)
 
 
-def loads(machines: Sequence[Machine], fabric: Fabric) -> list[Figure]:
-    """The compiled cluster beside its topology files one by one, both warm in the file cache."""
+def loads(machines: Sequence[Machine]) -> list[Figure]:
+    """All topology files, warm in the file cache."""
     with tempfile.TemporaryDirectory() as folder:
         for one in machines:
             Path(folder, f"{one.node}.json").write_text(files.encode(one), encoding="ascii")
-        path = Path(folder, "cluster")
-        begin = time.perf_counter()
-        compiled.save(path, machines, fabric)
-        save_s = time.perf_counter() - begin
-        size_mb = path.stat().st_size / 1e6
-        seconds, rss = load("compiled", "compiled.load(sys.argv[1])", str(path))
-        json_s, json_rss = load("files", "files.load_directory(sys.argv[1])", folder)
-    one_by_one = "topology files one by one"
-    return [
-        at_most("load_12500_s", seconds, 2.0, "s", one_by_one, json_s),
-        at_most("load_rss_mb", rss, 500.0, "MB", one_by_one, json_rss),
-        Figure("save_12500_s", save_s, "s"),
-        Figure("file_mb", size_mb, "MB"),
-    ]
+        seconds, rss = load("files", "files.load_directory(sys.argv[1])", folder)
+    return [at_most("load_12500_s", seconds, 2.0, "s"), at_most("load_rss_mb", rss, 500.0, "MB")]
 
 
-def node_sets(machines: Sequence[Machine], cluster: compiled.CompiledCluster) -> list[Figure]:
+def node_sets(machines: Sequence[Machine], fabric: Fabric) -> list[Figure]:
     """The first ten node sets of all levels, for the slowest of several demands."""
     free = np.random.default_rng(7).integers(0, 256, len(machines)).tolist()
-    sets = NodeSets(machines, cluster.fabric, free)
+    sets = NodeSets(machines, fabric, free)
 
     def first_ten(gpus: int, per_node: int | None) -> None:
         for level in LEVELS:
@@ -161,7 +148,7 @@ def node_sets(machines: Sequence[Machine], cluster: compiled.CompiledCluster) ->
         first_ten(*demand)
     return [
         at_most("node_sets_ms", max(median_ms(partial(first_ten, *demand), 5) for demand in DEMANDS), 1000.0, "ms"),
-        Figure("node_sets_make_ms", median_ms(partial(NodeSets, machines, cluster.fabric, free), 3), "ms"),
+        Figure("node_sets_make_ms", median_ms(partial(NodeSets, machines, fabric, free), 3), "ms"),
     ]
 
 
@@ -202,11 +189,7 @@ def main() -> int:
     chance = random.Random(7)
     machines = [machine(number, chance) for number in range(args.nodes)]
     fabric = Fabric.of(machines, tree([one.node for one in machines]))
-    figures = loads(machines, fabric)
-    with tempfile.TemporaryDirectory() as folder:
-        compiled.save(Path(folder, "cluster"), machines, fabric)
-        figures += node_sets(machines, compiled.load(Path(folder, "cluster")))
-    figures += best_of_16(args.graphs)
+    figures = [*loads(machines), *node_sets(machines, fabric), *best_of_16(args.graphs)]
     notes = {
         "nodes": str(args.nodes),
         "kinds": ", ".join(KINDS),

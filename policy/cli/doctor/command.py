@@ -131,7 +131,6 @@ def examine(
     yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, step.name)
     by_blocks = config.get("TopologyPlugin") == "topology/block"
     yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=by_blocks)
-    yield from _compiled(settings)
     try:
         found = status()
     except BerthError as problem:
@@ -323,22 +322,3 @@ def _no_blocks(step: Name, cure: str) -> Finding:
     }.get(step, "so jobs on several nodes may never start")
     text = f"Slurm chooses by blocks (topology/block) and Berth knows none, {outcome}; {cure}"
     return Finding("fabric", ok=step == "observe", text=text)
-
-
-def _compiled(settings: Config) -> Iterator[Finding]:
-    """Checks the compiled cluster; yields nothing where there is none, because few sites need one."""
-    try:
-        from topology import compiled  # noqa: PLC0415
-        from topology.errors import TopologyError  # noqa: PLC0415
-    except ImportError:
-        return
-    path = settings.topology_dir / compiled.FILE_NAME
-    if not path.exists():
-        return
-    try:
-        mark = compiled.stamp(compiled.sources(settings.topology_dir, fabric_file(settings.fabric)))
-        nodes = len(compiled.load(path, mark).names)
-    except TopologyError as problem:
-        yield Finding("compiled cluster", ok=False, text=f"{problem}; until then berthd reads the files one by one")
-    else:
-        yield Finding("compiled cluster", ok=True, text=f"{nodes} nodes, as new as the topology files")

@@ -2,12 +2,12 @@
 
 import argparse
 
-from policy.cli.topo import compile, discover, draw, export, sets, show  # noqa: A004  named after the command
+from policy.cli.topo import discover, draw, export, sets, show
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `topo` and its commands to the parser of `berth`."""
     topo = subparsers.add_parser("topo", help="describe machines: discover, show and draw GPUs and NVLinks")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
-    for command in (discover, show, sets, draw, export, compile):
+    for command in (discover, show, sets, draw, export):
         command.register(commands)

@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 
 from policy.site import config, log
-from topology import compiled
-from topology.errors import TopologyError, TopologyFileError
-from topology.files import load_directory
+from topology.errors import TopologyError
+from topology.files import load_directory, stamp
 from topology.model import Machine
 from topology.network.fabric import Fabric
 from topology.providers import slurm_fabric
@@ -16,10 +15,10 @@ PATIENCE = 20
 
 
 class Topologies:
-    """The topology files and Slurm's topology.conf or topology.yaml; in their place a compiled cluster that is fresh.
+    """The topology files and Slurm's topology.conf or topology.yaml.
 
     What cannot be read is logged and costs as little as it can: a broken topology file its node, a broken fabric the
-    leaves and pods, a stale compiled cluster some seconds.
+    leaves and pods.
     """
 
     def __init__(self, folder: Path, fabric: str = "") -> None:
@@ -36,18 +35,15 @@ class Topologies:
         if begin < self._next_look:
             return False
         source = config.fabric_file(self._choice)
-        mark = compiled.stamp(compiled.sources(self._folder, source))
+        mark = stamp([self._folder, *(slurm_fabric.sources(source) if source else ())])
         looked = time.monotonic()
         self._next_look = begin + PATIENCE * (looked - begin)
         if mark == self._mark:
             return False
-        fresh = self._read_compiled(mark)
-        if not fresh:
-            self._read_files(source)
+        self._read(source)
         self._mark = mark
-        how = "compiled" if fresh else "read one by one"
         log.info(
-            f"{len(self.machines)} topology files in {self._folder}, {how}, {time.monotonic() - looked:.1f} s;"
+            f"{len(self.machines)} topology files in {self._folder}, {time.monotonic() - looked:.1f} s;"
             f" leaves and pods from {source or 'nowhere'}",
             633,
         )
@@ -55,20 +51,7 @@ class Topologies:
             log.error(conflict, 634)
         return True
 
-    def _read_compiled(self, mark: str) -> bool:
-        path = self._folder / compiled.FILE_NAME
-        if not path.exists():
-            return False
-        try:
-            cluster = compiled.load(path, mark)
-        except TopologyFileError as problem:
-            log.info(str(problem), 633)
-            return False
-        self.machines = dict(zip(cluster.names, cluster.machines(), strict=True))
-        self.fabric = cluster.fabric
-        return True
-
-    def _read_files(self, source: Path | None) -> None:
+    def _read(self, source: Path | None) -> None:
         try:
             self.machines = load_directory(self._folder, log.error)
         except TopologyError as problem:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from policy.cli.doctor import command as doctor
 from policy.cli.doctor.conf import unknown_names, wrong_tables
-from policy.cli.main import main
 from policy.formats.errors import ConfigError, DaemonError
 from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
@@ -405,16 +404,6 @@ def test_doctor_names_a_gpu_that_two_nodes_claim(slurm: Path, tmp_path: Path) ->
     found = examine(slurm, folder, {})["topology files"]
     assert not found.ok
     assert found.text == "GPU-n1-0 is in the files of n1 and n3; discover both again"
-
-
-def test_doctor_names_a_stale_compiled_cluster(slurm: Path, tmp_path: Path) -> None:
-    folder = described(tmp_path / "t")
-    assert main(["topo", "compile", "--topology-dir", str(folder), "--slurm-topology", "none"]) == 0
-    assert examine(slurm, folder, {})["compiled cluster"].ok
-    dump(machine("n1", "v100"), folder / "n1.json")
-    found = examine(slurm, folder, {})["compiled cluster"]
-    assert not found.ok
-    assert "run berth topo compile again" in found.text
 
 
 def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:

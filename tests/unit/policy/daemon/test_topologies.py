@@ -1,14 +1,11 @@
-"""What berthd knows of machines and fabric: from files, or from a compiled cluster as long as that is fresh."""
+"""What berthd knows of machines and fabric, from their files."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from policy.cli.main import main
 from policy.cluster.fleet import build_fleet
 from policy.daemon.known import topologies
 from policy.daemon.known.fleets import Fleets
@@ -17,7 +14,7 @@ from policy.formats.slurm_facts import Memory, PartitionFacts
 from policy.site.config import fabric_file, load
 from tests.unit.policy_world import machine, reading
 from tests.unit.policy_world import node as slurm_node
-from topology import compiled, files
+from topology import files
 from topology.network.fabric import NOBODY
 
 TREE = "SwitchName=s0 Nodes=n[1-2]\nSwitchName=s1 Nodes=n[3-4]\nSwitchName=top Switches=s[0-1]\n"
@@ -45,62 +42,12 @@ def of(slurm: Path) -> Topologies:
     return found
 
 
-def compile_cluster(capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main(["topo", "compile"])
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
 def test_files_and_slurms_tree_are_read(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = of(slurm)
     assert list(found.machines) == ["n1", "n2", "n3", "n4"]
     assert found.fabric.leaf.tolist() == [0, 0, 1, 1]
-    assert "read one by one" in capsys.readouterr().err
+    assert "4 topology files" in capsys.readouterr().err
     assert not found.refresh()
-
-
-def test_a_fresh_compiled_cluster_says_the_same_as_the_files(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = of(slurm)
-    capsys.readouterr()
-    code, out, err = compile_cluster(capsys)
-    path = slurm / "nodes" / "cluster.compiled"
-    assert (code, err) == (0, "")
-    assert out == f"{path} written: 4 nodes, 32 GPUs, leaves and pods from {slurm / 'topology.conf'}\n"
-    found = of(slurm)
-    assert ", compiled, " in capsys.readouterr().err
-    assert found.machines == plain.machines
-    assert (found.fabric.names, found.fabric.leaves) == (plain.fabric.names, plain.fabric.leaves)
-    assert np.array_equal(found.fabric.leaf, plain.fabric.leaf)
-
-
-CHANGES = {
-    "a topology file": lambda slurm: files.dump(machine("n1", "v100"), slurm / "nodes" / "n1.json"),
-    "one more": lambda slurm: files.dump(machine("n5", "h100"), slurm / "nodes" / "n5.json"),
-    "one less": lambda slurm: (slurm / "nodes" / "n4.json").unlink(),
-    "the fabric": lambda slurm: (slurm / "topology.conf").write_text("SwitchName=all Nodes=n[1-4]\n"),
-    "another fabric": lambda slurm: (slurm / "topology.yaml").write_text("- topology: none\n  flat: true\n"),
-    "no fabric": lambda slurm: (slurm / "topology.conf").unlink(),
-    "an included file": lambda slurm: (slurm / "more.conf").write_text("SwitchName=s1 Nodes=n3\n"),
-    "the compiled file": lambda slurm: (slurm / "nodes" / "cluster.compiled").write_text("berth-cluster/1 x\n{}"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_compiled_cluster_older_than_its_sources_is_not_used(
-    slurm: Path, capsys: pytest.CaptureFixture[str], change: object
-) -> None:
-    (slurm / "more.conf").write_text("SwitchName=s1 Nodes=n[3-4]\n")
-    (slurm / "topology.conf").write_text(
-        "SwitchName=s0 Nodes=n[1-2]\nInclude more.conf\nSwitchName=top Switches=s[0-1]\n"
-    )
-    assert compile_cluster(capsys)[0] == 0
-    change(slurm)  # type: ignore[operator]  # a table of functions
-    plain = of(slurm)
-    said = capsys.readouterr().err
-    assert "run berth topo compile again" in said
-    assert "read one by one" in said
-    (slurm / "nodes" / "cluster.compiled").unlink()
-    assert plain.machines == of(slurm).machines
 
 
 def test_what_changes_while_berthd_runs_is_seen(slurm: Path) -> None:
@@ -184,28 +131,3 @@ def test_a_node_without_a_file_is_told_once_while_other_files_come_in(
     assert told() == []
     (slurm / "nodes" / "n5.json").unlink()
     assert told() == ["n5"]
-
-
-def test_compile_says_what_is_wrong_and_goes_on(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (slurm / "nodes" / "n2.json").write_text("{}")
-    files.dump(replace(machine("n5", "h100")), slurm / "nodes" / "n5.json")
-    code, out, err = compile_cluster(capsys)
-    assert code == 1
-    assert "4 nodes, 32 GPUs" in out
-    assert 'n2.json: the file: "format" is missing' in err
-    assert "does not name n5" in err
-    assert compiled.load(slurm / "nodes" / "cluster.compiled").names == ("n1", "n3", "n4", "n5")
-
-
-def test_compile_of_nothing_and_to_nowhere(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", "compile", "--output", str(slurm / "not" / "there")]) == 1
-    assert "cannot write" in capsys.readouterr().err
-    for file in (slurm / "nodes").iterdir():
-        file.unlink()
-    assert main(["topo", "compile"]) == 2
-    assert "run berth topo discover" in capsys.readouterr().err
-
-
-def test_the_compiled_file_can_be_read_by_slurms_user(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compile_cluster(capsys)[0] == 0
-    assert (slurm / "nodes" / "cluster.compiled").stat().st_mode & 0o777 == 0o644
