@@ -106,17 +106,17 @@ def next_nodes(
     ]
     ready = [name for name in ready if free(facts[name], reading, rules.limit_s)]
     # A node that a waiting job could use would have to make way at once.
-    wanted = to_make_way(reading, dict.fromkeys(ready, 0), own_jobs, everybody=())
+    wanted = to_make_way(reading, dict.fromkeys(ready, 0), own_jobs, stuck=())
     ready = [name for name in ready if name not in wanted]
     return tuple(sorted(ready, key=lambda name: (last.get(name, 0.0), name))[: max(room, 0)])
 
 
 def to_make_way(
-    reading: Reading, ours: Mapping[str, int], own_jobs: Collection[int], everybody: Collection[int]
+    reading: Reading, ours: Mapping[str, int], own_jobs: Collection[int], stuck: Collection[int]
 ) -> dict[str, int]:
     """Nodes among `ours` (with the number of the job that measures there) that waiting jobs need, and for which job.
 
-    A job gets as many as it may need. For jobs in `everybody`, which were given some before and still wait, all that
+    A job gets as many as it may need. For jobs in `stuck`, which were given some before and still wait, all that
     they could use make way: what keeps them is not understood.
     """
     facts = {node.name: node for node in reading.nodes}
@@ -128,7 +128,7 @@ def to_make_way(
         if not usable or job.count > len(usable) + _roomy(job, reading.nodes, ours):
             continue
         usable.sort(key=lambda name: (name not in job.required, -ours[name]))
-        some = len(usable) if job.id in everybody else min(job.count * max(_tasks(job), 1), len(usable))
+        some = len(usable) if job.id in stuck else min(job.count * max(_tasks(job), 1), len(usable))
         leaving |= dict.fromkeys(usable[:some], job.id)
     return leaving
 

@@ -27,7 +27,7 @@ LEGEND = (
 def register(commands: Any) -> None:
     """Adds the command."""
     parser = list_parser(
-        commands, "nodes", help="the GPUs of the nodes: who has them, who shares them, which are slow", epilog=LEGEND
+        commands, "nodes", help="the GPUs of the nodes: which jobs hold and share them, which are slow", epilog=LEGEND
     )
     parser.add_argument("-n", "--nodes", metavar="LIST", help="only these nodes, such as n[1-4]")
     parser.add_argument("-p", "--partition", metavar="NAMES", help="only nodes of these partitions")

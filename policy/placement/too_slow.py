@@ -7,8 +7,8 @@ as the next faster ones. Their nodes are given up where two things hold:
   gap > m / (m - j). Then it is better for all to leave the slow GPUs to other jobs, or idle.
 * The job is expected to end sooner without them, though it has fewer nodes to wait for. If N busy nodes come free at
   random, each after the time T on average, the n-th is free after T (1/N + 1/(N-1) + ... + 1/(N-n+1)). With N' nodes
-  left this takes longer. T is not known, and is taken to be the run time of the job itself: jobs are alike as far as
-  anybody knows. So gap - 1 > drain(N', n) - drain(N, n).
+  left this takes longer. T is not known, and is taken to be the run time of the job itself: no job is
+  known to differ. So gap - 1 > drain(N', n) - drain(N, n).
 
 No constant says what is slow. Nodes whose speeds differ by small steps are never given up: more of them always do more
 work than they cost. A job on one GPU takes any.

@@ -5,7 +5,7 @@
     queue       the walk along the queue in Slurm's order: the plan of one pass, and why jobs wait
     opinions    guests, shares, reservations and other capabilities, asked by one contract
     jobs        the waiting jobs, read from Slurm's facts
-    ledger      who holds what, from when to when, and the changes that are planned to that
+    ledger      which job holds what, from when to when, and the changes that are planned to that
 
 A room uses the rooms below its own.
 """

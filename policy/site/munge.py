@@ -22,7 +22,7 @@ class Credential:
     reason: str
     """The error in munge's words."""
     uid: int
-    """User who made it, vouched for by the cluster's key; -1 if unknown."""
+    """The user who made it, vouched for by the cluster's key; -1 if unknown."""
     payload: bytes
     skew: int
     """Seconds that passed from its making to its decoding by the two hosts' clocks."""

@@ -74,4 +74,4 @@ class SlurmRules:
         try:
             self._config = self._slurm_config()
         except SlurmError as problem:
-            log.error(f"who may see what is decided by what was known of Slurm: {problem}", 671)
+            log.error(f"what users may see is decided by what was known of Slurm: {problem}", 671)

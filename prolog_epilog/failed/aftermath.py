@@ -2,8 +2,8 @@
 
 The controller may not see users' files, and root must not open them. So the job's first node does it, in a process that
 the Epilog leaves behind: neither job nor node wait for it, and there is one for all jobs that fail. A second process,
-with the rights of the job's user and none of root's, opens the log. A third, with nobody's rights, goes through what
-was read. Nothing of the text leaves the node.
+with the rights of the job's user and none of root's, opens the log. A third, with the rights of the user `nobody`, goes
+through what was read. Nothing of the text leaves the node.
 """
 
 import json
@@ -318,7 +318,7 @@ def _all_of(pipe: int, most: int, until: float) -> bytes:
 
 
 def classify(text: bytes, words: "Sequence[str]") -> dict[str, object]:
-    """Has Berth's own command classify a text, as nobody: the text is a user's."""
+    """Has Berth's own command classify a text, as the user `nobody`: the text is a user's."""
     import subprocess  # noqa: PLC0415 - the Epilog does without
 
     from prolog_epilog.node.children import CLEAN  # noqa: PLC0415

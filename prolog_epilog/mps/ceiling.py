@@ -36,8 +36,8 @@ class Ceiling:
 
     Any other percentage would be wrong for some tenant. If it is lower, the largest tenant does not get what it was
     promised. If there is none, one unset variable gives a tenant the whole GPU. So the server holds the largest tenant,
-    and the environment holds the others, below the ceiling. NVML cannot see who uses the multiprocessors under MPS, so
-    a tenant that raises itself to the ceiling is not found out: the level's sentence says so.
+    and the environment holds the others, below the ceiling. NVML cannot see which process uses the multiprocessors
+    under MPS, so a tenant that raises itself to the ceiling is not found out: the level's sentence says so.
     """
 
     name: str = "ceiling"

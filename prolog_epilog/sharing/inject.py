@@ -42,7 +42,7 @@ def lack(name: str, path: str) -> str:
         if not stat.S_ISREG(found.st_mode):
             return f"{file} is not a file; {_INSTALL}"
         if found.st_mode & stat.S_IWOTH:
-            return f"anybody may write {file}; chmod o-w {file}"
+            return f"all users may write {file}; chmod o-w {file}"
         if not found.st_mode & stat.S_IROTH or any(not _is_open(one) for one in _parents(os.path.realpath(file))):
             return f"users cannot read {file}; give them the right, to its folders too"
     except OSError as problem:

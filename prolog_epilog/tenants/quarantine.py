@@ -1,4 +1,4 @@
-"""Users whose programs brought MPS down: for a time they share no fault domain with anybody else on this node."""
+"""Users whose programs brought MPS down: for a time they share no fault domain with other users on this node."""
 
 import time
 from contextlib import suppress

@@ -2,8 +2,8 @@
 
 Everything is in logarithms of time. The fleet is  time = node + GPU + (node in this run) + (GPU in this run).
 Node and GPU are typical (normal, narrow) or an outlier (normal, wide, upwards). What a run adds is normal, or it was
-*disturbed*: the node waited for something, or the GPU did. Given who is an outlier and which runs were disturbed all
-of it is linear and normal, so that the posterior is known in closed form. Of the 2^runs ways in which runs may be
+*disturbed*: the node waited for something, or the GPU did. If the outliers and the disturbed runs are known,
+all of it is linear and normal, so that the posterior is known in closed form. Of the 2^runs ways in which runs may be
 disturbed those count in which the slowest are: disturbed runs are slower.
 """
 

@@ -1,7 +1,7 @@
-"""The answering loop: one thread, one epoll, no call that can wait for anyone.
+"""The answering loop: one thread, one epoll, no call that waits for another process.
 
-All requests that are there are read before one of them is answered: the one whose user is next (`turns`). Who has hung
-up meanwhile gets no answer, for it would not be read.
+All requests that are there are read before one of them is answered: the one whose user is next (`turns`). A connection
+that was closed meanwhile gets no answer, for it would not be read.
 """
 
 import contextlib

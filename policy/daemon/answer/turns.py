@@ -1,9 +1,9 @@
 """Chooses whose request is answered next and sends users away for a while, so that none holds up another's requests.
 
-A user's turn comes after those of all who were answered longer ago. Answers are cheap, but a request can be written for
-which a place is hard to find. What an answer takes beyond a usual one is the user's debt, which is paid off slowly. Who
-owes too much is answered `busy`: the plugin does not ask for that user for some seconds. Those jobs go on as if berthd
-had not answered, so that the next planning pass finds them a place.
+A user's turn comes after those of all users that were answered longer ago. Answers are cheap, but a request can be
+written for which a place is hard to find. What an answer takes beyond a usual one is the user's debt, which is paid off
+slowly. A user that owes too much is answered `busy`: the plugin does not ask for that user for some seconds. Those jobs
+go on as if berthd had not answered, so that the next planning pass finds them a place.
 """
 
 import math

@@ -52,7 +52,7 @@ PATIENCE = 600.0
 """Segment key of a job that was requeued after it had failed, and not by Berth."""
 
 MOST_ONE_BY_ONE = 64
-"""Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells who ended well."""
+"""Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells which ended well."""
 
 MOST_OVER = 4_096
 """Ended jobs that may wait to be looked into; beyond that the oldest are given up."""

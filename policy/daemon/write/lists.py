@@ -54,7 +54,7 @@ class Lists:
     def write_one(self, jobs: Mapping[int, JobFacts], moved: Container[int]) -> int | None:
         """Bring one list up to date; the job's number, or None where none is left for this pass.
 
-        Who has moved since the reading has a list, and another place than `jobs` says.
+        A job that has moved since the reading has a list, and another place than `jobs` says.
         """
         if not self._left or self._fleet is None:
             return None

@@ -1,6 +1,6 @@
 """Users whose programs brought an MPS server down, and with it the jobs of others: for a time they share no GPU.
 
-One user's faults are everybody's on a GPU under MPS. So packed jobs of such a user get GPUs of their own, in the same
+Under MPS one user's faults hit all users of the GPU. So packed jobs of such a user get GPUs of their own, in the same
 books as ever. It is kept in memory alone: a berthd that begins anew has the nodes' own memory to rely on.
 """
 

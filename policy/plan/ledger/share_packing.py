@@ -293,7 +293,7 @@ def _reasons(
 ) -> str:
     of = f"of {found.nodes.size} places that fit{_passed_over(company)}"
     if not found.joins[row]:
-        return f"on a GPU that nobody uses; it leaves the least room that nobody can use, {of}"
+        return f"on a GPU that no job uses; it leaves the least room that no job can use, {of}"
     node, mask = int(found.nodes[row]), int(found.masks[row])
     here = [tenant for tenant in tenants[node] if tenant.mask == mask and tenant.there(start)]
     left = _WHOLE - sum(tenant.percent for tenant in here) - percent
@@ -302,7 +302,7 @@ def _reasons(
     if company is not None and (met := company.at(row)).known:
         beside += f"; {_speeds(met)}{'' if company.bears(row) else _NO_BETTER}"
         return f"{beside}; with what they lose by that it costs least, {of}"
-    return f"{beside}; it leaves the least room that nobody can use, {of}"
+    return f"{beside}; it leaves the least room that no job can use, {of}"
 
 
 def _speeds(met: Meeting) -> str:

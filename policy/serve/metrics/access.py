@@ -1,6 +1,6 @@
 """Decides which readers may see the metrics, and which controller serves them, by slurmctld's own rules (Slurm 26.05).
 
-slurmctld serves metrics to everybody, unless PrivateData hides anything or MetricsAuthUsers names users; then it wants
+slurmctld serves metrics to all users, unless PrivateData hides anything or MetricsAuthUsers names users; then it wants
 a JSON web token. berthd has no such tokens: the site gives Prometheus one word from a file.
 """
 

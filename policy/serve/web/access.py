@@ -42,7 +42,7 @@ class WebAccess:
                 raise NoAccessError(f"the header {self.header} came more than once; the proxy has to remove users' own")
             return _named(names[0])
         if self.must_be_known:
-            raise NoAccessError("this page needs to know who looks: sign in at the site's portal, or give a token")
+            raise NoAccessError("this page needs to know its viewer: sign in at the site's portal, or give a token")
         return None
 
     def of_token(self, token: str) -> int:

@@ -69,7 +69,7 @@ class SimulatedSource:
         """Returns None: a recording has no overview."""
 
     def visibility(self) -> Visibility:
-        """Returns that everybody sees everything, as the jobs are made up or were given by the viewer."""
+        """Returns that all viewers see everything, as the jobs are made up or were given by the viewer."""
         return Visibility(hidden=frozenset())
 
     def moment(self, at: float | None) -> WebMoment:

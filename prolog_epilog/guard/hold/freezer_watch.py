@@ -58,7 +58,7 @@ class FreezerWatch:
         return self._heeded - before
 
     def heard(self) -> set[int]:
-        """Returns the jobs of which anybody thawed or froze a step since the last call."""
+        """Returns the jobs of which a step was thawed or frozen since the last call."""
         found: set[int] = set()
         if self._handle < 0:
             return found

@@ -91,7 +91,7 @@ class GuestPass(Opinion):
         there = cluster.sharers[place]
         others = tuple(other for other in there.guests if other is not guest)
         cluster.sharers[place] = replace(there, guests=others)
-        self.ledger.write(Own(job, "its turn has come, and nobody else has or needs the GPU that it sits on"))
+        self.ledger.write(Own(job, "its turn has come, and no other job has or needs the GPU that it sits on"))
 
     def end(self) -> None:
         isolation, at = self.state.isolation, self.ledger.at

@@ -207,7 +207,7 @@ class Left:
     def _on_idle(self, demand: "Demand", node: int, mask: int) -> Seat:
         cluster = self.cluster
         planned = cluster.hole_until[node] < FAR and not int(cluster.gpus[node, 0]) & mask
-        why = "on a GPU that waits for others of its job to come free" if planned else "on a GPU that nobody uses"
+        why = "on a GPU that waits for others of its job to come free" if planned else "on a GPU that no job uses"
         return Seat(self._berth(demand, node, mask, f"{why}; a guest leaves when its owner comes"), "time")
 
     def _beside(self, demand: "Demand", rows: "Bools", judge: "HostJudge | None", only: int = -1) -> Seat | None:

@@ -195,8 +195,8 @@ def test_only_nodes_with_gpus_in_a_partition_that_is_up_are_measurable() -> None
 OURS = {"n1": 101, "n2": 102}
 
 
-def making_way(look: Reading, everybody: Sequence[int] = ()) -> dict[str, int]:
-    return to_make_way(look, OURS, {101, 102}, everybody)
+def making_way(look: Reading, stuck: Sequence[int] = ()) -> dict[str, int]:
+    return to_make_way(look, OURS, {101, 102}, stuck)
 
 
 def test_a_job_that_waits_for_one_node_gets_the_one_whose_measurement_is_youngest() -> None:
@@ -204,7 +204,7 @@ def test_a_job_that_waits_for_one_node_gets_the_one_whose_measurement_is_younges
 
     assert making_way(reading(busy, job(7))) == {"n2": 7}
     assert making_way(reading(busy, job(7), job(8))) == {"n2": 7, "n1": 8}
-    assert making_way(reading(busy, job(7)), everybody=[7]) == {"n1": 7, "n2": 7}
+    assert making_way(reading(busy, job(7)), stuck=[7]) == {"n1": 7, "n2": 7}
 
 
 def test_an_array_gets_as_many_nodes_as_it_has_tasks() -> None:

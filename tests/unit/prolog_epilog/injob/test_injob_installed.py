@@ -121,7 +121,7 @@ def close_folder(prefix: Path) -> None:
     ("harm", "says"),
     [
         (break_library, "No such file or directory; make -C prolog_epilog/injob/c install on this node"),
-        (open_library, "anybody may write"),
+        (open_library, "all users may write"),
         (close_folder, "users cannot read"),
     ],
 )
