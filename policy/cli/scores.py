@@ -30,9 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_file(show)
     show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
-    show.add_argument(
-        "--watch", action="store_true", help="GPUs that stand out, why and what to do; of a file of runs"
-    )
+    show.add_argument("--watch", action="store_true", help="GPUs that stand out, why and what to do; of a file of runs")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
 

@@ -1,17 +1,17 @@
 """The command `berth report`, which reports on past GPU jobs from Slurm's accounting; Berth need not have run then."""
 
 import argparse
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from policy.cli.output import as_json, print_json
 from policy.cli.past.classify import shipped_rules
-from policy.formats.errors import UsageError
+from policy.formats.errors import SlurmError, UsageError
 from policy.formats.messages import readable
 from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
@@ -19,10 +19,10 @@ from policy.report.tally import Period, Tally
 from policy.site.config import config_path, fabric_file, load
 from policy.slurm.accounting import days, opened
 from policy.slurm.by_command import text
+from policy.slurm.by_command.command import run_command
 from topology.files import load_directory
 
 _DAY_S = 86_400.0
-_SECONDS = 600
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -100,30 +100,31 @@ def moment(words: str) -> float:
         raise UsageError(f"{words!r} is no time; write it as 2026-11-01 or 2026-11-01T08:30") from None
 
 
-def _from_file(name: str, tally: Tally, period: Period) -> None:
+@contextmanager
+def _lines(name: str) -> Iterator[Iterable[str]]:
     try:
         if name == "-":
-            tally.add(read(sys.stdin), period, period.until)
+            yield sys.stdin
         else:
             with opened(Path(name)) as lines:
-                tally.add(read(lines), period, period.until)
+                yield lines
     except OSError as problem:
         raise UsageError(
             f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"
         ) from problem
+
+
+def _from_file(name: str, tally: Tally, period: Period) -> None:
+    with _lines(name) as lines:
+        tally.add(read(lines), period, period.until)
 
 
 def _last_end(name: str) -> float:
     """Returns when the last run in a file ended."""
     if name == "-":
         raise UsageError("--from reads the file twice, so it cannot be -; name a file that berth collect wrote")
-    try:
-        with opened(Path(name)) as lines:
-            return max((run.end for run in read(lines) if run.end is not None), default=0.0)
-    except OSError as problem:
-        raise UsageError(
-            f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"
-        ) from problem
+    with _lines(name) as lines:
+        return max((run.end for run in read(lines) if run.end is not None), default=0.0)
 
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:
@@ -139,17 +140,10 @@ def _site(args: argparse.Namespace) -> Site:
 
 def _gpus_of_nodes() -> dict[str, int]:
     try:
-        done = subprocess.run(
-            ["scontrol", "show", "node", "--oneliner", "--details"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        printed = run_command("scontrol", "show", "node", "--oneliner", "--details").decode("utf-8", "replace")
+    except SlurmError:
         return {}
-    return {node.name: node.gpus + node.loose for node in text.nodes(done.stdout) if node.gpus + node.loose}
+    return {node.name: node.gpus + node.loose for node in text.nodes(printed) if node.gpus + node.loose}
 
 
 def _groups(fabric: str | None) -> dict[str, dict[str, str]]:
