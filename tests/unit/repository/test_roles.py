@@ -46,7 +46,6 @@ DAEMON = (
     "policy.cli.main",
     "policy.cli.calibrate.run",
     "policy.cli.profile",
-    "policy.cli.topo.compile",
     "policy.daemon.answer.main",
     "policy.daemon.known.matcher",
     "policy.daemon.passes.planning",
