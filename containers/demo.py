@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import re
 import subprocess
@@ -17,8 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from containers.cluster import PREFIX
+from policy.formats.plan_fields import ALL_REDUCE
 from topology.files import decode
 from topology.model import Machine
+from topology.sets.tables import joined
+from topology.sets.wiring import wiring
 
 CLUSTER = Path(__file__).with_name("cluster.py")
 REQUESTS = ("--gres=gpu:2", "--gpus=2", "--gres=gpu:4")
@@ -63,10 +65,9 @@ class Placement:
     why: str
 
 
-def bandwidth(machine: Machine, gpus: Iterable[int]) -> tuple[float, float]:
-    """NVLink between the two GPUs of the set that are linked worst, and over all pairs together, GB/s."""
-    pairs = [machine.gbps[a][b] for a, b in itertools.combinations(gpus, 2)]
-    return min(pairs), sum(pairs)
+def bandwidth(machine: Machine, gpus: Iterable[int]) -> float:
+    """GB/s of an all-reduce on these GPUs."""
+    return ALL_REDUCE * joined(wiring(machine), tuple(sorted(gpus))).cut
 
 
 def inside(container: str, script: str, user: str) -> subprocess.Popen[str]:
@@ -110,22 +111,9 @@ def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Place
     return placements
 
 
-def speed(weakest: float, total: float) -> str:
-    """Bandwidths as people read them."""
-    return f"{weakest:.0f} / {total:.0f}" if total else "no NVLink"
-
-
-def gain(plain: tuple[float, float], berth: tuple[float, float]) -> str:
-    """What the weakest pair won, or else all pairs together."""
-    for name, before, after in zip(("weakest", "all pairs"), plain, berth, strict=True):
-        if before != after:
-            return f"{name} {after / before:.2g}x" if before else f"{name}: linked"
-    return "the same"
-
-
 def show(console: Console, machines: dict[str, Machine], placements: dict[str, list[Placement]]) -> None:
     """The table, the reasons, and a closing count."""
-    table = Table(title="The GPUs that each job could open; NVLink of the weakest pair / of all pairs, GB/s")
+    table = Table(title="The GPUs that each job could open, and GB/s of an all-reduce on them")
     for column in ("node (GPUs 0 and 5 in use)", "request", "Slurm alone", "GB/s", "Berth", "GB/s", "Berth's gain"):
         table.add_column(column, no_wrap=True)
     better = worse = total = 0
@@ -140,10 +128,10 @@ def show(console: Console, machines: dict[str, Machine], placements: dict[str, l
                 TITLES.get(node, node) if number == 0 else "",
                 row.request,
                 ",".join(map(str, row.plain)),
-                speed(*plain),
+                f"{plain:.0f}",
                 ",".join(map(str, row.berth)),
-                speed(*berth),
-                gain(plain, berth),
+                f"{berth:.0f}",
+                "the same" if plain == berth else f"{berth / plain:.2g}x",
                 end_section=number == len(rows) - 1,
             )
     console.print(table)

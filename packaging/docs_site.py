@@ -72,6 +72,7 @@ GROUPS = {
     "How it works": (
         "architecture",
         "placement",
+        "links",
         "scores",
         "sharing",
         "predictor",

@@ -130,11 +130,7 @@ def _widest_from(tree_: nx.Graph, start: str) -> dict[str, float]:
     return wide
 
 
-def nic_steps(graph: nx.Graph, machine: Machine) -> tuple[int, ...]:
-    """Returns edges from each GPU to its nearest NIC, not through other GPUs; 0 where no NIC can be reached."""
-    ends = {gpu.uuid for gpu in machine.gpus}
-    nics = [vertex for vertex, data in graph.nodes(data=True) if data["kind"] == "nic"]
-    hubs = graph.subgraph(graph.nodes - ends)
-    steps = nx.multi_source_dijkstra_path_length(hubs, nics, weight=lambda *_: 1) if nics else {}
-    found = [[steps[hub] + 1 for hub in graph.adj[gpu.uuid] if hub in steps] for gpu in machine.gpus]
-    return tuple(min(some, default=0) for some in found)
+def direct_links(graph: nx.Graph, machine: Machine) -> tuple[tuple[float, ...], ...]:
+    """Returns GB/s of the edges between GPUs, in which no switch has a part; 0 where there is none."""
+    uuids = [gpu.uuid for gpu in machine.gpus]
+    return tuple(tuple(float(graph.adj[a].get(b, {}).get("gbps", 0.0)) for b in uuids) for a in uuids)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import print_json, some
 from policy.formats.errors import SlurmError, UsageError
+from policy.formats.plan_fields import ALL_REDUCE
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
@@ -154,6 +155,7 @@ def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Rea
 
 def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset[str]]:
     """Returns the fleet, and the names of the nodes whose links are known."""
+    from policy.cluster.cost import CostModel  # noqa: PLC0415
     from policy.cluster.fleet import build_fleet  # noqa: PLC0415
     from policy.cluster.scored import scores_on  # noqa: PLC0415
     from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
@@ -181,6 +183,7 @@ def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset
         memory_counts=reading.memory_counts,
         in_all_partitions=reading.in_all_partitions,
         fabric=fabric,
+        costs=CostModel(communication=config.communication),
     )
     table = args.scores or config.scores
     return (replace(fleet, scores=scores_on(fleet, scores.load(table))) if table else fleet), described
@@ -305,9 +308,11 @@ def _job(one: RunningJob) -> dict[str, Any]:
         "gpus": [_positions(mask) for mask in one.got.masks],
         "min_gbps": one.got.min_gbps,
         "sum_gbps": one.got.sum_gbps,
+        "all_reduce_gbps": round(ALL_REDUCE * one.got.cut, 1),
     }
     if one.best is not None:
-        found["better"] = {"nodes": one.best.names, "gpus": one.best.gpus, "min_gbps": one.best.min_gbps}
+        better = {"min_gbps": one.best.min_gbps, "all_reduce_gbps": round(ALL_REDUCE * one.best.cut, 1)}
+        found["better"] = {"nodes": one.best.names, "gpus": one.best.gpus, **better}
     if one.leaves:
         found |= {"leaves": one.leaves, "leaves_needed": one.leaves_needed}
     if one.slow:
@@ -342,7 +347,7 @@ def _lines(seen: Seen, fleet: Fleet, took: float) -> Iterator[str]:
     yield f"Jobs with several GPUs of one node: {len(single)}"
     yield from _listed("a pair without NVLink, where the node has linked sets", [one for one in single if one.unlinked])
     weaker = [one for one in single if one.weaker and not one.unlinked]
-    yield from _listed("linked, with less bandwidth than the node's best set", weaker)
+    yield from _listed("linked, with a slower all-reduce than on the node's best set", weaker)
     yield from _listed("better GPUs are free at this moment", [one for one in single if one.best is not None])
     yield f"Jobs on several nodes: {len(several)}"
     yield from _listed("in more leaves than needed", [one for one in several if one.spread])

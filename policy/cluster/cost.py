@@ -1,9 +1,9 @@
 """The cost of a berth: one formula for berthd, the commands and the simulator.
 
-    predicted time / ideal time = greatest score of its GPUs  x  locality
+    predicted time / ideal time = greatest score of its GPUs  x  locality  x  links
 
 *Locality* depends on the level at which the berth's GPUs meet. If a table says so, it also depends on the job's model
-or application class, and on its width in GPUs.
+or application class, and on its width in GPUs. *Links* depends on the narrowest cut of the GPUs of a node.
 
 >>> costs = CostModel()
 >>> costs.locality("resnet50", "compute", "leaf", gpus=16)
@@ -58,6 +58,8 @@ class CostModel:
     """The cost tables of a site."""
 
     localities: Table = field(default_factory=lambda: PUBLISHED)
+    communication: float = 0.0
+    """Part of a step in which a job's GPUs wait for each other's data, on the best links of the cluster."""
 
     def __post_init__(self) -> None:
         for name, levels in self.localities.items():
@@ -77,3 +79,11 @@ class CostModel:
                 reached = [width for width in widths if width <= gpus]
                 return widths[max(reached)] if reached else 1.0
         return 1.0
+
+    def links(self, best: float, cut: float) -> float:
+        """Returns the factor of GPUs with `cut` GB/s across their narrowest cut, where the best ones have `best`.
+
+        >>> CostModel(communication=0.1).links(best=155.0, cut=15.5)
+        1.9
+        """
+        return 1.0 + self.communication * max(0.0, best / cut - 1.0) if cut else 1.0

@@ -54,7 +54,10 @@ SHUT = names("shut")
 # The place
 
 NODES, GPUS, SEATS = names("nodes"), numbers("gpus"), yes_or_no("seats")
-LEVEL, GBPS, SUM = word("level"), decimal("gbps", "g"), decimal("sum", "g")
+LEVEL, GBPS, SUM, CUT = word("level"), decimal("gbps", "g"), decimal("sum", "g"), decimal("cut", "g")
+ALL_REDUCE = 0.76
+"""GB/s of an all-reduce on GPUs of a node, over those across their narrowest cut (docs/links.md)."""
+
 OTHERS = word("others")
 """The mark of the list of excluded nodes, for a job whose list Berth wrote."""
 

@@ -57,8 +57,8 @@ class Berth:
     """Percent of each GPU that is counted for a packed job; 0 for whole GPUs."""
     gpu_mem: int = 0
     """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where the GPUs' memory is unknown."""
-    paths: tuple[float, float] = (0.0, 0.0)
-    """GB/s over the widest path, NVLink or not: of the weakest pair on a node, and of all pairs together."""
+    cut: float = 0.0
+    """GB/s across the narrowest cut of its GPUs on a node, NVLink or not; 0 for one GPU."""
 
     @property
     def mask(self) -> int:
@@ -118,15 +118,15 @@ class Policy(ABC):
         """Makes a berth, with its bandwidths and costs, from GPUs that may differ from node to node."""
         fleet = view.fleet
         level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
-        weakest, together, widest = 0.0, 0.0, (0.0, 0.0)
+        weakest, together, cut = 0.0, 0.0, 0.0
         if level == "node" or demand.n > 1:
             sets = [
                 fleet.tables.joined(machine, int(fleet.offset[node]), mask)
                 for node, mask in zip(nodes, masks, strict=True)
                 if (machine := fleet.machines[node])
             ]
-            weakest, together = min(one.links for one in sets)
-            widest = min(one.paths for one in sets)
+            weakest, together = min((one.min_gbps, one.sum_gbps) for one in sets)
+            cut = min(one.cut for one in sets)
         if level == "node" and weakest > 0:
             level = "nvlink"
         return Berth(
@@ -138,10 +138,10 @@ class Policy(ABC):
             min_gbps=weakest,
             sum_gbps=together,
             why=why,
-            cost=predicted(demand, view.fleet, nodes, masks, level),
+            cost=predicted(demand, fleet, nodes, masks, level) * links(fleet, demand.k, cut),
             percent=counted(demand, view.fleet, nodes),
             gpu_mem=granted(demand, view.fleet, nodes),
-            paths=widest,
+            cut=cut,
         )
 
 
@@ -174,3 +174,9 @@ def predicted(demand: Demand, fleet: Fleet, nodes: Sequence[int], masks: Sequenc
             float(table[node, place]) for node, mask in zip(nodes, masks, strict=True) for place in positions(mask)
         )
     return score * fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus)
+
+
+def links(fleet: Fleet, k: int, cut: float) -> float:
+    """Returns the factor of cost of k GPUs of a node with so many GB/s across their narrowest cut."""
+    costs = fleet.costs
+    return costs.links(fleet.tables.widest(k), cut) if costs.communication and k > 1 else 1.0

@@ -1,6 +1,7 @@
 """Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,12 +10,12 @@ from policy.cluster.shared.fragmentation import without_cpus
 from policy.cluster.view import View
 from policy.formats.arrays import Bools, Floats
 from policy.formats.errors import NotNow
-from policy.placement.base import Berth, Policy
+from policy.placement.base import Berth, Policy, links
 from policy.placement.gang import LEVELS_OF_NODES, Gang, choose, nearness
-from policy.placement.speed import alike, fast_enough
+from policy.placement.speed import alike, fast_enough, least_score
 from policy.placement.too_slow import Bound, bounds, worthwhile
 from policy.request.demand import ANY_SPREAD, Demand
-from topology.sets.tables import Ints
+from topology.sets.tables import BROKEN_BITS, CUT, LINKS, MOST_TENTHS, NODE_BITS, Ints, cut_gbps
 from topology.sets.wiring import positions
 
 _MOST_LEFT = 127
@@ -34,11 +35,7 @@ _SETS_COMPARED = 4
 ALIKE_CPUS = 4
 """Step of GPUs without CPUs, in percent of a GPU; nodes in one step are compared by the GPUs left over."""
 
-_NODE_BITS = 8
-_LINKS = 14
-"""Bits of a code below its islands, and below its links: the node's byte, and six bits of broken islands."""
-
-_MOST_BROKEN = 63
+_MOST_BROKEN = (1 << BROKEN_BITS) - 1
 
 
 class BerthPolicy(Policy):
@@ -82,9 +79,12 @@ class BerthPolicy(Policy):
         codes = tables.look_up(demand.k, demand.level, view.fleet.offset + offered)
         if fast is not None:
             offered, codes = _with_all_free(demand, view, offered, np.where(fits, codes, -1))
+        if demand.k == 1:
+            spared = MOST_TENTHS - tables.peaks(view.fleet.offset + view.free)
+            codes = np.where(codes >= 0, codes + (spared << CUT), codes)
         before = codes + ((_MOST_LEFT + demand.k) << 1) - (np.bitwise_count(view.free) << 1) + view.quiet
         values = np.where(fits & (codes >= 0), before, -1)
-        links_and_islands = values >> _NODE_BITS
+        links_and_islands = values >> NODE_BITS
         most = links_and_islands.max()
         if most < 0:
             raise NotNow(_nothing_free(demand), 300)
@@ -101,18 +101,19 @@ class BerthPolicy(Policy):
     def _reasons(view: View, values: Ints, node: int, mask: int, k: int, *, equal: int, by_need: bool) -> str:
         able = int(np.count_nonzero(values >= 0))
         # The broken islands are the six bits above the node's byte; the links are above them.
-        rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
+        rivals = int(np.count_nonzero(values >> LINKS == values[node] >> LINKS)) - 1
+        by = "bandwidth" if k > 1 else "links left to others"
         if able == 1:
             reason = "the only node that fits"
         elif not rivals:
-            reason = f"best of {able} nodes that fit, by bandwidth"
+            reason = f"best of {able} nodes that fit, by {by}"
         elif equal == 1:
-            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by islands kept whole"
+            reason = f"best of {able} nodes that fit, {rivals + 1} equal in {by}, by islands kept whole"
         else:
             left = "CPUs and kinds" if by_need else "free GPUs"
-            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by {left} left over"
+            reason = f"best of {able} nodes that fit, {rivals + 1} equal in {by}, by {left} left over"
         kept = view.fleet.tables.islands_kept(int(view.fleet.offset[node]), int(view.free[node]), mask)
-        broken = _MOST_BROKEN - (int(values[node]) >> _NODE_BITS & _MOST_BROKEN)
+        broken = _MOST_BROKEN - (int(values[node]) >> NODE_BITS & _MOST_BROKEN)
         free = int(view.free[node]).bit_count()
         sets = f"best of {comb(free, k)} sets of its {free} free GPUs" if free > k else "all its free GPUs"
         return f"{reason}; {sets}; {_islands(kept, broken)}"
@@ -133,12 +134,23 @@ class BerthPolicy(Policy):
             found = [choice for choice in [_common_set(demand, view, np.concatenate(kinds))] if choice]
         if not found:
             raise NotNow(_nothing_free(demand), 300)
-        _, gang, mask, having = max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost))
+        chosen = self._of_kinds(demand, view, found)
         why = (
             f"best set of {demand.k} GPUs that is free on {demand.n} nodes {of_kind}at once; "
-            f"{having} nodes have it free{_NEAR.get(gang.level, '')}"
+            f"{chosen.having} nodes have it free{_NEAR.get(chosen.gang.level, '')}"
         )
-        return self.berth(demand, view, gang.nodes, positions(mask), why)
+        return self.berth(demand, view, chosen.gang.nodes, positions(chosen.mask), why)
+
+    @staticmethod
+    def _of_kinds(demand: Demand, view: View, found: list["_Common"]) -> "_Common":
+        """Returns the cheapest gang; of those that cost alike the best linked, for single GPUs the worst linked."""
+        fleet = view.fleet
+        least = min(one.cost for one in found)
+        alike_ones = [one for one in found if one.cost <= least * (1 + alike(view))]
+        if demand.k > 1:
+            return max(alike_ones, key=lambda one: (one.code, -one.cost))
+        firsts = np.array([one.gang.nodes[0] for one in alike_ones])
+        return alike_ones[int(fleet.tables.peaks(fleet.offset[firsts] + fleet.full[firsts]).argmin())]
 
 
 _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}
@@ -151,7 +163,7 @@ def _with_all_free(demand: Demand, view: View, fast: Ints, codes: Ints) -> tuple
     where a node has slow GPUs free too.
     """
     fleet, tables = view.fleet, view.fleet.tables
-    rows = np.flatnonzero((codes >= 0) & (codes >> _LINKS == codes.max() >> _LINKS) & (fast != view.free))
+    rows = np.flatnonzero((codes >= 0) & (codes >> LINKS == codes.max() >> LINKS) & (fast != view.free))
     if not rows.size:
         return fast, codes
     fast, codes = fast.copy(), codes.copy()
@@ -170,7 +182,7 @@ def _judged(demand: Demand, view: View, rows: Ints, offered: Ints, codes: Ints) 
     offsets, tables = view.fleet.offset[rows], view.fleet.tables
     picks = tables.row(demand.k, demand.level).picks[offsets + offered]
     unbroken = _MOST_BROKEN - np.minimum(tables.broken(offsets, view.free[rows], picks), _MOST_BROKEN)
-    return np.asarray(codes + ((unbroken - (codes >> _NODE_BITS & _MOST_BROKEN)) << _NODE_BITS))
+    return np.asarray(codes + ((unbroken - (codes >> NODE_BITS & _MOST_BROKEN)) << NODE_BITS))
 
 
 def _greatest(values: Ints | Floats) -> Bools:
@@ -236,11 +248,20 @@ def _islands(kept: int, broken: int) -> str:
     return f"{whole}, {broken} cut into" if kept else f"{broken} NVLink island{'s' if broken > 1 else ''} cut into"
 
 
-def _common_set(demand: Demand, view: View, nodes: Ints) -> tuple[int, Gang, int, int] | None:
-    """Finds the best set that enough of these nodes have free.
+class _Common(NamedTuple):
+    """A set that several nodes have free, and the gang on it."""
 
-    Returns its code, the nodes, the set, and how many nodes have it.
-    """
+    cost: float
+    code: int
+    """The code of the set without its islands, on the worst of the nodes."""
+    gang: Gang
+    mask: int
+    having: int
+    """How many nodes have it free."""
+
+
+def _common_set(demand: Demand, view: View, nodes: Ints) -> _Common | None:
+    """Finds the set that enough of these nodes have free and whose gang costs least; a tie goes to the best links."""
     fleet = view.fleet
     nodes = nodes[np.bitwise_count(view.free[nodes]) >= demand.k]
     if nodes.size < demand.n:
@@ -248,30 +269,51 @@ def _common_set(demand: Demand, view: View, nodes: Ints) -> tuple[int, Gang, int
     machine = fleet.machines[int(nodes[0])]
     assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
     masks = fleet.tables.ranked(machine, demand.k)
+    least, worth = least_score(demand, view, nodes), 1 - alike(view)
+    together = nearness(demand.n, fleet.fabric, nodes, np.ones((nodes.size, 1), np.bool_))
+    best: _Common | None = None
     for start in range(0, masks.size, _MASKS_AT_ONCE):
         some = masks[start : start + _MASKS_AT_ONCE]
         has = (view.free[nodes, None] & some) == some
         enough = np.flatnonzero(has.sum(axis=0) >= demand.n)
-        if enough.size and demand.level in _NEAR:
-            near = nearness(demand.n, fleet.fabric, nodes, has[:, enough])
-            enough = enough[near <= LEVELS_OF_NODES.index(demand.level)]
-        if enough.size:
-            codes = fleet.tables.look_up(demand.k, "node", fleet.offset[nodes[0]] + some[enough]) >> _LINKS
-            found = []
-            equal = enough[codes == codes[0]]
-            if equal.size > _SETS_COMPARED:
-                near = nearness(demand.n, fleet.fabric, nodes, has[:, equal])
-                equal = equal[np.argsort(near, kind="stable")]
-            for first in equal[:_SETS_COMPARED].tolist():
-                having, mask = nodes[has[:, first]], int(some[first])
-                gang = choose(demand, view, having, mask)
-                if gang is None:
-                    continue
-                code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[gang.nodes] + mask).min())
-                found.append((code, gang, mask, having.size))
-            if found:
-                return max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost, choice[0]))
-    return None
+        near = nearness(demand.n, fleet.fabric, nodes, has[:, enough])
+        if demand.level in _NEAR:
+            kept = near <= LEVELS_OF_NODES.index(demand.level)
+            enough, near = enough[kept], near[kept]
+        codes = fleet.tables.look_up(demand.k, "node", fleet.offset[nodes[0]] + some[enough]) >> LINKS
+        for code in np.unique(codes)[::-1].tolist():
+            of_links = least * links(fleet, demand.k, cut_gbps(code >> CUT - LINKS))
+            if best is not None and of_links * _of_level(demand, fleet, int(together[0])) >= best.cost * worth:
+                return best
+            alike_sets = np.flatnonzero(codes == code)
+            nearest = alike_sets[np.argsort(near[alike_sets], kind="stable")][:_SETS_COMPARED]
+            if best is not None and of_links * _of_level(demand, fleet, int(near[nearest[0]])) >= best.cost * worth:
+                continue
+            found = [
+                gang
+                for place in enough[nearest].tolist()
+                if (gang := _gang_on(demand, view, nodes[has[:, place]], int(some[place])))
+            ]
+            # The first of equals is the nearest to NICs.
+            cheapest = max(found, key=lambda one: (one.code, -one.cost), default=None)
+            if cheapest is not None and (best is None or cheapest.cost < best.cost * worth):
+                best = cheapest
+    return best
+
+
+def _of_level(demand: Demand, fleet: Fleet, place: int) -> float:
+    return fleet.costs.locality(demand.model, demand.app_class, LEVELS_OF_NODES[place], demand.gpus)
+
+
+def _gang_on(demand: Demand, view: View, having: Ints, mask: int) -> _Common | None:
+    """Returns the best gang on nodes that have a set free."""
+    gang = choose(demand, view, having, mask)
+    if gang is None:
+        return None
+    fleet = view.fleet
+    code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[gang.nodes] + mask).min()) >> LINKS
+    cost = gang.cost * links(fleet, demand.k, cut_gbps(code >> CUT - LINKS))
+    return _Common(cost, code, gang, mask, having.size)
 
 
 def _nothing_free(demand: Demand) -> str:

@@ -49,7 +49,7 @@ class Leaves:
         Where no GPUs of the fleet, free or not, are so much better, a search for them is spared.
         """
         fleet = picture.fleet
-        if fleet.tables.widest(demand.k) > here.paths[0]:
+        if fleet.tables.widest(demand.k) > here.cut:
             return True
         if picture.crowded:
             return False
@@ -107,6 +107,6 @@ def clearly_better(there: Berth, here: Berth, *, crowded: bool) -> bool:
 
     Better links always are. Faster GPUs are not worth it in a crowded fleet, where another job could use them as well.
     """
-    if there.paths[0] > here.paths[0]:
+    if there.cut > here.cut:
         return True
     return not crowded and there.cost < here.cost * (1 - ALIKE_IN_A_CROWD)

@@ -10,8 +10,9 @@ import numpy as np
 from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
 from policy.formats.arrays import Bools, Floats
+from policy.placement.base import links
 from policy.request.demand import Demand
-from topology.sets.tables import Ints
+from topology.sets.tables import CUT, Ints, cut_gbps
 
 ALIKE = 0.02
 """Scores within two percent count as equal, which is the error of a median of few runs (std 0.009 to 0.036 a run)."""
@@ -44,23 +45,27 @@ def fast_enough(demand: Demand, view: View, fits: Bools) -> tuple[Ints, float] |
     least = float(np.partition(scores, demand.k - 1, axis=1)[:, demand.k - 1].min(initial=np.inf))
     if not np.isfinite(least):
         return None
-    costs = [
-        (threshold * fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus), place, threshold)
-        for place, level in enumerate(_levels(demand))
-        if (threshold := _threshold(demand, view, scores, least, level)) is not None
-    ]
-    if not costs:
+    best: tuple[float, float] | None = None
+    for level in _levels(demand):
+        factor = fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus)
+        for cut in fleet.tables.cuts(demand.k) if fleet.costs.communication else [0]:
+            factor_here = factor * links(fleet, demand.k, cut_gbps(cut))
+            if best is not None and factor_here * least >= best[0]:
+                break
+            threshold = _threshold(demand, view, scores, least, level, cut)
+            if threshold is not None and (best is None or threshold * factor_here < best[0]):
+                best = threshold * factor_here, threshold
+    if best is None:
         return None
-    chosen = min(costs)[2]
-    return view.free & _as_masks(scores <= chosen * (1 + alike(view))), chosen
+    return view.free & _as_masks(scores <= best[1] * (1 + alike(view))), best[1]
 
 
 def _levels(demand: Demand) -> tuple[str, ...]:
     return ("nvlink",) if demand.level == "nvlink" or demand.k == 1 else ("nvlink", "node")
 
 
-def _threshold(demand: Demand, view: View, scores: Floats, least: float, level: str) -> float | None:
-    """Returns the lowest score threshold at which some node has a set at this level.
+def _threshold(demand: Demand, view: View, scores: Floats, least: float, level: str, cut: int) -> float | None:
+    """Returns the lowest score threshold at which some node has a set at this level with such a cut or a better one.
 
     It is at least `least`, the threshold at which some node has k free GPUs at all.
     """
@@ -68,7 +73,7 @@ def _threshold(demand: Demand, view: View, scores: Floats, least: float, level: 
 
     def has_set(threshold: float) -> bool:
         masks = view.free & _as_masks(scores <= threshold)
-        return bool((tables.look_up(demand.k, level, offset + masks) >= 0).any())
+        return bool((tables.look_up(demand.k, level, offset + masks) >> CUT >= cut).any())
 
     if has_set(least):
         return least
@@ -101,3 +106,13 @@ def node_scores(fleet: Fleet, app_class: str, nodes: Ints, mask: int) -> Floats:
     positions = [place for place in range(table.shape[1]) if mask >> place & 1]
     slowest: Floats = table[nodes][:, positions].max(axis=1)
     return slowest
+
+
+def least_score(demand: Demand, view: View, nodes: Ints) -> float:
+    """Returns the score that the slowest GPU of a gang on k free GPUs of n of these nodes has at least."""
+    table = view.fleet.scores.get(demand.app_class)
+    if table is None:
+        return 1.0
+    free = (view.free[nodes, None] >> np.arange(table.shape[1])) & 1
+    slowest = np.partition(np.where(free > 0, table[nodes], np.inf), demand.k - 1, axis=1)[:, demand.k - 1]
+    return float(np.partition(slowest, demand.n - 1)[demand.n - 1])

@@ -68,8 +68,8 @@ def efficiency(
 ) -> dict[str, Any]:
     """Returns the figures of one run.
 
-    `scores` has the score of each of its GPUs for its class, None if there is no table. `links` are the GB/s of the
-    weakest pair of its GPUs on a node, and of the best as many GPUs of such a node.
+    `scores` has the score of each of its GPUs for its class, None if there is no table. `links` are the GB/s of an
+    all-reduce on its GPUs of a node, and on the best as many GPUs of such a node.
     """
     told = steps_of(steps)
     own = {gpu: scores[gpu] for gpu in gpus_of(run) if gpu in scores} if scores is not None else {}
@@ -96,8 +96,8 @@ def efficiency(
         "neighbours": list(neighbours),
         "slowest_gpu": None if slowest is None else f"{slowest[0]}:{slowest[1]}",
         "slowest_score": None if slowest is None else round(own[slowest], 4),
-        "weakest_pair_gbps": None if links is None else links[0],
-        "best_pair_gbps": None if links is None else links[1],
+        "all_reduce_gbps": None if links is None else links[0],
+        "best_all_reduce_gbps": None if links is None else links[1],
         "better_place": _better(run, told, own, links),
         "unknown": unknown,
     }
@@ -129,7 +129,7 @@ def _better(
         )
     if links and links[1] > links[0]:
         found.append(
-            f"its weakest pair of GPUs had {links[0]:g} GB/s, the best {run.gpus // max(1, len(run.nodes))} GPUs of "
-            f"such a node have {links[1]:g} GB/s"
+            f"an all-reduce on its GPUs had about {links[0]:g} GB/s, on the best "
+            f"{run.gpus // max(1, len(run.nodes))} GPUs of such a node it has {links[1]:g} GB/s"
         )
     return found

@@ -60,6 +60,8 @@ class Config:
     """The record of jobs' step times, which refreshes the scores; None: none is kept."""
     policy: str = _default("berthd", "policy")
     """A placement policy by name (policy.placement.registry)."""
+    communication: float = _default("berthd", "communication") / 100
+    """Part of a step that is communication, on the best links."""
     observe: bool = False
     """Plan and log, but pin nothing."""
     gone: tuple[str, ...] = ()
@@ -152,6 +154,7 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         topology_dir=Path(berthd["topology_dir"]),
         fabric=fabric,
         policy=berthd["policy"],
+        communication=berthd["communication"] / 100,
         tick=berthd["tick_ms"] / 1_000,
         settings=replace(_settings(berthd), sharing=rules, moving=_moving(tables["moving"], berthd)),
         scores=_file(berthd["scores"]),

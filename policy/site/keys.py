@@ -37,6 +37,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "scores": Key("text"),
         "steps": Key("path"),
         "policy": Key("text", "berth"),
+        "communication": Key("int", 10, 0, 90, "%"),
         "mode": Key("word", "act", words=("act", "observe")),
         "tick_ms": Key("int", 1000, 50, None, "ms"),
         "locality_wait": Key("time", "10:00"),

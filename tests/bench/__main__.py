@@ -43,6 +43,7 @@ BENCHMARKS = {
     "plan": Benchmark("planning passes and Epilog notices at 8,192 and 100,000 GPUs"),
     "scrape": Benchmark("a scrape of berthd's metrics, and what it costs berthd's other processes"),
     "topology": Benchmark("a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs"),
+    "links": Benchmark("sets of GPUs beside NCCL's search (its figures in BERTH_DATA/nccl-tables)"),
     "placement": Benchmark("the policy beside PAL on the honest set, and under Slurm's own rules; an hour"),
     "events": Benchmark("slow nodes: Berth and PAL told by the detector, and by an oracle", "events_bound"),
     "placement-speed": Benchmark("one round of each policy; beside PAL's own code (BERTH_PAL_ARTIFACT)"),

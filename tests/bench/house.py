@@ -247,10 +247,13 @@ look = reading(
     [running(1, "n1", 0b00111111, 600), running(2, "n2", 0b1111, 60), running(3, "n3", 0xFF, 900),
      running(4, "n4", 0xFF, 5), waiting(11, "n3", 0b11), waiting(12, "n3", 0b1111), waiting(13, "n4", 0xFF)],
 )
-in_a_pass, plan = book(look), Plan(BerthPolicy(), Settings())
+at_hand, in_a_pass = book(look), book(look)
+for one in (at_hand, in_a_pass):
+    one.fleet.tables.warm()  # as berthd does
+plan = Plan(BerthPolicy(), Settings())
 fields = submit(tres_per_job="gres/gpu:2")
 datagram, berthd = wire.encode("submit", fields), Answerer(Config(), "0", 1)
-berthd.take(Snapshot(book(look).cluster, frozenset(), "24.11.5", "recorded", ""), NOW)
+berthd.take(Snapshot(at_hand.cluster, frozenset(), "24.11.5", "recorded", ""), NOW)
 calls = {
     "answer": lambda: berthd.answer(datagram, NOW),
     "replan": lambda: plan.replan(in_a_pass, look.jobs),

@@ -2,7 +2,7 @@
 
 PLACEMENTS = """
 `make test` (`tests/slurm/test_best_set.py`): every row is two jobs on a real Slurm, seen by the device files that
-opened. In brackets NVLink bandwidth of the weakest pair and of all pairs together, GB/s. Each of Berth's sets is
+opened. In brackets GB/s across the narrowest cut and over the widest path of the weakest pair. Each of Berth's sets is
 compared with all subsets by brute force. The rows below are those where Slurm alone chose less.
 """
 MATRIX = """

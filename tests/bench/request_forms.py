@@ -4,7 +4,7 @@
 
 Runs on the test cluster without Berth, whose gres.conf has the Links that AutoDetect=nvml would find. In each draw
 some random GPUs of a node are busy; then each form is submitted once and its GPUs are read from Slurm. A set counts as
-the best where no other free one has more NVLink bandwidth, of its weakest pair first, then of all its pairs.
+the best where no other free one is wider across its narrowest cut, by which NCCL's rings go (docs/links.md).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tests.slurm.target import Container
 from topology.files import decode
 from topology.model import Machine
 from topology.sets.subsets import SubsetTable
+from topology.sets.tables import joined
+from topology.sets.wiring import wiring
 
 NODES = {"n1": "DGX-1V", "n3": "A6000 pairs"}
 FORMS = (
@@ -95,10 +97,9 @@ EXACT = "Berth, exact layout"
 Row = tuple[str, int, list[int], str, list[int]]
 
 
-def bandwidth(machine: Machine, gpus: Iterable[int]) -> tuple[float, float]:
-    """Returns the bandwidth of the weakest pair and of all pairs, in GB/s."""
-    pairs = [machine.gbps[a][b] for a, b in itertools.combinations(sorted(gpus), 2)]
-    return round(min(pairs), 3), round(sum(pairs), 3)
+def bandwidth(machine: Machine, gpus: Iterable[int]) -> float:
+    """Returns GB/s across the narrowest cut."""
+    return joined(wiring(machine), tuple(sorted(gpus))).cut
 
 
 def is_best(machine: Machine, busy: Sequence[int], gpus: Sequence[int]) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import networkx as nx
 import pytest
 
 from topology.model import Machine
+from topology.sets.wiring import wiring
 
 from .harness import Seen, Slurm, everywhere, seen
 
@@ -37,8 +37,8 @@ done; done
 """
 
 
-# NVLink bandwidth of the weakest pair and of all pairs together (GB/s), and islands broken, negated.
-Merit = tuple[float, float, int]
+# GB/s across the narrowest cut, of the weakest pair and of all pairs together.
+Merit = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,18 @@ class Row:
     best_merit: Merit
 
 
-def bandwidth(machine: Machine, gpus: Iterable[int]) -> tuple[float, float]:
-    """Weakest pair and sum over the pairs, GB/s."""
-    pairs = [machine.gbps[a][b] for a, b in itertools.combinations(sorted(gpus), 2)]
-    return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
-
-
-def merit(machine: Machine, free: set[int], gpus: Iterable[int]) -> Merit:
+def merit(machine: Machine, gpus: Iterable[int]) -> Merit:
     """What the first policy promises to maximise, computed the slow and obvious way."""
-    chosen = set(gpus)
-    links = nx.Graph([(link.a, link.b) for link in machine.links])
-    islands = [set(clique) & free for clique in nx.find_cliques(links)]
-    broken = sum(1 for island in islands if len(island) > 1 and island & chosen and island - chosen)
-    return (*bandwidth(machine, chosen), -broken)
+    first, *others = sorted(gpus)
+    paths = wiring(machine).gbps
+    pairs = [paths[a][b] for a, b in itertools.combinations((first, *others), 2)]
+    cuts = [
+        max(sum(machine.gbps[a][b] for a, b in across), *(paths[a][b] for a, b in across))
+        for count in range(len(others))
+        for some in itertools.combinations(others, count)
+        if (across := list(itertools.product({first, *some}, set(others) - set(some))))
+    ]
+    return round(min(cuts), 3), round(min(pairs), 3), round(sum(pairs), 3)
 
 
 def forms_of(node: str, busy: tuple[int, ...]) -> tuple[str, ...]:
@@ -118,16 +117,16 @@ def table_of(slurm: Slurm) -> list[Row]:
             machine = slurm.machines[node]
             free = set(range(machine.size)) - set(busy)
             plain, berth = found[node, form, "plain"].gpus, found[node, form, "gpu"].gpus
-            best = max(merit(machine, free, s) for s in itertools.combinations(sorted(free), len(berth)))
+            best = max(merit(machine, s) for s in itertools.combinations(sorted(free), len(berth)))
             table.append(
                 Row(
                     node,
                     form,
                     busy,
                     plain,
-                    merit(machine, free, plain),
+                    merit(machine, plain),
                     berth,
-                    merit(machine, free, berth),
+                    merit(machine, berth),
                     best,
                 )
             )

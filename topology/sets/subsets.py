@@ -4,8 +4,8 @@ Compares every set of k GPUs. What does not depend on which GPUs are free (bandw
 for each kind of machine and each k; a question then costs one pass over an array of masks.
 
 >>> from topology.machines import machine
->>> SubsetTable(machine("a6000-pairs", "n1")).best(free_mask=0b11111110, k=2)
-SubsetChoice(mask=192, gpus=(6, 7), min_gbps=56.248, sum_gbps=56.248, nic_steps=5, broken=0, near_min=2, near_sum=2)
+>>> SubsetTable(machine("dgx-1v", "n1")).best(free_mask=0b11011110, k=4)
+SubsetChoice(mask=204, gpus=(2, 3, 6, 7), cut_gbps=51.562, min_gbps=10.0, sum_gbps=174.686, broken=2)
 """
 
 from __future__ import annotations
@@ -13,27 +13,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from topology.errors import QuestionError, TooManySetsError
-from topology.model import Machine
+from topology.model import NEAR, Machine
+from topology.sets.cuts import EXACT, Numbers, joined_by_nvlink, narrowest, whole_kbps
 from topology.sets.islands import islands
 from topology.sets.wiring import Wiring, positions, wiring
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Masks: TypeAlias = npt.NDArray[np.uint64]
-    Numbers: TypeAlias = npt.NDArray[np.int64]
-
+Masks: TypeAlias = npt.NDArray[np.uint64]
 Level: TypeAlias = Literal["nvlink", "node"]
 
 #: 16 GPUs have 12,870 sets of 8, 20 GPUs 184,756 of 10. Beyond, a table would take seconds and much memory.
 _MOST_SETS = 200_000
-#: Bandwidths are compared as whole kB/s: sums of floats depend on their order, and exact ties matter here.
-_EXACT = 1_000_000
 _MOST_ANSWERS = 1 << 16
+
+_MOST_LEFT = 16
+"""On nodes of more GPUs what is left is not compared: a table of all that may be left would be too large."""
+
+_MOST_AT_PEAK = 8
+
+_SIZES_LEFT = (2, 4)
+"""Sizes of the jobs for which the best set that is left counts: most jobs on several GPUs of a node have these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +46,31 @@ class SubsetChoice:
 
     mask: int
     gpus: tuple[int, ...]
+    cut_gbps: float
+    """GB/s across the narrowest cut of the set; 0 for one GPU."""
     min_gbps: float
     """GB/s over the widest path of the weakest pair, NVLink or PCIe; 0 for one GPU."""
     sum_gbps: float
     """GB/s over the widest paths of all pairs together."""
-    nic_steps: int
-    """Edges from each GPU to its nearest NIC, all together."""
     broken: int
     """Islands with two or more free GPUs that this set cuts into."""
-    near_min: int
-    near_sum: int
-
-    @property
-    def key(self) -> tuple[float, float, int, int, int, int, tuple[int, ...]]:
-        """Greater is better."""
-        lowest = tuple(-position for position in self.gpus)
-        nics = 0 if len(self.gpus) == 1 else -self.nic_steps
-        return (self.min_gbps, self.sum_gbps, nics, -self.broken, self.near_min, self.near_sum, lowest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """All sets of k GPUs, best first by everything but the islands, which depend on what is free."""
+    """All sets of k GPUs, best first by everything but what is left, which depends on what is free."""
 
     masks: Masks
-    group_end: Numbers
-    """For each set, the end of the run of sets that differ in nothing that is compared before islands."""
+    links: Numbers
+    """For each set the number of the sets' values of bandwidth that are better."""
+    quality: Numbers
+    """The same of bandwidth and PCIe nearness: sets of one quality differ in nothing that their own job feels."""
     linked: npt.NDArray[np.bool]
     """True if every pair of the set is joined by NVLink."""
-    min_gbps: Numbers
-    sum_gbps: Numbers
-    nic_steps: Numbers
-    near_min: Numbers
-    near_sum: Numbers
+    kbps: tuple[Numbers, ...]
+    """Narrowest cut, weakest pair, all pairs."""
+    nic_near: Numbers
+    """How near the GPUs of the set are to NICs, all together."""
 
 
 class SubsetTable:
@@ -88,6 +84,7 @@ class SubsetTable:
         """Masks of the NVLink islands, the widest first."""
         self._everything = (1 << machine.size) - 1
         self._rankings: dict[int, _Ranking] = {}
+        self._left: dict[int, Numbers] = {}
         self._answers: dict[tuple[int, int, Level], SubsetChoice | None] = {}
 
     @classmethod
@@ -102,10 +99,11 @@ class SubsetTable:
     def best(self, free_mask: int, k: int, level: Level = "node") -> SubsetChoice | None:
         """Returns the best k of the free GPUs, or None where there are too few.
 
-        Greatest bandwidth of the weakest pair, then of all pairs, both over the widest path there is; then the
-        nearest NICs (not for one GPU), then the fewest islands cut into, then the closest over PCIe (weakest
-        pair, then sum), then the lowest positions. At level `nvlink` only sets qualify in which every pair is
-        joined by NVLink; one GPU always does.
+        Greatest bandwidth across the narrowest cut, then of the weakest pair, then of all pairs; then the closest over
+        PCIe, of sets that NVLink does not hold together. Of equal sets the one that leaves most: the best pair and the
+        best four that remain, then the fewest islands cut into. Then most pairs of one socket, the GPUs far from NICs,
+        which gangs need, and the lowest positions. At level `nvlink` only sets qualify in which every pair is joined by
+        NVLink; one GPU always does.
         """
         free_mask &= self._everything
         question = (free_mask, k, level)
@@ -118,14 +116,15 @@ class SubsetTable:
             return answer
 
     def ranked(self, k: int) -> tuple[int, ...]:
-        """Returns all sets of k GPUs as masks, best first as `best` would take them on an idle node."""
+        """Returns all sets of k GPUs as masks, the best first for a job on several idle nodes.
+
+        Its links and its way to the NICs count more than nearness over PCIe.
+        """
         if not 1 <= k <= self.wiring.size:
             return ()
-        import numpy as np  # noqa: PLC0415
-
         ranking = self._ranking(k)
         broken = self._broken(ranking.masks, self._everything)
-        order = np.lexsort((broken, ranking.group_end))
+        order = np.lexsort((broken, ranking.quality, -ranking.nic_near, ranking.links))
         return tuple(ranking.masks[order].tolist())
 
     def _find(self, free: int, k: int, level: Level) -> SubsetChoice | None:
@@ -133,8 +132,6 @@ class SubsetTable:
             raise QuestionError(f'inside a node the levels are nvlink and node, not "{level}"')
         if not 1 <= k <= free.bit_count():
             return None
-        import numpy as np  # noqa: PLC0415
-
         ranking = self._ranking(k)
         fits = (ranking.masks & np.uint64(self._everything & ~free)) == 0
         if level == "nvlink":
@@ -142,27 +139,55 @@ class SubsetTable:
         first = int(fits.argmax())
         if not fits[first]:
             return None
-        rivals = np.flatnonzero(fits[first : ranking.group_end[first]]) + first
-        broken = self._broken(ranking.masks[rivals], free)
+        end = int(np.searchsorted(ranking.quality, ranking.quality[first], side="right"))
+        rivals = np.flatnonzero(fits[first:end]) + first
         # The first of equals wins: rivals stand in the order of all that is left to compare.
-        winner = int(broken.argmin())
-        index = int(rivals[winner])
+        index = int(rivals[self._spoilt(ranking.masks[rivals], free).argmin()])
         mask = int(ranking.masks[index])
-        return SubsetChoice(
-            mask=mask,
-            gpus=positions(mask),
-            min_gbps=int(ranking.min_gbps[index]) / _EXACT,
-            sum_gbps=int(ranking.sum_gbps[index]) / _EXACT,
-            nic_steps=int(ranking.nic_steps[index]),
-            broken=int(broken[winner]),
-            near_min=int(ranking.near_min[index]),
-            near_sum=int(ranking.near_sum[index]),
-        )
+        cut, weakest, together = (int(kbps[index]) / EXACT for kbps in ranking.kbps)
+        broken = int(self._broken(ranking.masks[index : index + 1], free)[0])
+        return SubsetChoice(mask, positions(mask), cut, weakest, together, broken)
+
+    def _spoilt(self, masks: Masks, free: int) -> Numbers:
+        """Returns for each set a number that is the greater the worse what it leaves of the free GPUs is."""
+        spoilt = np.zeros(len(masks), np.int64)
+        if len(masks) > 1:
+            left = (np.uint64(free) & ~masks).astype(np.int64)
+            for size in _SIZES_LEFT:
+                if size <= self.wiring.size <= _MOST_LEFT:
+                    table = self._best_left(size)
+                    spoilt = spoilt * len(table) + table[left]
+            spoilt = spoilt * (len(self.islands) + 1) + self._broken(masks, free)
+        return spoilt
+
+    def _best_left(self, size: int) -> Numbers:
+        """Returns for each mask of free GPUs the quality of its best set of this size; greater is worse."""
+        if size not in self._left:
+            ranking = self._ranking(size)
+            worst = int(ranking.quality[-1]) + 1
+            merit = np.zeros(1 << self.wiring.size, np.int64)
+            merit[ranking.masks.astype(np.int64)] = worst - ranking.quality
+            self._left[size] = worst - _best_within(merit)
+        return self._left[size]
+
+    def cuts(self, k: int) -> list[int]:
+        """Returns the kB/s across the narrowest cuts that sets of k GPUs have, each once."""
+        found: list[int] = np.unique(self._ranking(k).kbps[0]).tolist()
+        return found
+
+    def peaks(self) -> Numbers:
+        """Returns for each mask of free GPUs the kB/s across the narrowest cut of those of them that are linked best.
+
+        Sets of up to eight GPUs count.
+        """
+        cuts = np.zeros(1 << self.wiring.size, np.int64)
+        for size in range(2, min(self.wiring.size, _MOST_AT_PEAK) + 1):
+            ranking = self._ranking(size)
+            cuts[ranking.masks.astype(np.int64)] = ranking.kbps[0]
+        return _best_within(cuts)
 
     def _broken(self, masks: Masks, free: int) -> Numbers:
         """Returns for each set, how many islands with at least two free GPUs it takes only in part."""
-        import numpy as np  # noqa: PLC0415
-
         broken = np.zeros(len(masks), dtype=np.int64)
         for island in self.islands:
             alive = island & free
@@ -178,8 +203,6 @@ class SubsetTable:
 
 
 def _rank(of: Wiring, k: int) -> _Ranking:
-    import numpy as np  # noqa: PLC0415
-
     count = math.comb(of.size, k)
     if count > _MOST_SETS:
         raise TooManySetsError(
@@ -188,34 +211,36 @@ def _rank(of: Wiring, k: int) -> _Ranking:
     # Lexicographic order, which is "lowest positions first"; the sort below is stable and keeps it.
     sets = np.array(list(combinations(range(of.size), k)), dtype=np.int64)
     masks = (np.uint64(1) << sets.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
-    gbps = np.rint(np.array(of.gbps) * _EXACT).astype(np.int64)
-    min_gbps, sum_gbps = _over_pairs(gbps, sets)
-    nic_steps: Numbers = np.array(of.nic_steps, np.int64)[sets].sum(axis=1)
-    near_min, near_sum = _over_pairs(np.array(of.shape.near, dtype=np.int64), sets)
-    joined = (np.array(of.shape.gbps) > 0).astype(np.int64)
-    linked = _over_pairs(joined, sets)[0] > 0 if k > 1 else np.ones(count, np.bool_)
-    before = [-min_gbps, -sum_gbps, nic_steps] if k > 1 else []
-    after = [-near_min, -near_sum] if k > 1 else [nic_steps]
-    order = np.lexsort([*reversed(after), *reversed(before)])
-    changes = [np.diff(column[order]) != 0 for column in before]
-    starts = np.flatnonzero(np.logical_or.reduce(changes)) + 1 if changes else np.zeros(0, np.int64)
-    ends = np.append(starts, count)
+    kbps = (narrowest(of, sets), *_over_pairs(whole_kbps(of.gbps), sets))
+    near = np.array(of.shape.near, dtype=np.int64)
+    joined = np.array(of.shape.gbps) > 0
+    nic_near: Numbers = np.array(of.nic_near, np.int64)[sets].sum(axis=1)
+    over_pcie = ~joined_by_nvlink(of, sets)
+    own = [-values for values in (*kbps, *(values * over_pcie for values in _over_pairs(near, sets)))]
+    others = [-_over_pairs((near >= NEAR["NODE"]).astype(np.int64), sets)[1], nic_near]
+    order = np.lexsort([*reversed(others), *reversed(own)])
+    changes = np.array([np.diff(values[order], prepend=values[order[0]]) != 0 for values in own])
     return _Ranking(
         masks=masks[order],
-        group_end=ends[np.searchsorted(ends, np.arange(count), side="right")],
-        linked=linked[order],
-        min_gbps=min_gbps[order],
-        sum_gbps=sum_gbps[order],
-        nic_steps=nic_steps[order],
-        near_min=near_min[order],
-        near_sum=near_sum[order],
+        links=changes[: len(kbps)].any(axis=0).cumsum(),
+        quality=changes.any(axis=0).cumsum(),
+        linked=_over_pairs(joined.astype(np.int64), sets)[0][order] > 0 if k > 1 else np.ones(count, np.bool_),
+        kbps=tuple(values[order] for values in kbps),
+        nic_near=nic_near[order],
     )
+
+
+def _best_within(of_masks: Numbers) -> Numbers:
+    """Returns for each mask the greatest value of all masks within it."""
+    best = of_masks.copy()
+    for bit in range(best.size.bit_length() - 1):
+        without, having = np.moveaxis(best.reshape(-1, 2, 1 << bit), 1, 0)
+        np.maximum(having, without, out=having)
+    return best
 
 
 def _over_pairs(matrix: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
     """Returns least and sum of a symmetric matrix over the pairs in each set; 0 where a set has no pair."""
-    import numpy as np  # noqa: PLC0415
-
     least: Numbers = np.zeros(len(sets), dtype=np.int64)
     total = np.zeros(len(sets), dtype=np.int64)
     for i, (a, b) in enumerate(combinations(range(sets.shape[1]), 2)):

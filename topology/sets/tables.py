@@ -1,16 +1,19 @@
 """The best GPU set for every mask of free GPUs, as arrays, so that a thousand nodes are compared in one numpy step.
 
-A *code* orders sets: weakest pair first, then the sum over pairs, both over the widest path, then fewest broken
-islands. Its low byte is zero: placement uses it for what concerns the node rather than the set.
+A *code* orders sets: narrowest cut first, then the weakest pair, then the mean over pairs, both over the widest path,
+then fewest broken islands. Its low byte is zero: placement uses it for what concerns the node rather than the set.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topology.model import Machine
+from topology.sets.cuts import EXACT, narrowest
 from topology.sets.subsets import SubsetTable
 from topology.sets.wiring import Wiring, kind_of, positions, remember, wiring
 
@@ -25,7 +28,14 @@ WARM_GPUS = 8
 _MOST_JOINED = 1 << 16
 NOTHING = -1
 _UNKNOWN = -2
-_NODE_BITS, _BROKEN_BITS, _SUM_BITS = 8, 6, 24
+NODE_BITS, BROKEN_BITS, _GBPS_BITS = 8, 6, 16
+LINKS = NODE_BITS + BROKEN_BITS
+"""Bits of a code below its links: the node's byte, and those of broken islands."""
+
+CUT = LINKS + 2 * _GBPS_BITS
+"""Bits of a code below its narrowest cut."""
+
+MOST_TENTHS = (1 << _GBPS_BITS) - 1
 _TENTHS = 10
 
 
@@ -37,10 +47,14 @@ class CodeRow(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """GB/s of the weakest pair, and of all pairs together: over NVLink, and over the widest path there is."""
+    """GB/s of NVLink in the weakest pair and in all pairs together, and across the narrowest cut."""
 
-    links: tuple[float, float]
-    paths: tuple[float, float]
+    min_gbps: float
+    sum_gbps: float
+    cut: float
+
+
+NO_LINKS = Joined(0.0, 0.0, 0.0)
 
 
 class SetTables:
@@ -66,6 +80,8 @@ class SetTables:
         self._islands_from = {start: self._islands[shape] for shape, start in self._start.items()}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
         self._widest: dict[int, float] = {}
+        self._peaks: Ints | None = None
+        self._cuts: dict[int, list[int]] = {}
         self._joined: dict[tuple[int, int], Joined] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,12 +125,28 @@ class SetTables:
         for shape, machine in self._shapes.items():
             for k in range(1, machine.size + 1):
                 self.ranked(machine, k)
+                self.cuts(k)
+            self.peaks(np.zeros(0, np.int64))
             if machine.size > WARM_GPUS:
                 continue
             entries = self._start[shape] + np.arange(1 << machine.size, dtype=np.int64)
             for k in range(1, machine.size + 1):
                 for level in ("node", "nvlink"):
                     self.look_up(k, level, entries)
+
+    def peaks(self, entries: Ints) -> Ints:
+        """Returns tenths of GB/s across the narrowest cut of the best linked of some free GPUs, by their entries."""
+        if self._peaks is None:
+            kbps = [self._chooser(shape).peaks() for shape in self._shapes]
+            self._peaks = np.rint(np.concatenate([np.zeros(1), *kbps]) * (_TENTHS / EXACT)).astype(np.int64)
+        return self._peaks[entries]
+
+    def cuts(self, k: int) -> list[int]:
+        """Returns the narrowest cuts of all sets of k GPUs of all kinds of machines, best first, as codes have them."""
+        if k not in self._cuts:
+            found = [self._chooser(shape).cuts(k) for shape in self._shapes if shape.size >= k]
+            self._cuts[k] = sorted({_tenths(kbps / EXACT) for one in found for kbps in one}, reverse=True)
+        return self._cuts[k]
 
     def ranked(self, machine: "Machine", k: int) -> Ints:
         """Returns all sets of k GPUs of a machine as masks, the best first, whatever is free."""
@@ -123,24 +155,27 @@ class SetTables:
             self._ranked[key] = np.array(self._chooser(key[0]).ranked(k), dtype=np.int64)
         return self._ranked[key]
 
+    def at_best(self, machine: "Machine", k: int) -> Joined:
+        """Returns the bandwidths of the best k GPUs of a machine, whatever is free."""
+        masks = self.ranked(machine, k)
+        return self.joined(machine, self.offset(machine), int(masks[0])) if masks.size else NO_LINKS
+
     def widest(self, k: int) -> float:
-        """Returns GB/s over the weakest pair of the best k GPUs of any kind of machine, whatever is free."""
+        """Returns GB/s across the narrowest cut of the best k GPUs of any kind of machine, whatever is free."""
         if k not in self._widest:
-            best = [
-                pairs(shape, positions(int(self.ranked(machine, k)[0]))).paths[0]
-                for shape, machine in self._shapes.items()
-                if shape.size >= k
-            ]
-            self._widest[k] = max(best, default=0.0)
+            self._widest[k] = max((self.at_best(machine, k).cut for machine in self._shapes.values()), default=0.0)
         return self._widest[k]
 
     def joined(self, machine: "Machine", offset: int, mask: int) -> "Joined":
         """Returns the bandwidths of a mask's GPUs, on a node whose entries start at `offset`."""
         known = self._joined.get((offset, mask))
         if known is None:
-            known = pairs(wiring(machine), positions(mask))
             # 0 is for nodes of no known kind, which are not alike.
-            if offset and len(self._joined) < _MOST_JOINED:
+            if not offset:
+                return joined(wiring(machine), positions(mask))
+            best = int(self.look_up(mask.bit_count(), "node", np.array([offset + mask]))[0])
+            known = Joined(*_nvlink(wiring(machine), positions(mask)), cut_gbps(max(0, best) >> CUT))
+            if len(self._joined) < _MOST_JOINED:
                 self._joined[offset, mask] = known
         return known
 
@@ -185,7 +220,8 @@ class SetTables:
                 row.codes[entry] = NOTHING
                 continue
             row.picks[entry] = choice.mask
-            row.codes[entry] = code(choice.min_gbps, choice.sum_gbps, choice.broken)
+            mean = choice.sum_gbps / max(1, comb(k, 2))
+            row.codes[entry] = code(choice.cut_gbps, choice.min_gbps, mean, choice.broken)
 
     def _chooser(self, shape: Wiring) -> SubsetTable:
         if shape not in self._choosers:
@@ -193,18 +229,28 @@ class SetTables:
         return self._choosers[shape]
 
 
-def code(min_gbps: float, sum_gbps: float, broken: int) -> int:
-    """Returns one number that orders sets; greater is better."""
-    most_broken = (1 << _BROKEN_BITS) - 1
-    value = round(min_gbps * _TENTHS) << _SUM_BITS | min(round(sum_gbps * _TENTHS), (1 << _SUM_BITS) - 1)
-    return (value << _BROKEN_BITS | most_broken - min(broken, most_broken)) << _NODE_BITS
+def code(cut: float, weakest: float, mean: float, broken: int) -> int:
+    """Returns one number that orders sets of one size; greater is better. Bandwidths are in GB/s."""
+    value, most_broken = 0, (1 << BROKEN_BITS) - 1
+    for gbps in (cut, weakest, mean):
+        value = value << _GBPS_BITS | _tenths(gbps)
+    return (value << BROKEN_BITS | most_broken - min(broken, most_broken)) << NODE_BITS
 
 
-def pairs(wired: Wiring, gpus: tuple[int, ...]) -> Joined:
+def _tenths(gbps: float) -> int:
+    return min(round(gbps * _TENTHS), MOST_TENTHS)
+
+
+def cut_gbps(of_code: int) -> float:
+    """Returns GB/s across the narrowest cut, from the upper bits of a code."""
+    return of_code / _TENTHS
+
+
+def joined(wired: Wiring, gpus: tuple[int, ...]) -> Joined:
     """Returns the bandwidths of some GPUs of a machine."""
-    return Joined(_over_pairs(wired.shape.gbps, gpus), _over_pairs(wired.gbps, gpus))
+    return Joined(*_nvlink(wired, gpus), int(narrowest(wired, np.array([gpus]))[0]) / EXACT)
 
 
-def _over_pairs(gbps: tuple[tuple[float, ...], ...], gpus: tuple[int, ...]) -> tuple[float, float]:
-    pairs = [gbps[a][b] for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
-    return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
+def _nvlink(wired: Wiring, gpus: tuple[int, ...]) -> tuple[float, float]:
+    pairs = [wired.shape.gbps[a][b] for a, b in combinations(gpus, 2)] or [0.0]
+    return min(pairs), sum(pairs)

@@ -1,4 +1,4 @@
-"""Compiles a node's graph to arrays: the widest path of each pair of GPUs, and the steps to the nearest NIC.
+"""Compiles a node's graph to arrays: widest path and direct NVLinks of each pair of GPUs, nearness to the NICs.
 
 Placement compares sets of GPUs by these; the graph itself is asked once for each kind of machine.
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topology.model import Machine, MachineShape
+from topology.model import NEAR, Machine, MachineShape
 
 _KINDS = 1024
 _MASKS = 1 << 16
@@ -26,8 +26,10 @@ class Wiring:
     shape: MachineShape
     gbps: tuple[tuple[float, ...], ...]
     """GB/s of the widest path of each pair, one direction: NVLink, chip-to-chip, PCIe, between sockets. Symmetric."""
-    nic_steps: tuple[int, ...]
-    """Edges from each GPU to its nearest NIC; 0 for all where the node has none."""
+    direct: tuple[tuple[float, ...], ...]
+    """GB/s of the NVLinks that join each pair without a switch; they add up across a cut."""
+    nic_near: tuple[int, ...]
+    """How near each GPU is to its nearest NIC, by the driver's word as in `NEAR`; 0 where that is not known."""
 
     @property
     def size(self) -> int:
@@ -86,7 +88,8 @@ def positions(mask: int) -> tuple[int, ...]:
 
 
 def _compile(machine: Machine) -> Wiring:
-    from topology.graph import nic_steps, node_graph, widest_paths  # noqa: PLC0415  compute nodes have no networkx
+    from topology.graph import direct_links, node_graph, widest_paths  # noqa: PLC0415  compute nodes have no networkx
 
     graph = node_graph(machine)
-    return Wiring(machine.shape, widest_paths(graph, machine), nic_steps(graph, machine))
+    nic_near = [max((NEAR[word] for word in row), default=0) for row in machine.nic_paths or ((),) * machine.size]
+    return Wiring(machine.shape, widest_paths(graph, machine), direct_links(graph, machine), tuple(nic_near))

@@ -15,7 +15,7 @@ from policy.cli.output import print_json, print_table
 from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
-from policy.formats.plan_fields import HELPS, preflight_of
+from policy.formats.plan_fields import ALL_REDUCE, HELPS, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
 from policy.site.ahead import ahead_of, ahead_rows
@@ -154,6 +154,8 @@ def _typed(plan: JobPlan) -> dict[str, Any]:
             typed[key] = int(value)
         elif key in {"gbps", "sum"}:
             typed[{"gbps": "min_gbps", "sum": "sum_gbps"}[key]] = float(value)
+        elif key == "cut":
+            typed["all_reduce_gbps"] = round(ALL_REDUCE * float(value), 1)
         elif key == "nodes":
             typed[key] = value.split(",")
         elif key == "gpus":

@@ -8,6 +8,7 @@ from typing import Any
 from policy.cli.listing import moment, span
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, SlurmError, UsageError
+from policy.formats.plan_fields import ALL_REDUCE
 from policy.report.rows import COLUMNS, JobRun, read
 from policy.site.config import Config, config_path, load
 from topology.calibrate.steps import JobReport, Report
@@ -65,8 +66,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("shared", f"as {told['shared_as']}, beside {beside}"))
     if told["slowest_score"] is not None:
         found.append(("slowest GPU", f"{told['slowest_gpu']}, score {told['slowest_score']:g}"))
-    if told["weakest_pair_gbps"] is not None:
-        found.append(("links", f"{told['weakest_pair_gbps']:g} GB/s in the weakest pair of a node"))
+    if told["all_reduce_gbps"] is not None:
+        found.append(("links", f"all-reduce about {told['all_reduce_gbps']:g} GB/s on a node"))
     better = told["better_place"] or ["nothing that was recorded speaks for another one"]
     found += [("better place", text) for text in better]
     return [*found, *(("not known", text) for text in told["unknown"])]
@@ -129,7 +130,7 @@ def scores_of(config: Config, app_class: str) -> dict[tuple[str, int], float] | 
 
 
 def _links(config: Config, run: JobRun) -> tuple[float, float] | None:
-    """Returns the weakest pair of its GPUs on one node, and that of the best as many there, in GB/s."""
+    """Returns GB/s of an all-reduce on its GPUs of one node, and on the best as many there."""
     from policy.report.efficiency import gpus_of  # noqa: PLC0415
     from topology import files  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
@@ -150,4 +151,6 @@ def _links(config: Config, run: JobRun) -> tuple[float, float] | None:
         best = table.best((1 << machine.size) - 1, mask.bit_count())
     except (TopologyError, ImportError):
         return None
-    return None if had is None or best is None else (round(had.min_gbps, 1), round(best.min_gbps, 1))
+    if had is None or best is None:
+        return None
+    return round(ALL_REDUCE * had.cut_gbps, 1), round(ALL_REDUCE * best.cut_gbps, 1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from policy.cluster.cost import CostModel
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.daemon.known.score_table import ScoreTable
 from policy.daemon.known.split_limits import SplitLimits
@@ -20,6 +21,7 @@ class Fleets:
         self._topologies = Topologies(config.topology_dir, config.fabric)
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
+        self._costs = CostModel(communication=config.communication)
         self._skipped = config.skip_partitions
         self._nodes_alone = config.plain
         self._absences = Absences()
@@ -51,6 +53,7 @@ class Fleets:
                 memory_counts=reading.memory_counts,
                 in_all_partitions=reading.in_all_partitions,
                 fabric=self._topologies.fabric,
+                costs=self._costs,
                 sharing=self._sharing,
             )
             self._fleet = replace(

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from policy.plan.ledger.places import in_first_part
 from policy.plan.ledger.tracker import HOLDING, open_book
 from policy.plan.queue.plan import Plan
 from policy.request.demand import Demand
-from topology.model import Machine
-from topology.sets.tables import SetTables
+from topology.sets.tables import NO_LINKS, Joined
 from topology.sets.wiring import positions
 
 SLOW = 1.1
@@ -47,7 +45,7 @@ class Comparison:
     @property
     def better_links(self) -> bool:
         """Tells whether the best GPUs are better linked."""
-        return self.best.paths > self.got.paths
+        return self.best.cut > self.got.cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ class RunningJob:
     got: Berth
     best: Berth | None = None
     """The best GPUs among its own and those that are free now; None if these are its own."""
-    best_idle: tuple[float, float] = (0.0, 0.0)
-    """GB/s of NVLink, weakest pair and all pairs, of the best set of its size on an empty node of its kind."""
+    idle: Joined = NO_LINKS
+    """The links of the best set of its size on an empty node of its kind."""
     leaves: int = 0
     """Number of leaves that it lies in; 0 if not known."""
     leaves_needed: int = 0
@@ -70,12 +68,12 @@ class RunningJob:
     @property
     def unlinked(self) -> bool:
         """Tells whether a pair of its GPUs has no NVLink, though its node has a set of that size with NVLink."""
-        return self.got.min_gbps == 0 < self.best_idle[0]
+        return self.got.min_gbps == 0 < self.idle.min_gbps
 
     @property
     def weaker(self) -> bool:
-        """Tells whether its GPUs have less NVLink bandwidth than the best set of its node."""
-        return (self.got.min_gbps, self.got.sum_gbps) < self.best_idle
+        """Tells whether a collective on its GPUs is slower than on the best set of its node."""
+        return self.got.cut < self.idle.cut
 
     @property
     def spread(self) -> bool:
@@ -112,7 +110,6 @@ class Onlooker:
     def __init__(self, fleet: Fleet, described: frozenset[str], policy: Policy, plan: Plan) -> None:
         """`described` are the nodes whose links are known; of the others only the number of GPUs is."""
         self._fleet, self._described, self._policy, self._plan = fleet, described, policy, plan
-        self._idle: dict[tuple[int, int], tuple[float, float]] = {}
         self._sizes = _largest(fleet.fabric.leaf.tolist())
 
     def look(self, reading: Reading, asked: Mapping[int, int]) -> Seen:
@@ -149,12 +146,13 @@ class Onlooker:
         k = got.masks[0].bit_count()
         total = sum(mask.bit_count() for mask in got.masks)
         largest = max(int(self._fleet.size[node]) for node in got.nodes)
+        machine = self._fleet.machines[got.nodes[0]] if len(got.nodes) == 1 else None
         leaves, needed = self._leaves(got.nodes)
         return RunningJob(
             job,
             got,
             compared.best if self._known(compared) and (compared.better_links or compared.gain > 0) else None,
-            self._best_idle(got.nodes[0], k) if len(got.nodes) == 1 and k > 1 else (0.0, 0.0),
+            self._fleet.tables.at_best(machine, k) if machine else NO_LINKS,
             leaves,
             needed,
             math.ceil(total / largest) if largest else 0,
@@ -169,15 +167,6 @@ class Onlooker:
         if len(nodes) < 2 or min(groups) < 0:
             return 0, 0
         return len(set(groups)), math.ceil(len(nodes) / max(self._sizes.values()))
-
-    def _best_idle(self, node: int, k: int) -> tuple[float, float]:
-        fleet, tables = self._fleet, self._fleet.tables
-        machine, offset = fleet.machines[node], int(fleet.offset[node])
-        if machine is None:
-            return 0.0, 0.0
-        if (offset, k) not in self._idle:
-            self._idle[offset, k] = best_links(tables, machine.size, offset, k, machine)
-        return self._idle[offset, k]
 
     def _slow(self, berth: Berth) -> Iterable[tuple[str, int, float]]:
         scores = self._fleet.scores
@@ -244,15 +233,6 @@ def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[in
         best = got
     # Links alone may make a set better that has the same cost. A set with a higher cost is not better.
     return Comparison(got, best if best.cost <= got.cost else got)
-
-
-def best_links(tables: SetTables, size: int, offset: int, k: int, machine: Machine) -> tuple[float, float]:
-    """Returns the NVLink bandwidth, weakest pair and all pairs, of the best k GPUs of an empty node."""
-    if k > size:
-        return 0.0, 0.0
-    return max(
-        tables.joined(machine, offset, sum(1 << gpu for gpu in gpus)).links for gpus in combinations(range(size), k)
-    )
 
 
 def _by_features(job: JobFacts) -> JobFacts:

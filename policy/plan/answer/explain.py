@@ -90,6 +90,14 @@ def _span(seconds: int) -> str:
     return f"{seconds // 60} min" if seconds % 3_600 else f"{seconds // 3_600} h"
 
 
+def _links(plan: JobPlan) -> list[tuple[str, str]]:
+    """Returns the rows about the links of several GPUs of a node."""
+    weakest, together, cut = plan.get(fields.GBPS, 0.0), plan.get(fields.SUM, 0.0), plan.get(fields.CUT, 0.0)
+    text = f"{weakest:g} GB/s in the weakest pair, {together:g} GB/s over all pairs"
+    found = [("NVLink", text if together else "none between these GPUs")]
+    return [*found, ("all-reduce", f"about {cut * fields.ALL_REDUCE:.0f} GB/s on a node")] if cut else found
+
+
 def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns the decision as rows for people."""
     found = [
@@ -101,10 +109,7 @@ def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
         found.append(("nodes", ",".join(plan[fields.NODES]) + (f" ({count} nodes)" if count > 1 else "")))
         gpus = plan.get(fields.GPUS, ())
         found.append(("GPUs", hostlist.fold_numbers(gpus) + (" on each node" if count > 1 else "")))
-        if len(gpus) > 1:
-            weakest, together = plan.get(fields.GBPS, 0.0), plan.get(fields.SUM, 0.0)
-            text = f"{weakest:g} GB/s in the weakest pair, {together:g} GB/s over all pairs"
-            found.append(("NVLink", text if together else "none between these GPUs"))
+        found += _links(plan) if len(gpus) > 1 else []
         found.append(("sharing", _sharing(plan)))
         if fields.HELD in plan:
             levels = ", ".join(f"{one.node}:{one.level}" for one in plan[fields.HELD])

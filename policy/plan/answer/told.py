@@ -99,6 +99,7 @@ def berth_values(berth: Berth, *, share: int = 0, packed: bool = False, tier: st
         fields.LEVEL(berth.level),
         fields.GBPS(berth.min_gbps),
         fields.SUM(berth.sum_gbps),
+        fields.CUT(berth.cut or None),
     )
 
 
@@ -148,6 +149,7 @@ _OF_THE_LAST_PLACE = (
         *fields.REASON,
         fields.WHOLE,
         fields.GRANTED,
+        fields.CUT,
         fields.PARKED,
         fields.HELD,
         fields.HELD_TEXT,
@@ -224,13 +226,11 @@ def links(berth: Berth) -> str:
     if not pairs:
         return "one GPU on each node" if len(berth.names) > 1 else "one GPU"
     on_each = " on each node" if len(berth.names) > 1 else ""
+    speed = f"all-reduce about {berth.cut * fields.ALL_REDUCE:.0f} GB/s{on_each}"
     if berth.min_gbps > 0:
         least = "" if abs(berth.sum_gbps - berth.min_gbps * pairs) < 0.05 * pairs else "at least "
-        return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"
-    if berth.sum_gbps > 0:
-        return f"NVLink joins some pairs{on_each}, {gbps(berth.sum_gbps)} in all"
-    without = "no NVLink between those of a node" if on_each else "no NVLink between them"
-    return f"{without}, {gbps(berth.paths[0])} between the farthest two"
+        return f"NVLink {least}{gbps(berth.min_gbps)} between every pair, {speed}"
+    return f"{'NVLink joins some pairs' if berth.sum_gbps > 0 else 'no NVLink between them'}, {speed}"
 
 
 def notes(flags: Collection[str]) -> list[str]:

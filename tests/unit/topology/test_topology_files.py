@@ -171,6 +171,6 @@ def test_files_and_nvml_provider_import_without_what_compute_nodes_lack() -> Non
 import sys
 for heavy in ("numpy", "networkx", "scipy", "msgspec", "ClusterShell"):
     sys.modules[heavy] = None
-import topology.files, topology.providers.nvml, topology.sets.subsets, topology.writers.slurm, policy.cli.topo
+import topology.files, topology.providers.nvml, topology.writers.slurm, policy.cli.topo
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

@@ -84,7 +84,7 @@ def test_jobs_of_one_pass_share_what_is_there() -> None:
 def test_between_gpus_of_several_nodes_no_link_is_counted() -> None:
     berth = Policy.spread(demand(gpus=2), room(), [0, 1], [0b0001, 0b0001], "scattered")
 
-    assert (berth.min_gbps, berth.sum_gbps, berth.paths) == (0.0, 0.0, (0.0, 0.0))
+    assert (berth.min_gbps, berth.sum_gbps, berth.cut) == (0.0, 0.0, 0.0)
 
 
 def test_a_berth_has_seats_only_where_each_of_its_nodes_has() -> None:

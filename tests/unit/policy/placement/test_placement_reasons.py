@@ -8,7 +8,6 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.request.demand import Demand
 from tests.unit.policy_world import book, node, reading
-from topology.sets.tables import code
 
 FULL = 0xFF
 
@@ -27,7 +26,7 @@ CHOICES = [
         "best of 28 sets of its 8 free GPUs; 1 NVLink island cut into",
     ),
     (
-        PAIRS, {"n2": 1}, 1, TWO + "2 equal in bandwidth, by islands kept whole",
+        PAIRS, {"n2": 1}, 1, TWO + "2 equal in links left to others, by islands kept whole",
         "best of 7 sets of its 7 free GPUs; 3 other NVLink islands kept whole",
     ),
     (
@@ -62,12 +61,3 @@ def test_a_choice_says_what_decided_it(
 def test_who_finds_nothing_hears_what_is_missing(k: int, n: int, level: str, text: str) -> None:
     with pytest.raises(NotNow, match=f"^{text}$"):
         chosen({"n1": "h100", "n2": "h100"}, {"n1": FULL, "n2": FULL}, k, n, level)
-
-
-def test_codes_put_the_weakest_pair_before_the_sum_and_that_before_broken_islands() -> None:
-    best = [code(50.0, 100.0, 0), code(50.0, 100.0, 1), code(50.0, 99.9, 0), code(49.9, 9_999.0, 0), code(0.0, 0.0, 63)]
-
-    assert best == sorted(best, reverse=True)
-    assert len(set(best)) == len(best)
-    assert code(0.0, 0.0, 64) == code(0.0, 0.0, 63) == 0, "no more than 63 are told apart"
-    assert all(one & 0xFF == 0 for one in best), "the low byte is the node's"

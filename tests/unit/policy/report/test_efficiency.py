@@ -82,8 +82,8 @@ def test_slurms_gpu_use_and_the_links_of_a_better_place(site: Path, capsys: pyte
     found = told(capsys)
 
     assert found["gpu_use"] == 0.6
-    assert (found["weakest_pair_gbps"], found["best_pair_gbps"]) == (25.0, 50.0)
-    assert "the best 2 GPUs of such a node have 50 GB/s" in found["better_place"][0]
+    assert (found["all_reduce_gbps"], found["best_all_reduce_gbps"]) == (19.0, 38.0)
+    assert "on the best 2 GPUs of such a node it has 38 GB/s" in found["better_place"][0]
 
 
 def test_scores_and_step_times_name_the_gpu_that_held_the_others_up(
