@@ -1,0 +1,1 @@
+"""A watch on Slurm's sources: what of the interface that Berth uses differs between two releases."""
