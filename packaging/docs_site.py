@@ -55,6 +55,7 @@ GROUPS = {
         "install",
         "migrate",
         "packages",
+        "releases",
         "admin",
         "network",
         "limits",

@@ -8,8 +8,11 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* Releases number their library on; its structs fit the headers of the same release only. */
-static long expected_api(void)
+/*
+ * Releases number their library on; its structs fit the headers of the same release only. Of a
+ * release after the last one it is known that its number is higher.
+ */
+static bool fits(long api)
 {
 	static const struct {
 		uint32_t release;
@@ -17,14 +20,15 @@ static long expected_api(void)
 	} known[] = {{SLURM_VERSION_NUM(24, 11, 0), 42},
 		     {SLURM_VERSION_NUM(25, 5, 0), 43},
 		     {SLURM_VERSION_NUM(25, 11, 0), 44},
-		     {SLURM_VERSION_NUM(26, 5, 0), 45}};
-	long api = 0;
+		     {SLURM_VERSION_NUM(26, 5, 0), 45},
+		     {SLURM_VERSION_NUM(26, 11, 0), 46}};
+	size_t last = sizeof(known) / sizeof(*known) - 1, i = last;
 
-	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
-		if (SLURM_VERSION_NUMBER >= known[i].release)
-			api = known[i].api;
-	}
-	return api;
+	if (SLURM_VERSION_NUMBER >= known[last].release + SLURM_VERSION_NUM(0, 1, 0))
+		return api > known[last].api;
+	while (i > 0 && SLURM_VERSION_NUMBER < known[i].release)
+		i--;
+	return api == known[i].api;
 }
 
 static int perform(char *command, struct text *said)
@@ -81,7 +85,7 @@ int main(int argc, char **argv)
 	size_t size = 0;
 	ssize_t len;
 
-	if (SLURM_VERSION_MAJOR(slurm_api_version()) != expected_api()) {
+	if (!fits(SLURM_VERSION_MAJOR(slurm_api_version()))) {
 		fputs("berth-slurm was built for another Slurm than the one here: build it anew\n",
 		      stderr);
 		return 1;

@@ -16,6 +16,7 @@
 #include "cli_filter/preflight_shrink.h"
 #include "common/client_side.h"
 #include "common/messages.h"
+#include "common/needed.h"
 #include "common/one_job.h"
 #include "common/slurm_api.h"
 #include "config/options.h"
@@ -46,8 +47,18 @@ static const struct {
 
 #define REQUEST_COUNT (sizeof(requests) / sizeof(requests[0]))
 
+static const struct needed needed[] = {
+    NEEDED(slurm_error),	NEEDED(slurm_free_job_info_msg), NEEDED(slurm_info),
+    NEEDED(slurm_kill_job2),	NEEDED(slurm_load_job),		 NEEDED(slurm_option_get),
+    NEEDED(slurm_option_isset), NEEDED(slurm_option_reset),	 NEEDED(slurm_option_set),
+    NEEDED(slurm_xfree),
+};
+/* Does this Slurm lack one? Then each request stays as it is. */
+static bool idle;
+
 int init(void)
 {
+	idle = !slurm_has(needed, sizeof(needed) / sizeof(*needed));
 	return SLURM_SUCCESS;
 }
 
@@ -257,9 +268,12 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 {
 	struct tres_found found;
 	bool share = share_asked();
-	bool srun = option_is_ours(opt, "exact");
-	bool step = srun && inside_allocation();
+	bool srun, step;
 
+	if (idle)
+		return SLURM_SUCCESS;
+	srun = option_is_ours(opt, "exact");
+	step = srun && inside_allocation();
 	if (option_is_ours(opt, "ignore-pbs"))
 		return preflight_sbatch(opt, offset);
 	if (step && getenv(PREFLIGHT_HERE))
@@ -294,6 +308,6 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id)
 {
 	(void)offset;
-	if (step_id == NO_VAL)
+	if (step_id == NO_VAL && !idle)
 		preflight_submitted(job_id);
 }

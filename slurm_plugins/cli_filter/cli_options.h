@@ -5,13 +5,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/slurm_api.h"
+
 typedef struct slurm_options slurm_opt_t;
 
 /* What get returns is the caller's. */
-extern char *slurm_option_get(slurm_opt_t *opt, const char *name);
-extern int slurm_option_set(slurm_opt_t *opt, const char *name, const char *value, bool early);
-extern bool slurm_option_reset(slurm_opt_t *opt, const char *name);
-extern bool slurm_option_isset(slurm_opt_t *opt, const char *name);
+extern char *slurm_option_get(slurm_opt_t *opt, const char *name) WEAK;
+extern int slurm_option_set(slurm_opt_t *opt, const char *name, const char *value, bool early) WEAK;
+extern bool slurm_option_reset(slurm_opt_t *opt, const char *name) WEAK;
+extern bool slurm_option_isset(slurm_opt_t *opt, const char *name) WEAK;
 
 struct tres_found;
 

@@ -63,7 +63,7 @@ void ask_init(void)
 	if (!find_node)
 		slurm_error(
 		    "berth: this Slurm has no find_node_record_no_alias, so no job is pinned; "
-		    "use Slurm 24.11 to 26.05" BERTH_ID(832));
+		    "get a Berth for this release" BERTH_ID(832));
 	if (*config.hook_log) {
 		hook_log_fd = hook_log_open(config.hook_log);
 		if (hook_log_fd < 0)

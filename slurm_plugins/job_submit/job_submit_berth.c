@@ -14,6 +14,7 @@
 #include "berthd/client.h"
 #include "berthd/recent.h"
 #include "common/messages.h"
+#include "common/needed.h"
 #include "config/counted.h"
 #include "config/options.h"
 #include "job_submit/ask.h"
@@ -28,8 +29,18 @@ int fini(void);
 int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg);
 int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg);
 
+static const struct needed needed[] = {
+    NEEDED(slurm_conf),	 NEEDED(slurm_error),	  NEEDED(slurm_info),
+    NEEDED(slurm_xfree), NEEDED(slurm_xrecalloc), NEEDED(slurm_xstrdup),
+};
+/* Does this Slurm lack one? Then each job is Slurm's alone. */
+static bool idle;
+
 int init(void)
 {
+	idle = !slurm_has(needed, sizeof(needed) / sizeof(*needed));
+	if (idle)
+		return SLURM_SUCCESS;
 	ask_init();
 	admitted_init();
 	return SLURM_SUCCESS;
@@ -37,7 +48,8 @@ int init(void)
 
 int fini(void)
 {
-	ask_fini();
+	if (!idle)
+		ask_fini();
 	return SLURM_SUCCESS;
 }
 
@@ -248,7 +260,7 @@ static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char
 static int leave_to_slurm(job_desc_msg_t *job, const struct flag_values *flags, const char *why,
 			  char **err_msg)
 {
-	char message[MESSAGE_MAX + 1];
+	char message[MESSAGE_MAX + 32];
 
 	keep_request(job, flags, why);
 	snprintf(message, sizeof(message), "berth: left to Slurm: %s", why);
@@ -414,10 +426,12 @@ static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
 int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	struct flag_values flags;
-	int wrong;
-	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
-	int rc = check_texts(job, submit_uid, err_msg);
+	int wrong, rc;
 
+	if (idle)
+		return SLURM_SUCCESS;
+	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
+	rc = check_texts(job, submit_uid, err_msg);
 	component_begin(job);
 	if (rc == SLURM_SUCCESS)
 		rc = check_licenses(job->licenses, submit_uid, err_msg);
@@ -459,9 +473,13 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	struct tres_found found;
 	struct listed listed;
 	struct asked asked;
-	bool elsewhere, request = change_touches_request(job), excludes = job->exc_nodes;
+	bool elsewhere, request, excludes;
 	int rc;
 
+	if (idle)
+		return SLURM_SUCCESS;
+	request = change_touches_request(job);
+	excludes = job->exc_nodes;
 	if (layout_is_plain())
 		let_change_replace(job);
 	/* berthd's own pins come this way, as SlurmUser. */

@@ -2,7 +2,7 @@
 /* The SPANK plugin where the user sits: sbatch, srun, salloc. */
 #pragma once
 
-#include <slurm/spank.h>
+#include "spank/spank_api.h"
 
 /* Register the flags; `checked`: values are checked here, since a user is there to read. */
 int spank_client_register(spank_t spank, int checked);

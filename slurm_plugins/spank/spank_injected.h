@@ -2,7 +2,7 @@
 /* What a task finds before its user's own PYTHONPATH and LD_PRELOAD; docs/injob.md. */
 #pragma once
 
-#include <slurm/spank.h>
+#include "spank/spank_api.h"
 
 #include "node/share_file.h"
 

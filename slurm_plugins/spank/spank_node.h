@@ -2,7 +2,7 @@
 /* The SPANK plugin in slurmstepd, in the process that becomes a task. */
 #pragma once
 
-#include <slurm/spank.h>
+#include "spank/spank_api.h"
 
 /* As root, in the step's device cgroup: read the share file, look at the devices. */
 void spank_node_inspect(spank_t spank, int argc, char **argv);

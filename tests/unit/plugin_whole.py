@@ -1,6 +1,7 @@
 """The whole job_submit plugin in a test, with as much of slurmctld as it sees, for each Slurm whose headers lie here.
 
-The headers come with the first image (`build/headers`); without any there is nothing to build against.
+The headers come with the first image (`build/headers`); without any there is nothing to build against. Those of a
+prefix that BERTH_TEST_SLURM names take their place.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SOURCES = building.PLUGINS
 _NOBODY = 1 << 30
 FAKE = ROOT / "tests" / "fakes" / "slurmctld" / "slurmctld.c"
 NO_HEADERS = "no headers of Slurm in build/headers; make demo and make test leave them there with the first image"
-HEADERS = sorted((ROOT / "build" / "headers").glob("*"))
+OWN = Path(os.environ.get("BERTH_TEST_SLURM") or "/nowhere") / "include"
+HEADERS = [OWN] if OWN.is_dir() else sorted((ROOT / "build" / "headers").glob("*"))
 USER = 12_345
 """Neither root nor who runs the tests."""
 
@@ -56,6 +58,14 @@ def library(headers: Path) -> ctypes.CDLL:
     built = ctypes.CDLL(str(target), mode=os.RTLD_GLOBAL)
     built.fake_job.restype = ctypes.c_void_p
     return built
+
+
+def release(headers: Path) -> tuple[int, int]:
+    """The release of these headers, such as (26, 5)."""
+    text = (headers / "slurm" / "slurm_version.h").read_text()
+    found = re.search(r"#define\s+SLURM_VERSION_NUMBER\s+0x(..)(..)", text)
+    assert found is not None, headers
+    return int(found[1], 16), int(found[2], 16)
 
 
 def sources_of(key: str) -> list[str]:

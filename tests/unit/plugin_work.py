@@ -22,7 +22,20 @@ from tests.unit.plugin_whole import FAKE, SOURCES, sources_of
 WORK = FAKE.parents[1] / "work" / "work.c"
 _DEFINED = re.compile(r"^(?:COUNTED\([^,]+, |FINDS\()(\w+),|^\w+ \*?__wrap_(\w+)\(.*\);", re.MULTILINE)
 _CONSTANT = {
-    *("calloc", "clock_gettime", "close", "connect", "dlsym", "fclose", "feof", "ferror", "fopen", "fputc", "fread"),
+    *(
+        "calloc",
+        "clock_gettime",
+        "close",
+        "connect",
+        "dlsym",
+        "dprintf",
+        "fclose",
+        "feof",
+        "ferror",
+        "fopen",
+        "fputc",
+        "fread",
+    ),
     *("free", "fstat", "getenv", "geteuid", "getrandom", "getsockopt", "malloc", "open", "poll", "ppoll", "pread"),
     *("pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_unlock", "recv", "send"),
     *("socket", "write", "abort", "vfprintf", "qsort", "bsearch", "strtoull", "strerror", "stderr"),

@@ -19,12 +19,12 @@ from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import NodeFacts, PartitionFacts
 from policy.site.config import Config, config_path, fabric_file, load
 from policy.slurm.by_command.command import CommandGateway, run_command
+from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
+from policy.slurm.releases import NEWEST, OLDEST, release_of, why_only_watched
 from topology.errors import TopologyError
 from topology.files import load_directory
 from topology.model import Machine
-
-OLDEST, NEWEST = (24, 11), (26, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,12 @@ class Finding:
 def register(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser("doctor", help="check Slurm's configuration and Berth's own (admins)")
-    parser.add_argument("where", nargs="?", choices=["node"], help="node: check this compute node instead")
+    parser.add_argument(
+        "where",
+        nargs="?",
+        choices=["node", "release"],
+        help="node: check this compute node instead; release: try held jobs of each form on a newer release of Slurm",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--before-upgrade",
@@ -59,6 +64,10 @@ def run(options: argparse.Namespace) -> int:
         return doctor_node.run(options)
 
     config = load(config_path())
+    if options.where == "release":
+        from policy.cli.doctor import release  # noqa: PLC0415 - as above
+
+        return release.run(options, config, open_gateway(config.gateway))
     if options.before_upgrade is not None:
         return _before_upgrade(options, CommandGateway(), config, run_command)
     findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command))
@@ -151,14 +160,15 @@ def _old_keys(settings: Config) -> Iterator[Finding]:
 
 
 def _version(text: str, step: Name) -> Finding:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    release = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    if OLDEST <= release <= NEWEST:
+    release = release_of(text)
+    if release >= OLDEST and not (why := why_only_watched(text)):
         return Finding("Slurm version", ok=True, text=text)
     if step == "observe":
         return Finding("Slurm version", ok=True, text=f"{text}; berth observe was tried with 24.11 to 26.05 only")
-    why = ", older ones give updated typed GRES to the wrong GPUs" if step in EXACT and release < OLDEST else ""
-    return Finding("Slurm version", ok=False, text=f"{text}; Berth supports 24.11 to 26.05{why}")
+    if release > NEWEST:
+        return Finding("Slurm version", ok=False, text=f"{why}; until it has passed, Berth leaves all jobs to Slurm")
+    wrong = ", older ones give updated typed GRES to the wrong GPUs" if step in EXACT else ""
+    return Finding("Slurm version", ok=False, text=f"{text}; Berth supports 24.11 to 26.05{wrong}")
 
 
 def _parameter(config: Mapping[str, str]) -> Finding:

@@ -12,6 +12,7 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.site import log
 from policy.site.config import Config
 from policy.slurm.interface import Gateway
+from policy.slurm.releases import why_only_watched
 from policy.slurm.waits import WAITS
 
 LAST = 60
@@ -32,6 +33,8 @@ class SlurmLooks:
         """True if Slurm answers and its answer cannot be read: no process keeps the pins then."""
         self.problem = ""
         """The reason why Slurm cannot be read now."""
+        self.leave = ""
+        """The reason why all jobs are left to Slurm; empty if jobs are Berth's to change."""
         self.unreadable = frozenset[int]()
         """Jobs whose records cannot be read."""
         self.reading: Reading | None = None
@@ -45,9 +48,8 @@ class SlurmLooks:
 
     @property
     def acts(self) -> bool:
-        """Tells whether jobs are Berth's to change: not on a standby, in a federation, or while only watching."""
-        reading = self.reading
-        return reading is not None and reading.in_control and not reading.federated and not self._observes
+        """Tells whether jobs are Berth's to change: not on a standby, or while only watching."""
+        return self.in_charge and not self.leave and not self._observes
 
     @property
     def chooses_gpus(self) -> bool:
@@ -94,6 +96,7 @@ class SlurmLooks:
             log.info("Slurm can be read again", 649)
         self.problem, self._blind = "", False
         self._tell_unreadable(reading)
+        self.leave = _why_left(reading)
         # A site that only watches can also do so where Slurm alone chooses the GPUs of a node.
         reading = numbered(reading) if self._watches else reading
         self.reading = self._node_pins.shown(reading) if self._node_pins is not None else reading
@@ -124,3 +127,9 @@ class SlurmLooks:
     def close(self) -> None:
         """Ends the signs of life while Slurm is waited for."""
         WAITS.tell(None)
+
+
+def _why_left(reading: Reading) -> str:
+    if reading.federated:
+        return "the cluster is in a federation, whose jobs Berth leaves alone"
+    return why_only_watched(reading.version)

@@ -297,7 +297,6 @@ class Planner:
         """Gives the answerer the book, and what its `changes`, and those that were put off before, still have to do."""
         book = self._plan.book
         assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
-        leave = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
         self._answerer.send(
             Snapshot(
                 book.cluster,
@@ -305,7 +304,7 @@ class Planner:
                 reading.version,
                 self._answerer.gateway,
                 "",
-                leave=leave,
+                leave=self._looks.leave,
                 refused=reading.refused,
                 observed=self._watcher.told() if self._watcher else {},
                 notices=self.notices_taken,
