@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from policy.formats import wire
@@ -63,15 +64,18 @@ def _fields(message: wire.Message) -> dict[str, str]:
 
 
 def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
-    from policy.site.munge import Munge  # noqa: PLC0415 - only a question over the network needs it
+    from policy.site.credentials import Credentials  # noqa: PLC0415 - only a question over the network needs it
 
-    munge = Munge(config.munge_socket)
+    payload = f"{wire.VERSION} {text}".encode("ascii")
+    credentials = Credentials(config.munge_socket)
     problems: list[str] = []
     for host in config.users_hosts:
         try:
+            if (near := _near(host, config.users_socket)) is not None:
+                return read(_talk(near, payload, most))
             # Each host gets a credential of its own, because none is accepted twice.
-            credential = munge.encode(f"{wire.VERSION} {text}".encode("ascii"))
-            return read(_talk(host, config.users_port, credential, most))
+            credential = credentials.encode(payload)
+            return read(_talk(socket.create_connection((host, config.users_port), _SECONDS), credential, most))
         except TimeoutError:
             problems.append(f"{host} did not answer within {_SECONDS:g} s")
         except OSError as problem:
@@ -81,12 +85,26 @@ def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
     raise DaemonError(f"berthd does not answer on port {config.users_port} ({', '.join(problems)})")
 
 
-def _talk(host: str, port: int, credential: bytes, most: int) -> bytes:
-    """Returns the reply of one host; an OSError where there is none."""
+def _near(host: str, path: Path) -> socket.socket | None:
+    """Returns a connection by which berthd knows the user without a credential; None to a berthd on another host."""
+    if host.partition(".")[0] not in {"localhost", socket.gethostname().partition(".")[0]}:
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_SECONDS)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _talk(connection: socket.socket, line: bytes, most: int) -> bytes:
+    """Returns the reply to one line; an OSError where there is none."""
     due = time.monotonic() + _SECONDS
     reply = bytearray()
-    with socket.create_connection((host, port), timeout=_SECONDS) as connection:
-        connection.sendall(credential + b"\n")
+    with connection:
+        connection.sendall(line + b"\n")
         while len(reply) <= most:
             left = due - time.monotonic()
             if left <= 0:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -61,13 +62,17 @@ class ReadOnlyProcess:
     def _questions(self) -> None:
         from policy.serve.questions.answers import Questions  # noqa: PLC0415
         from policy.serve.questions.port import QuestionPort  # noqa: PLC0415
-        from policy.site.host import listen  # noqa: PLC0415
-        from policy.site.munge import Munge  # noqa: PLC0415
+        from policy.site.credentials import Credentials  # noqa: PLC0415
+        from policy.site.host import listen, listen_here  # noqa: PLC0415
 
         questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)
-        port = QuestionPort(questions.answer, Munge(self._config.munge_socket).decode)
-        with listen(self._config.users_port) as listener:
-            asyncio.run(port.serve(listener))
+        port = QuestionPort(questions.answer, Credentials(self._config.munge_socket).decode)
+
+        async def serve(*listeners: socket.socket) -> None:
+            await asyncio.gather(*map(port.serve, listeners))
+
+        with listen(self._config.users_port) as far, listen_here(self._config.users_socket) as near:
+            asyncio.run(serve(far, near))
 
     def _page(self) -> None:
         from policy.serve.web.command import serve_page  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""The site: berth.conf, its log, its ports, its munge key, and how a program asks berthd."""
+"""The site: berth.conf, its log, its ports, its credentials, and how a program asks berthd."""

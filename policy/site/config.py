@@ -94,6 +94,11 @@ class Config:
     """Words of a job's comment that leave its retries to another system."""
 
     @property
+    def users_socket(self) -> Path:
+        """Returns the socket at which users of berthd's own host ask."""
+        return Path(f"{self.socket}.users")
+
+    @property
     def listeners(self) -> frozenset[str]:
         """Returns what the read-only process listens for: scrapes of metrics, users' questions, readers of the page."""
         wanted = {"metrics": self.metrics.enabled, "questions": self.users_hosts, "page": self.web_options is not None}

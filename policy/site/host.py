@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from pathlib import Path
 
 from policy.formats.errors import DaemonError
 
@@ -19,6 +20,21 @@ def listen(port: int) -> socket.socket:
         except (OSError, ValueError) as found:
             problem = found if isinstance(found, OSError) else problem
     raise DaemonError(f"cannot listen on port {port}: {problem.strerror}")
+
+
+def listen_here(path: Path) -> socket.socket:
+    """A listening socket for the users of this host alone."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        # Who asks is known by the connection, and answers are what Slurm would show.
+        path.chmod(0o666)
+        listener.listen(_BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise DaemonError(f"cannot listen on {path}: {problem.strerror or problem}") from None
+    return listener
 
 
 _NICENESS = 10

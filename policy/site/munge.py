@@ -8,6 +8,7 @@ from policy.formats.errors import DaemonError
 EXPIRED, REWOUND, REPLAYED = 15, 16, 17
 """The errors of a true credential that came too late, too early, or before; its content is known all the same."""
 NO_MUNGED = 6
+"""Nothing on this host checks credentials of this kind."""
 
 _LIBRARY = "libmunge.so.2"
 _ENCODE_TIME, _DECODE_TIME, _SOCKET = 6, 7, 8

@@ -72,7 +72,7 @@ static int64_t spent_us(void)
  * NULL: no libmunge, or no munged. The library is loaded by hand, so that neither the build nor a
  * node without munge needs it.
  */
-static char *credential_for(const struct job *job)
+static char *credential_for(const struct job *job, const char *payload)
 {
 	enum { MUNGE_OPT_SOCKET = 8 };
 	void *library = dlopen("libmunge.so.2", RTLD_NOW);
@@ -80,10 +80,7 @@ static char *credential_for(const struct job *job)
 	int (*set)(void *context, int option, ...);
 	void *(*create)(void);
 	void *context = NULL;
-	char payload[NODE_MAX + 64];
 	char *credential = NULL;
-	int len = snprintf(payload, sizeof(payload), "berth/1 epilog job=%" PRIu32 " node=%s%s",
-			   job->id, job->node, job->degraded ? " degraded" : "");
 
 	if (!library)
 		return NULL;
@@ -97,7 +94,7 @@ static char *credential_for(const struct job *job)
 		if (!context || set(context, MUNGE_OPT_SOCKET, job->config.munge_socket))
 			return NULL;
 	}
-	if (encode(&credential, context, payload, len))
+	if (encode(&credential, context, payload, (int)strlen(payload)))
 		return NULL;
 	return credential;
 }
@@ -221,16 +218,22 @@ static const char *notice(const struct job *job)
 {
 	struct host hosts[HOSTS_MAX];
 	struct text line;
+	char payload[NODE_MAX + 64];
 	char *credential;
 	size_t count = find_hosts(&job->config, hosts);
 
 	if (!count)
 		return "unreachable";
-	credential = credential_for(job);
-	if (!credential)
-		return "munge";
+	snprintf(payload, sizeof(payload), "berth/1 epilog job=%" PRIu32 " node=%s", job->id,
+		 job->node);
 	text_init(&line, 4096);
-	text_add(&line, credential);
+	text_add(&line, payload);
+	if (job->degraded)
+		text_add(&line, " degraded");
+	credential = credential_for(job, text_str(&line));
+	/* Without one it is a hint, which berthd asks Slurm about, and says nothing of a share. */
+	text_free(&line);
+	text_add(&line, credential ? credential : payload);
 	text_add(&line, "\n");
 	if (line.failed)
 		return "error";

@@ -18,6 +18,8 @@ from policy.cli.topo.sources import fabric_of
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import NodeFacts, PartitionFacts
 from policy.site.config import Config, config_path, fabric_file, load
+from policy.site.credentials import Credentials
+from policy.site.sack import SOCKETS
 from policy.slurm.by_command.command import CommandGateway, run_command
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
@@ -140,6 +142,7 @@ def examine(
     yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, step.name)
     by_blocks = config.get("TopologyPlugin") == "topology/block"
     yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=by_blocks)
+    yield from _credentials(config, settings)
     try:
         found = status()
     except BerthError as problem:
@@ -169,6 +172,19 @@ def _version(text: str, step: Name) -> Finding:
         return Finding("Slurm version", ok=False, text=f"{why}; until it has passed, Berth leaves all jobs to Slurm")
     wrong = ", older ones give updated typed GRES to the wrong GPUs" if step in EXACT else ""
     return Finding("Slurm version", ok=False, text=f"{text}; Berth supports 24.11 to 26.05{wrong}")
+
+
+def _credentials(config: Mapping[str, str], settings: Config) -> Iterator[Finding]:
+    """Names what tells berthd the user who speaks from another host; yields nothing if none may speak."""
+    if not (settings.notice_port or settings.users_hosts):
+        return
+    here = Credentials(settings.munge_socket).name
+    if config.get("AuthType") == "auth/slurm" != here:
+        text = f"Slurm has auth/slurm, and none of its sockets is on this host ({SOCKETS[0]}); start its daemon here"
+        yield Finding("credentials", ok=False, text=text)
+        return
+    kind = "Slurm's own" if here == "auth/slurm" else "MUNGE's"
+    yield Finding("credentials", ok=True, text=f"{kind} vouch for users and nodes; users of this host need none")
 
 
 def _parameter(config: Mapping[str, str]) -> Finding:

@@ -15,24 +15,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from policy.daemon.hear import words
 from policy.daemon.hear.words import Word
 from policy.formats.errors import DaemonError
 from policy.site import log
+from policy.site.credentials import FORM, MOST_BYTES, Credentials
 from policy.site.host import listen
-from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
+from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 
 DONE, STANDBY = b"berth/1 done\n", b"berth/1 standby\n"
 
-_REQUEST_BYTES = 1_024
-"""A credential takes some 250."""
-_PREFIX = b"MUNGE:"
-_CREDENTIAL = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:")
+_BEGINNINGS = (b"MUNGE:", b"eyJ", b"berth/1 ")
 _PAYLOAD = re.compile(rb"berth/1 epilog job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255})( degraded)?")
 _MOST_JOBS = 2**32 - 1
+
+_HINTS_AT_ONCE, _HINTS_A_SECOND = 128.0, 64.0
+"""Notices without a credential that are heard: each costs Slurm the look at a job."""
 
 _MOST_OPEN = 256
 """Together with the planner's own files well below 1,024, beyond which select() takes none."""
@@ -80,6 +81,8 @@ class Notice:
     """True if the node could not set up the share of a packed job, which then never began."""
     word: Word | None = None
     """The message of a node; an Epilog's notice has none."""
+    is_hint: bool = False
+    """True if nothing vouches for the sender: Slurm's own record tells whether the job ends."""
 
     def answer(self, *, done: bool = True) -> None:
         """Let the Epilog end. `done=False` where another controller is in charge: it asked that one as well."""
@@ -118,10 +121,11 @@ class Notices:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._said: dict[str, float] = {}
+        self._hints_left, self._hints_since = _HINTS_AT_ONCE, time.monotonic()
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._poll.register(listener, select.EPOLLIN)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._decoder = threading.Thread(target=self._decode_all, name="berth-munge", daemon=True)
+        self._decoder = threading.Thread(target=self._decode_all, name="berth-credentials", daemon=True)
         self._decoder.start()
         self._server = threading.Thread(target=self._serve, name="berth-notices", daemon=True)
         self._server.start()
@@ -243,21 +247,40 @@ class Notices:
 
     def _read(self, connection: _Connection) -> None:
         try:
-            data = connection.socket.recv(_REQUEST_BYTES + 1 - len(connection.received))
+            data = connection.socket.recv(MOST_BYTES + 1 - len(connection.received))
         except BlockingIOError:
             return
         except OSError:
             data = b""
         connection.received += data
         line, end, rest = bytes(connection.received).partition(b"\n")
-        if data and not end and len(line) <= _REQUEST_BYTES and line.startswith(_PREFIX[: len(line)]):
+        begins = any(line.startswith(one[: len(line)]) for one in _BEGINNINGS)
+        if data and not end and len(line) <= MOST_BYTES and begins:
             return
-        if not end or rest or not _CREDENTIAL.fullmatch(line) or self._work.qsize() >= _MOST_OPEN:
+        if end and not rest and line.startswith(b"berth/1 "):
+            self._hear_hint(connection, line)
+            return
+        if not end or rest or not FORM.fullmatch(line) or self._work.qsize() >= _MOST_OPEN:
             self._close(connection)
             return
         connection.reading = False
         self._poll.unregister(connection.socket)
         self._work.put((connection, line))
+
+    def _hear_hint(self, connection: _Connection, line: bytes) -> None:
+        """Takes an Epilog's notice without a credential, unless there were many: Slurm is asked about each."""
+        now = time.monotonic()
+        left = min(_HINTS_AT_ONCE, self._hints_left + (now - self._hints_since) * _HINTS_A_SECOND)
+        self._hints_left, self._hints_since = max(0.0, left - 1.0), now
+        content = _PAYLOAD.fullmatch(line)
+        notice = self._epilog(content, partial(self._reply, connection)) if content and not content[3] else None
+        if notice is None or left < 1.0:
+            self.refused += 1
+            self._close(connection)
+            return
+        connection.reading = False
+        self._poll.unregister(connection.socket)
+        self._take(connection, replace(notice, is_hint=True))
 
     def _decode_all(self) -> None:
         """The other thread."""
@@ -298,6 +321,9 @@ class Notices:
             self._say_why(connection.peer, credential)
             self._close(connection)
             return
+        self._take(connection, notice)
+
+    def _take(self, connection: _Connection, notice: Notice) -> None:
         self.taken += 1
         # The sender of another word waits for what is done about it, not for a while.
         if notice.word is None:
@@ -315,7 +341,11 @@ class Notices:
         reply = partial(self._reply, connection)
         if word := words.read(payload):
             return Notice(word.job, word.node, reply, word=word)
-        content = _PAYLOAD.fullmatch(payload)
+        return self._epilog(_PAYLOAD.fullmatch(payload), reply)
+
+    @staticmethod
+    def _epilog(content: re.Match[bytes] | None, reply: Callable[[bytes], None]) -> Notice | None:
+        """Returns an Epilog's notice; None where it is none."""
         if content is None or int(content[1]) > _MOST_JOBS:
             return None
         return Notice(int(content[1]), content[2].decode(), reply, degraded=bool(content[3]))
@@ -364,9 +394,9 @@ class Notices:
         elif credential.error == REPLAYED:
             self._say("replay", f"{what}: it came a second time")
         elif credential.error == NO_MUNGED:
-            self._say("munged", f"{what}: munged does not answer on this host ({credential.reason}); start it")
+            self._say("munged", f"{what}: no credential is checked on this host ({credential.reason}); start it")
         elif credential.error:
-            self._say("key", f"{what}: {credential.reason}; the nodes need the munge key of this host")
+            self._say("key", f"{what}: {credential.reason}; the nodes need the key of this host")
         elif credential.uid not in self._trusted:
             self._say("uid", f"{what}: uid {credential.uid} sent it, and only root's notices count")
         else:
@@ -383,8 +413,7 @@ class Notices:
 def open_notices(port: int, munge_socket: str = "") -> Notices | None:
     """Listen on every interface; None, and a line in the log, where that cannot be: the timer alone pins jobs then."""
     try:
-        munge = Munge(munge_socket)
-        return Notices(listen(port), munge.decode)
+        return Notices(listen(port), Credentials(munge_socket).decode)
     except DaemonError as problem:
         log.error(f"no Epilog's notice is heard: {problem}", 628)
         return None

@@ -15,6 +15,9 @@ from policy.slurm.interface import Gateway
 from policy.slurm.releases import why_only_watched
 from policy.slurm.waits import WAITS
 
+_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"})
+"""States of a job that keeps what it has, or has nothing yet."""
+
 LAST = 60
 """SlurmLooks and passes of which `berth status` tells how long they took: about a minute of them."""
 
@@ -77,6 +80,11 @@ class SlurmLooks:
         if self._by_number is None or self._by_number[0] is not self.reading:
             self._by_number = self.reading, {job.id: job for job in self.reading.jobs}
         return self._by_number[1]
+
+    def ends(self, job_id: int) -> bool:
+        """Tells whether a job that ran at the last look ends by Slurm's record of this moment."""
+        known = self.jobs().get(job_id)
+        return known is not None and bool(known.nodes) and self._gateway.job(job_id).state not in _GOES_ON
 
     def look(self, *, ended: bool) -> Reading | None:
         """Reads Slurm; if that fails, the last reading stays in use, and None is returned."""

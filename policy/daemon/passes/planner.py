@@ -161,6 +161,7 @@ class Planner:
             self._apart(self._close_nodes, self._picture, time.time())
         found = [notice for notice in found if not notice.word]
         self.notices_taken += len(found)
+        found = self._true_ones(found)
         if not found:
             return
         self._heard.note_degraded(found, self._apart)
@@ -174,6 +175,16 @@ class Planner:
             self._plan.reread_all()
         self._updates.put_off(rest or ())
         self.hand_over_if_due()
+
+    def _true_ones(self, found: Sequence[Notice]) -> list[Notice]:
+        """Leaves out hints of jobs that do not end by Slurm's records; their Epilogs go on at once."""
+        hinted = {notice.job for notice in found if notice.is_hint}
+        ends = {job for job in hinted if self._looks.acts and self._apart(self._looks.ends, job)}
+        true = [notice for notice in found if not notice.is_hint or notice.job in ends]
+        for notice in found:
+            if notice.is_hint and notice.job not in ends:
+                notice.answer(done=self.in_charge)
+        return true
 
     def _close_nodes(self, picture: Picture, at: float) -> None:
         picture.closed = self._heard.guards.closed(picture.fleet.index, at)

@@ -1,22 +1,20 @@
-"""The TCP port for users' commands: one question and one reply a connection; munge names the user.
+"""The sockets for users' commands: one question and one reply a connection.
 
-One thread serves the sockets; another asks munged and Slurm, one question after the other.
+On this host's own socket the kernel names the user; on the TCP port a credential does. One thread serves the sockets;
+another has credentials checked and asks Slurm, one question after the other.
 """
 
 import asyncio
-import re
 import socket
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from policy.serve.questions.answers import refusal
 from policy.site import log
+from policy.site.credentials import FORM, MOST_BYTES
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
-
-_REQUEST_BYTES = 1_024
-"""A credential takes some 250."""
-_CREDENTIAL = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:\n")
 
 MOST_SILENT = 256
 """Connections that have not asked yet; beyond that the eldest makes room for a new one."""
@@ -30,7 +28,7 @@ TOO_LATE = 3.0
 _BACKLOG = 1_024
 _SAY_EVERY = 60.0
 
-_REFUSED = {NO_MUNGED: "start munged on this host", REPLAYED: "it came a second time"}
+_REFUSED = {NO_MUNGED: "no credential is checked on this host", REPLAYED: "it came a second time"}
 
 Answer = Callable[[int, bytes], bytes | None]
 Decode = Callable[[bytes], Credential]
@@ -51,13 +49,14 @@ class QuestionPort:
 
     async def serve(self, listener: socket.socket) -> None:
         """Answers on a socket until it is cancelled."""
-        server = await asyncio.start_server(self._meet, sock=listener, limit=_REQUEST_BYTES, backlog=_BACKLOG)
+        start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
+        server = await start(self._meet, sock=listener, limit=MOST_BYTES, backlog=_BACKLOG)
         await server.serve_forever()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await self._line(reader, writer)
-            reply = await self._reply(line) if line is not None else None
+            reply = await self._reply(line, _peer(writer)) if line is not None else None
             if reply is not None:
                 writer.write(reply)
                 async with asyncio.timeout(self._patience):
@@ -70,7 +69,7 @@ class QuestionPort:
             writer.transport.abort()
 
     async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-        """The one line that a client sends; None where it is no credential, or does not come in time."""
+        """The one line that a client sends; None where it is too long, or does not come in time."""
         while len(self._silent) >= MOST_SILENT:
             eldest = next(iter(self._silent))
             del self._silent[eldest]
@@ -83,24 +82,28 @@ class QuestionPort:
             return None
         finally:
             self._silent.pop(writer, None)
-        return line if len(line) <= _REQUEST_BYTES and _CREDENTIAL.fullmatch(line) else None
+        return line[:-1] if len(line) <= MOST_BYTES else None
 
-    async def _reply(self, line: bytes) -> bytes | None:
+    async def _reply(self, line: bytes, peer: int | None) -> bytes | None:
+        if peer is None and not FORM.fullmatch(line):
+            return None
         if self._waiting >= MOST_WAITING:
             return refusal("berthd has too many questions to answer; ask again in a moment")
         self._waiting += 1
         try:
             came = time.monotonic()
-            return await asyncio.get_running_loop().run_in_executor(self._worker, self._look_up, line, came)
+            return await asyncio.get_running_loop().run_in_executor(self._worker, self._look_up, line, peer, came)
         finally:
             self._waiting -= 1
 
-    def _look_up(self, line: bytes, came: float) -> bytes | None:
+    def _look_up(self, line: bytes, peer: int | None, came: float) -> bytes | None:
         """In the other thread."""
         if time.monotonic() - came > TOO_LATE:
             return None
         try:
-            credential = self._decode(line[:-1])
+            if peer is not None:
+                return self._answer(peer, line)
+            credential = self._decode(line)
             if credential.error in {EXPIRED, REWOUND}:
                 apart = f"the clocks of your host and of berthd's differ by {abs(credential.skew)} s"
                 return refusal(f"{apart}; tell an admin")
@@ -113,7 +116,7 @@ class QuestionPort:
             return refusal("berthd met a fault of its own, its log says which")
 
     def _say_why(self, credential: Credential) -> None:
-        why = _REFUSED.get(credential.error, "the hosts of users need the munge key of this one")
+        why = _REFUSED.get(credential.error, "the hosts of users need the key of this one")
         self._say(f"a user's question was refused: {credential.reason}; {why}")
 
     def _say(self, text: str) -> None:
@@ -123,3 +126,12 @@ class QuestionPort:
             self._said = {said: until for said, until in self._said.items() if until > now}
             self._said[text] = now + _SAY_EVERY
             log.error(text, 627)
+
+
+def _peer(writer: asyncio.StreamWriter) -> int | None:
+    """Returns the user at the other end of this host's own socket; None for the network."""
+    connection = writer.get_extra_info("socket")
+    if connection.family != socket.AF_UNIX:
+        return None
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)

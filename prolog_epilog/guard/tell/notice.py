@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.tell import sack
 from prolog_epilog.guard.tell.figures import Told
 
 SECONDS = 0.3
@@ -72,7 +73,9 @@ def _munge() -> Any:
 
 
 def credential(payload: bytes, munge_socket: str = "") -> bytes:
-    """Has munged of this node sign a text."""
+    """Has Slurm sign a text where it has credentials of its own, else munged of this node."""
+    if where := sack.path():
+        return _of_slurm(payload, where)
     try:
         library = _munge()
     except OSError as problem:
@@ -88,6 +91,16 @@ def credential(payload: bytes, munge_socket: str = "") -> bytes:
         free = ctypes.CDLL(None).free
         free.argtypes = [ctypes.c_void_p]
         free(made)
+
+
+def _of_slurm(payload: bytes, where: str) -> bytes:
+    problem = "its log says why"
+    try:
+        if made := sack.credential(payload, where, SECONDS):
+            return made
+    except OSError as found:
+        problem = found.strerror or str(found)
+    raise NodeError(f"Slurm signs nothing at {where} ({problem}); is slurmd up on this node?")
 
 
 @cache

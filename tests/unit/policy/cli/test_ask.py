@@ -11,8 +11,9 @@ import pytest
 
 from policy.cli import ask
 from policy.formats.errors import BerthError, DaemonError
-from policy.site import munge as real
+from policy.site import credentials
 from policy.site.config import Config
+from policy.site.munge import Munge
 from tests.fakes import munge
 
 OVERVIEW = {"schema_version": 1, "nodes": [{"name": "n1"}]}
@@ -20,7 +21,7 @@ OVERVIEW = {"schema_version": 1, "nodes": [{"name": "n1"}]}
 
 @pytest.fixture(autouse=True)
 def _munge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real, "Munge", functools.partial(real.Munge, library=str(munge.library())))
+    monkeypatch.setattr(credentials, "Munge", functools.partial(Munge, library=str(munge.library())))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from policy.daemon.hear.levels import LevelWord
 from policy.daemon.hear.notices import Notice, Notices, open_notices
 from policy.daemon.hear.step_times import StepWord
 from policy.formats.errors import ConfigError, DaemonError
-from policy.site import config
+from policy.site import config, credentials
 from policy.site.munge import Credential, Munge
 from tests.fakes import munge
 from tests.fakes.munge import credential
@@ -327,7 +327,11 @@ def test_a_text_that_is_not_a_notice_to_the_last_byte_is_refused(notices: Notice
         b"MUNGE\n",
         b"MUNGE::\n",
         b"MUNGE:41\0:\n",
-        b"MUNGE:" + b"4" * 2_000 + b":\n",
+        b"MUNGE:" + b"4" * 5_000 + b":\n",
+        b"eyJ.x\n",
+        b"berth/1 guard node=n1 gpu=3 job=42 state=overlimit word=evict\n",
+        TEXT + b" degraded\n",
+        TEXT.replace(b"18", b"4294967296") + b"\n",
         b"MUNGE:" + b"4" * 100_000,
         b"\xff" * 64,
         b"A",
@@ -452,16 +456,24 @@ def test_an_answer_that_nobody_waits_for_any_more_is_no_trouble(notices: Notices
     until("all connections to be closed", lambda: not (serve(notices, 0.02) or notices._open), every=0)
 
 
-def test_a_daemon_without_libmunge_goes_on_without_notices(
+def test_a_daemon_without_libmunge_hears_hints_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(_: str) -> Munge:
         return Munge(library="libmunge-that-is-not-there.so.2")
 
-    monkeypatch.setattr(module, "Munge", absent)
-    assert open_notices(0) is None
+    monkeypatch.setattr(credentials, "Munge", absent)
+    notices = open_notices(0)
+    assert notices is not None
+    try:
+        with client(notices, credential(TEXT) + b"\n"), client(notices, TEXT + b"\n"):
+            (notice,) = take(notices)
+            assert notice.is_hint
+            until("the credential to be refused", lambda: notices.refused or serve(notices, 0.02))
+    finally:
+        notices.close()
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no Epilog's notice is heard: libmunge cannot be loaded" in line
+    assert "no credential is checked on this host (libmunge cannot be loaded" in line
     assert "install it" in line
 
 
@@ -470,8 +482,7 @@ def test_a_library_that_is_not_libmunge_is_refused() -> None:
         Munge(library="libc.so.6")
 
 
-def test_a_taken_port_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Munge", lambda _: Munge(library=str(munge.library())))
+def test_a_taken_port_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         assert open_notices(port) is None
@@ -480,7 +491,7 @@ def test_a_taken_port_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_it_listens_on_every_interface(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setattr(module, "Munge", lambda _: Munge(library=str(munge.library())))
+    monkeypatch.setattr(credentials, "Munge", lambda _: Munge(library=str(munge.library())))
     notices = open_notices(0)
     assert notices is not None
     try:

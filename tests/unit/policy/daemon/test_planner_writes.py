@@ -43,6 +43,11 @@ class Slurm:
         self.others: list[str] = []
         self.in_a_hurry: set[int | str] = set()
         self.ahead = 0.0
+        self.state, self.asked = "RUNNING", list[int]()
+
+    def job(self, job_id: int) -> JobText:
+        self.asked.append(job_id)
+        return JobText(job_id, self.state, 1_000, "", "", "", "", "")
 
     def read(self, *, ended: bool) -> Reading:
         assert not ended, "these tests ask for waiting and running jobs"
@@ -236,6 +241,30 @@ def test_a_job_that_its_owner_has_just_changed_is_pinned_only_once_that_was_read
     planner.one_pass(ended=False)
     write_all(planner)
     assert slurm.pins[-1:] == [(7, ("n3",), tuple(range(8)))]
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "freed"),
+    [(2, "COMPLETING", True), (2, "RUNNING", False), (2, "SUSPENDED", False), (77, "COMPLETING", False)],
+)
+def test_a_notice_that_nothing_vouches_for_is_true_if_slurms_record_says_so(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch, job: int, state: str, freed: bool
+) -> None:
+    monkeypatch.setattr(planner_module, "_CHEAP", 0.0)
+    ends = replace(running(2, "n3", 0xFF, 900), nodes=("n3", "n4"), holds=(0xFF, 0xFF))
+    jobs = [running(1, "n1", 0xFF, 3_000), ends, young(7, "n1", 0xFF, 7)]
+    slurm = Slurm([node(name, used=0xFF) for name in ("n1", "n3", "n4")], jobs)
+    slurm.state = state
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    answers: list[bytes] = []
+
+    planner.take([Notice(job, "n3", answers.append, is_hint=True), Notice(job, "n4", answers.append, is_hint=True)])
+
+    assert [job for job, *_ in slurm.pins] == ([7] if freed else [])
+    assert answers == [b"berth/1 done\n"] * 2
+    # A job's nodes all say that it ends; Slurm is asked once, and of no job that is not known to run.
+    assert slurm.asked == ([2] if job == 2 else [])
 
 
 @pytest.mark.parametrize("cheap", [0.0, 60.0])

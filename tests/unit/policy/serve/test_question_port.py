@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from policy.formats.errors import ConfigError
 from policy.serve.questions import port as module
 from policy.serve.questions.port import QuestionPort
 from policy.site.config import load
+from policy.site.host import listen_here
 from policy.site.munge import Munge
 from tests.fakes import munge
 from tests.fakes.munge import credential
@@ -32,9 +34,11 @@ RECORDING = ROOT / "tests" / "unit" / "data" / "slurm-26.05"
 class Running:
     """A port in a thread of its own."""
 
-    def __init__(self, answer: Callable[[int, bytes], bytes | None], patience: float) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2_000)
-        self.port: int = self.listener.getsockname()[1]
+    def __init__(
+        self, answer: Callable[[int, bytes], bytes | None], patience: float, listener: socket.socket | None
+    ) -> None:
+        self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=2_000)
+        self.port: int = 0 if listener else self.listener.getsockname()[1]
         self._port = QuestionPort(answer, Munge(library=str(munge.library())).decode, patience)
         self._began = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -55,9 +59,12 @@ class Running:
 
 @contextmanager
 def question_port(
-    answer: Callable[[int, bytes], bytes | None] | None = None, patience: float = 5.0
+    answer: Callable[[int, bytes], bytes | None] | None = None,
+    patience: float = 5.0,
+    listener: socket.socket | None = None,
 ) -> Iterator[Running]:
-    made = Running(answer or (lambda uid, text: b"berth/1 why\nuid=%d\ntext=%d\n" % (uid, len(text))), patience)
+    echo = answer or (lambda uid, text: b"berth/1 why\nuid=%d\ntext=%d\n" % (uid, len(text)))
+    made = Running(echo, patience, listener)
     try:
         yield made
     finally:
@@ -86,6 +93,23 @@ def ask(port: int, text: bytes = b"berth/1 status", **who: int) -> bytes:
 def test_a_question_is_answered_for_whom_munge_vouches_for() -> None:
     with question_port() as made:
         assert ask(made.port, b"berth/1 why job=7", uid=4711) == b"berth/1 why\nuid=4711\ntext=17\n"
+
+
+def test_users_of_its_own_host_need_no_credential(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    with question_port(listener=listen_here(path)), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(20)
+        peer.connect(str(path))
+        peer.sendall(b"berth/1 why job=7\n")
+        assert heard(peer) == b"berth/1 why\nuid=%d\ntext=17\n" % os.geteuid()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    # The socket of a process that ended is in nobody's way.
+    listen_here(path).close()
+
+
+def test_over_the_network_a_question_without_a_credential_is_hung_up_on() -> None:
+    with question_port() as made:
+        assert heard(connected(made.port, b"berth/1 why job=7\n")) == b""
 
 
 @pytest.mark.parametrize(
