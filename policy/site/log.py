@@ -1,9 +1,11 @@
 """Logs to standard error, worded as Slurm words its own; journald or the container adds the time.
 
-A line ends with the id of its message (policy.formats.messages).
+A line ends with the id of its message (policy.formats.messages). For journald it begins with its level, `<3>` or `<6>`.
 """
 
+import os
 import sys
+from functools import cache
 
 from policy.formats.errors import BerthError
 from policy.formats.messages import one_line, tagged
@@ -17,13 +19,27 @@ OTHER, FILE = 600, 709
 
 def info(text: str, number: int = OTHER) -> None:
     """Something that an admin may want to know later."""
-    sys.stderr.write(f"berthd: {one_line(tagged(text[:MOST], number))}\n")
-    sys.stderr.flush()
+    _write(text, number, "<6>")
 
 
 def error(text: object, number: int | None = None) -> None:
     """Something that an admin has to look at."""
-    info(f"error: {text}", number_of(text) if number is None else number)
+    _write(f"error: {text}", number_of(text) if number is None else number, "<3>")
+
+
+def _write(text: str, number: int, level: str) -> None:
+    sys.stderr.write(f"{level if _to_journald() else ''}berthd: {one_line(tagged(text[:MOST], number))}\n")
+    sys.stderr.flush()
+
+
+@cache
+def _to_journald() -> bool:
+    """Tells whether standard error leads to journald, as systemd says (systemd.exec(5), JOURNAL_STREAM)."""
+    try:
+        stream = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
 
 
 def number_of(text: object) -> int:
