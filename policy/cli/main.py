@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        options = build_parser(*arguments[:1]).parse_args(arguments)
+        options = build_parser(*arguments[:1]).parse_args(arguments or ["--help"])
         code: int = options.run(options)
     finally:
         # Help ends with SystemExit, and its reader may have gone too.

@@ -1,5 +1,6 @@
 """Writes output for people and for programs."""
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,11 @@ def print_json(values: Mapping[str, Any]) -> None:
 def as_json(values: Mapping[str, Any]) -> str:
     """Returns one JSON object, with the version of its shape."""
     return json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n"
+
+
+def tell(options: argparse.Namespace, values: Mapping[str, Any], text: str) -> None:
+    """Prints what a command did: one JSON object with --json, else a text."""
+    sys.stdout.write(as_json(values) if options.json else f"{text}\n")
 
 
 TOPOLOGY = 709

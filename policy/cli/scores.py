@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.cli.output import print_json
+from policy.cli.output import print_json, tell
 from policy.formats.errors import BerthError, UsageError
 from policy.site.config import config_path, load
 from topology.scores import Score, dump
@@ -43,6 +43,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     refresh.add_argument("table", nargs="?", default="", metavar="TABLE", help="default: as berth.conf says")
     refresh.add_argument("--steps", default="", metavar="FILE", help="the record (default: as berth.conf says)")
     refresh.add_argument("--output", default="", metavar="FILE", help="default: the record's name and .scores")
+    refresh.add_argument("--json", action="store_true", help="print JSON")
     refresh.set_defaults(run=_refresh)
 
     given = commands.add_parser("export", help="make a score table from a file of runs")
@@ -208,7 +209,8 @@ def _refresh(args: argparse.Namespace) -> int:
         scores = refreshed(load_scores(table), record)
         if _stamp(table) == before:
             dump(scores, output)
-            print(f"{output} written: {len(scores)} scores")
+            values = {"file": str(output), "scores": len(scores)}
+            tell(args, values, f"{output} written: {len(scores)} scores")
             return 0
     raise BerthError(f"{table} is written all the time; call berth scores refresh when the calibration is over")
 

@@ -2,10 +2,10 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
+from policy.cli.output import tell
 from policy.formats.errors import BerthError, UsageError
 
 
@@ -17,6 +17,7 @@ def register(commands: Any) -> None:
     parser.add_argument("job", metavar="JOBID", help="a job's number")
     parser.add_argument("--node", help="another node than this one")
     parser.add_argument("--uuids", action="store_true", help="UUIDs; only of jobs that share GPUs, and on their node")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
             words = tuple(map(str, asked_gpus(job, options.node, config.load(config.find(os.environ)).scontrol)))
     except NodeError as problem:
         raise BerthError(str(problem)) from None
-    sys.stdout.write(",".join(words) + "\n")
+    gpus = {"uuids": words} if options.uuids else {"gpus": [int(word) for word in words]}
+    tell(options, {"job": job, **gpus}, ",".join(words))
     return 0
 
 

@@ -2,13 +2,12 @@
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-from policy.cli.output import say
+from policy.cli.output import say, tell
 from policy.formats.errors import BerthError, UsageError
 from policy.slurm.interface import Gateway
 
@@ -35,6 +34,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--for-now", action="store_true", help="with --all: until a berthd runs again, which gives them places anew"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     with closing(open_gateway("auto")) as gateway:
         if options.for_now and not gateway.in_control():
             # A standby's berthd has pinned nothing: these are the pins of the berthd beside the active slurmctld.
-            sys.stdout.write("nothing given back: the active slurmctld does not run on this host, or does not answer\n")
+            why = "nothing given back: the active slurmctld does not run on this host, or does not answer"
+            tell(options, {"released": 0, "kept": []}, why)
             return 0
         _release(gateway, options)
     return 0
@@ -66,7 +67,8 @@ def _release(gateway: Gateway, options: argparse.Namespace) -> None:
     if options.all and not options.for_now:
         more, kept = _when_they_come_back(gateway, failed, options)
         released, failed = released + more, failed | kept
-    sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
+    values = {"released": released, "kept": sorted(map(str, failed))}
+    tell(options, values, f"{released} job{'s'[: released != 1]} given back to Slurm")
     if failed:
         raise BerthError(f"{len(failed)} of {released + len(failed)} jobs keep their place")
 

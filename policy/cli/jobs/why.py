@@ -32,7 +32,10 @@ def register(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser("why", help="why a job got, or waits for, its GPUs")
     parser.add_argument(
-        "job", metavar="JOBID", help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job"
+        "job",
+        nargs="?",
+        metavar="JOBID",
+        help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job (default: your last job)",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of the decision, row by row")
     parser.add_argument("--slow", action="store_true", help="what made the job slow: a rank, a GPU, or its program")
@@ -50,6 +53,7 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints one job's decision."""
+    options.job = options.job or _last_job()
     if not _NAME.fullmatch(options.job):
         raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234, 7_3 or 7+1")
     if options.source and not options.slow:
@@ -75,6 +79,14 @@ def run(options: argparse.Namespace) -> int:
         print(sentence(job_id, state, plan, failure))
     print_table([*(rows(job_id, state, plan) if options.verbose else ()), *failure, *ahead_rows(ahead)])
     return 0
+
+
+def _last_job() -> str:
+    """Returns the number of the caller's last job that Slurm's queue has; jobs stay there for some minutes."""
+    shown = run_command("squeue", "--me", "--noheader", "--states=all", "--sort=-V", "--format=%A").split()
+    if not shown:
+        raise UsageError("none of your jobs is in Slurm's queue; name one: berth why JOBID")
+    return shown[0].decode("ascii", "replace")
 
 
 def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:

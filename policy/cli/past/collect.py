@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from policy.cli.output import tell
 from policy.cli.past.report import moment
 from policy.formats.errors import UsageError
 from policy.slurm.accounting import days
@@ -19,9 +20,12 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "collect", help="save what sacct tells of past jobs in one file, for berth report, simulate and observe"
     )
     collect.add_argument("file", metavar="FILE", help="the file to write; packed where its name ends in .gz")
-    collect.add_argument("--since", metavar="TIME", help="2026-11-01 or 2026-11-01T08:30 (default: 30 days ago)")
+    collect.add_argument(
+        "--since", metavar="TIME", help="as for sacct, such as 2026-11-01 or now-7days (default: 30 days)"
+    )
     collect.add_argument("--until", metavar="TIME", help="the end of that time (default: now)")
     collect.add_argument("--hash-names", action="store_true", help="replace the names of users, accounts and jobs")
+    collect.add_argument("--json", action="store_true", help="print JSON")
     collect.set_defaults(run=_collect)
 
 
@@ -52,8 +56,10 @@ def _collect(args: argparse.Namespace) -> int:
         part.unlink(missing_ok=True)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-    print(
+    tell(
+        args,
+        {"file": str(path), "runs": collection.runs, "since": since, "until": until},
         f"berth: {collection.runs} runs in {path}; next: berth report --from {path}, berth observe --from {path}, "
-        f"berth web --from-collect {path}, or berth simulate {path}"
+        f"berth web --from-collect {path}, or berth simulate {path}",
     )
     return 0

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from policy.cli.output import as_json, print_json
 from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import SlurmError, UsageError
 from policy.formats.messages import readable
+from policy.formats.slurm_syntax.moments import moment_of
 from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
@@ -30,7 +30,9 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     report = subparsers.add_parser(
         "report", help="report on finished GPU jobs: waits, places, use and failures, from sacct"
     )
-    report.add_argument("--since", metavar="TIME", help="2026-11-01 or 2026-11-01T08:30 (default: 30 days ago)")
+    report.add_argument(
+        "--since", metavar="TIME", help="as for sacct: 2026-11-01T08:30, now-7days (default: 30 days ago)"
+    )
     report.add_argument("--until", metavar="TIME", help="the end of that time (default: now)")
     report.add_argument(
         "--from", dest="source", metavar="FILE", help="a file of berth collect, or lines of sacct; -: stdin"
@@ -93,11 +95,11 @@ def _write(name: str, text: str) -> None:
 
 
 def moment(words: str) -> float:
-    """Parses a date or a date and time of this machine's clock."""
+    """Parses a moment as sacct does."""
     try:
-        return datetime.fromisoformat(words).timestamp()
+        return moment_of(words, time.time())
     except ValueError:
-        raise UsageError(f"{words!r} is no time; write it as 2026-11-01 or 2026-11-01T08:30") from None
+        raise UsageError(f"{words!r} is no time; write it as for sacct, such as 2026-11-01 or now-7days") from None
 
 
 @contextmanager

@@ -69,6 +69,31 @@ def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.Ca
     assert printed["decision"]["seats"] is True
 
 
+def test_berth_alone_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+
+    assert ended.value.code == 0
+    assert "why a job got, or waits for, its GPUs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("queue", "code", "words"), [("42\\n7\\n", 0, "job 42"), ("", 2, "none of your jobs")])
+def test_why_without_a_number_is_about_the_callers_last_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    queue: str,
+    code: int,
+    words: str,
+) -> None:
+    python_program(tmp_path / "squeue", f"import sys\nassert '--me' in sys.argv\nprint('{queue}', end='')\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(why, "look_up", lambda _: why.Told("RUNNING", JobPlan({"state": "placed", "why": "best of 3"})))
+
+    assert main(["why"]) == code
+    assert words in "".join(capsys.readouterr())
+
+
 def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,14 +11,16 @@ import pytest
 
 from policy.cli import status
 from policy.cli.doctor import command as doctor
-from policy.cli.jobs import why
+from policy.cli.jobs import job_gpus, why
 from policy.cli.main import build_parser, main
 from policy.cli.output import SCHEMA_VERSION
 from policy.formats.job_plan import JobPlan
+from policy.report.collected import COLUMNS, SEPARATOR
 from policy.sharing.profiles import Measured, ProfileKey, Store
 from policy.site.overview import path_of
 from prolog_epilog import doctor as node_doctor
 from tests.programs import python_program
+from tests.unit.policy.cli.test_release import EndingJob
 from tests.unit.policy.report import test_efficiency, test_report
 from topology.scores import Score, dump
 
@@ -124,6 +126,27 @@ def runs(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
     return ["--from", str(folder / "runs"), "--gpus-per-node", "8"]
 
 
+def accounting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    header = SEPARATOR.join(COLUMNS)
+    program(folder, monkeypatch, "sacct", f"print({header!r})\n")
+    return [str(folder / "runs"), "--since", "now-1days"]
+
+
+def pinned(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("policy.slurm.gateways.open_gateway", lambda _: EndingJob(0, {}))
+    return ["--all"]
+
+
+def gpus_of_a_job(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(job_gpus, "asked_gpus", lambda *_: (0, 3))
+    return ["7", "--node", "n1"]
+
+
+def living(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
+    (folder / "steps").write_text('{"format": "berth-steps/1"}\n')
+    return [*scores(folder, _), "--steps", str(folder / "steps")]
+
+
 def words(*arguments: str) -> Setup:
     return lambda _, __: list(arguments)
 
@@ -143,6 +166,10 @@ COMMANDS: dict[str, Setup] = {
     "simulate": trace,
     "profile show": profiles,
     "scores show": scores,
+    "scores refresh": living,
+    "collect": accounting,
+    "release": pinned,
+    "job-gpus": gpus_of_a_job,
     "classify": log,
     "report": runs,
 }

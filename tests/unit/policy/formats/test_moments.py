@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from policy.cli import listing
 from policy.formats.job_plan import JobPlan
-from policy.formats.slurm_syntax.moments import bounded, local_time
+from policy.formats.slurm_syntax.moments import bounded, local_time, moment_of
 from policy.plan.answer.explain import rows, sentence
 from policy.report import text
 from policy.slurm.by_command import command
@@ -98,3 +99,39 @@ def test_only_one_place_turns_a_number_of_slurms_into_a_date() -> None:
         if any(turns.search(line) and "localtime()" not in line for line in path.read_text().splitlines())
     }
     assert found - own == set(), "use policy.formats.slurm_syntax.moments.local_time, which bounds the number"
+
+
+# What sacct's --starttime takes
+
+NOON = datetime(2026, 11, 30, 12, 0, 0).timestamp()  # noqa: DTZ001 - by the clock of this host
+
+
+@pytest.mark.parametrize(
+    ("words", "means"),
+    [
+        ("2026-11-01", "2026-11-01T00:00:00"),
+        ("2026-11-01T08:30", "2026-11-01T08:30:00"),
+        ("1101", "2026-11-01T00:00:00"),
+        ("110124", "2024-11-01T00:00:00"),
+        ("12/24", "2025-12-24T00:00:00"),
+        ("11/02/24-08:30", "2024-11-02T08:30:00"),
+        ("11.02-08:30:15", "2026-11-02T08:30:15"),
+        ("8:30", "2026-11-30T08:30:00"),
+        ("8:30pm", "2026-11-29T20:30:00"),
+        ("12:05 AM", "2026-11-30T00:05:00"),
+        ("today", "2026-11-30T00:00:00"),
+        ("teatime", "2026-11-30T16:00:00"),
+        ("now", "2026-11-30T12:00:00"),
+        ("now-90minutes", "2026-11-30T10:30:00"),
+        ("now+30", "2026-11-30T12:00:30"),
+        ("now-2weeks", "2026-11-16T12:00:00"),
+    ],
+)
+def test_a_moment_is_read_as_sacct_reads_it(words: str, means: str) -> None:
+    assert local_time(moment_of(words, NOON)) == means
+
+
+@pytest.mark.parametrize("words", ["", "yesterday", "13/01", "1112:30", "1101-", "24:61", "now-", "7_3"])
+def test_other_words_are_no_moment(words: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any words will do, berth report has its own
+        moment_of(words, NOON)
