@@ -248,12 +248,12 @@ def main() -> int:
 
 
 def _few(paths: Iterable[str], count: int, draw: random.Random) -> list[str]:
-    """Draws some files, by their number of lines."""
-    lines = {path: (ROOT / path).read_bytes().count(b"\n") for path in paths}
+    """Draws some files, each as often as it has changes."""
+    changes = {path: len(mutants((ROOT / path).read_bytes())) for path in paths}
     chosen = list[str]()
-    while len(chosen) < count and any(lines.values()):
-        chosen += draw.choices(list(lines), list(lines.values()))
-        lines[chosen[-1]] = 0
+    while len(chosen) < count and any(changes.values()):
+        chosen += draw.choices(list(changes), list(changes.values()))
+        changes[chosen[-1]] = 0
     return sorted(chosen)
 
 

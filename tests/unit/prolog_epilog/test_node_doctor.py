@@ -18,6 +18,7 @@ import pytest
 from policy.cli.main import main
 from prolog_epilog import doctor
 from prolog_epilog.doctor import NodeFinding
+from prolog_epilog.mps.control import Abilities
 from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants.share_file import ShareRecord
@@ -228,6 +229,15 @@ def test_a_whole_node_is_examined(world: World) -> None:
         "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard",
     )
     assert "words" not in found
+
+
+@pytest.mark.parametrize(("option", "ok"), [(None, False), ("-multiuser-server", True)])
+def test_several_users_on_one_gpu_need_a_driver_that_knows_them(option: str | None, *, ok: bool) -> None:
+    found = doctor._program(NodeConfig(multi_user=True), Abilities(namespaces=True, multi_user=option))
+
+    assert (found.name, found.ok) == ("MPS", ok)
+    assert found.text.startswith("shares are held by namespaces (tried: namespaces yes, several users ")
+    assert ("multi_user needs driver 580 or later" in found.text) is not ok
 
 
 def test_a_key_of_an_earlier_release_is_named_with_what_to_do(world: World) -> None:

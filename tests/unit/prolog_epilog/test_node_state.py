@@ -61,6 +61,15 @@ def test_a_set_of_an_earlier_release_with_static_partitions_is_ended_like_any_ot
     assert state.load(paths, A) == STATE
 
 
+def test_tenants_of_an_earlier_release_are_packed_jobs_that_share_their_gpus(paths: Paths) -> None:
+    state.store(paths, STATE)
+    content = json.loads(paths.state(A).read_text())
+    told = {"uid", "share", "mem_mib"}
+    tenants = {job: {key: one[key] for key in told} for job, one in content["tenants"].items()}
+    paths.state(A).write_text(json.dumps({**content, "tenants": tenants}))
+    assert state.load(paths, A) == STATE
+
+
 def test_a_set_written_half_is_no_set(paths: Paths) -> None:
     state.store(paths, STATE)
     paths.state(A).unlink()
@@ -142,7 +151,8 @@ def test_a_jobs_programs_can_pass_whatever_umask_slurmd_has(tmp_path: Path) -> N
         spool.add(other, NodeJob(7, 1000, "n1", "", (), {}), "1:0")
     finally:
         os.umask(before)
-    for folder, mode in ((paths.root, 0o755), (paths.words, 0o711), (paths.word(7), 0o711), (other.root, 0o755)):
+    through = (paths.jobs, paths.gpus, paths.mps, paths.words, paths.word(7))
+    for folder, mode in ((paths.root, 0o755), (other.root, 0o755), *((one, 0o711) for one in through)):
         assert folder.stat().st_mode & 0o777 == mode, folder
 
 

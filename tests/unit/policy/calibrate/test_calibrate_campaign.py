@@ -170,7 +170,13 @@ def test_a_window_may_go_over_midnight() -> None:
     assert chosen(reading(FOUR), rules=Rules(window=night), minute=23 * 60) == NAMES
 
 
-@pytest.mark.parametrize("text", ["", "22:00", "22-06", "25:00-06:00", "22:00-22:00", "a:b-c:d", "²2:00-06:00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "22:00", "22-06", "25:00-06:00", "24:00-06:00", "22:60-06:00", "22:00-22:00", "a:b-c:d"),
+        "²2:00-06:00",
+    ],
+)
 def test_a_wrong_window_is_refused(text: str) -> None:
     with pytest.raises(FormatError):
         parse_window(text)

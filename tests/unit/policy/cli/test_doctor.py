@@ -373,6 +373,18 @@ def test_doctor_reads_the_fabric(slurm: Path, tmp_path: Path, text: str, ok: boo
 
 
 @pytest.mark.parametrize(
+    ("fabric", "says"),
+    [("none", "switched off in berth.conf"), ("", "Slurm has no topology.conf or topology.yaml")],
+)
+def test_doctor_says_why_there_are_no_leaves(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric: str, says: str
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", f"{tmp_path}/slurm.conf")
+    found = examine(slurm, described(tmp_path / "t"), {}, fabric)["fabric"]
+    assert (found.ok, found.text) == (True, f"no leaves and pods: {says}")
+
+
+@pytest.mark.parametrize(
     ("text", "ok"), [("", False), ("SwitchName=s Nodes=n[1-4]\n", False), ("BlockName=b Nodes=n[1-4]\n", True)]
 )
 def test_doctor_misses_blocks_where_slurm_goes_by_them(slurm: Path, tmp_path: Path, text: str, ok: bool) -> None:

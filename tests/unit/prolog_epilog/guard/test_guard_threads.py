@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -9,18 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from prolog_epilog.errors import Interrupted, NodeError
 from prolog_epilog.guard import program
+from prolog_epilog.guard.hold import deadman
 from prolog_epilog.guard.measure.device_reader import DeviceReader
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats import watch as watches
+from prolog_epilog.guard.seats.keeper import PERIOD
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 from prolog_epilog.guard.tell.slow_work import SlowWork
+from prolog_epilog.node import freezer
+from prolog_epilog.tenants import arrivals
 from tests.waiting import until
 
 UNIT = Path(__file__).resolve().parents[4] / "prolog_epilog/berth-guard.service"
@@ -94,6 +102,77 @@ def test_who_arrived_before_a_standstill_is_left_to_the_slow_thread(
 
     assert turn(keeper, watch) == 0
     assert watch.doubts == doubts
+
+
+def test_a_turn_begins_every_period_and_those_that_came_too_late_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sleeps are those of a machine that does nothing else; a turn takes no time but the second one."""
+    stop, now, begun = program.Stop(), [1_000.0], list[float]()
+
+    def turn_of(_: float) -> None:
+        begun.append(now[0] - 1_000.0)
+        now[0] += 3.5 * PERIOD if len(begun) == 2 else 0.0
+        stop.heard = len(begun) == 6
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    keeper: Any = SimpleNamespace(turn=turn_of)
+    assert program._turn(Watch(), keeper, DeadMan(), thread(lives=True), stop) == 0  # type: ignore[arg-type]
+    assert begun == pytest.approx([PERIOD * turns for turns in (0, 1, 4.5, 4.5, 5.5, 6.5)])
+
+
+@pytest.mark.parametrize(
+    ("excesses", "lost", "status"), [([], None, 0), (["a"], None, 1), ([], "lost", 1), (["a", "b"], "lost", 1)]
+)
+def test_one_look_tells_what_is_wrong_and_its_exit_status_says_so(
+    excesses: list[str], lost: str | None, status: int
+) -> None:
+    said = list[str]()
+    actions = [SimpleNamespace(excess=SimpleNamespace(text=text)) for text in excesses]
+    problem = None if lost is None else NodeError(lost)
+    watch: Any = SimpleNamespace(look=lambda: actions, lost=problem, say=said.append)
+    assert program._once(watch) == status
+    assert [text.removesuffix(" [BERTH-910]") for text in said] == [*excesses, *([lost] if lost else [])]
+
+
+@pytest.mark.parametrize(("lock", "status"), [(-1, 2), (9, 0)])
+def test_a_guard_that_is_alone_begins_without_what_one_before_it_left(
+    monkeypatch: pytest.MonkeyPatch, lock: int, status: int
+) -> None:
+    did = list[object]()
+
+    def guards(*_: object) -> int:
+        did.append("guards")
+        return 0
+
+    dead_man = SimpleNamespace(dismiss=lambda: did.append("dismissed"))
+    monkeypatch.setattr(arrivals, "hold_guard", lambda _: lock)
+    monkeypatch.setattr(freezer, "thaw_expired", lambda _, every: [42] if every else [])
+    monkeypatch.setattr(deadman, "start", lambda _: dead_man)
+    monkeypatch.setattr(program, "_loop", guards)
+    monkeypatch.setattr(os, "close", did.append)
+    watch: Any = SimpleNamespace(
+        paths=None,
+        say=lambda said: did.append(said.split(" ")[1]),
+        attempt=lambda step: step(),
+        forget_arrivals=lambda: did.append("arrivals forgotten"),
+    )
+    settings: Any = None
+    assert program._guard(watch, settings, NoticeOptions(())) == status
+    alone = ["42", "arrivals forgotten", "guards", "dismissed", lock]
+    assert did == (alone if lock > 0 else ["berth-guard"])
+
+
+def test_work_that_a_signal_interrupts_ends_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM came while a program ran: the main thread is told it again."""
+    sent = list[tuple[int, int]]()
+
+    def run(_: float) -> None:
+        raise Interrupted("scontrol was ended")
+
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    work: Any = SimpleNamespace(run=run)
+    program._do_slow_work(work, 1.0)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 def test_without_its_slow_thread_the_guard_begins_anew() -> None:
