@@ -34,7 +34,7 @@ LOOKS, LOOKS_OF_MUST = 5, 17
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
 _HOW = re.compile(r"([0-9]{1,9})(?:,(must|site))?")
 
-_OF_ONE_GPU = frozenset({"gpu_out_of_memory", "cpu_out_of_memory", "mpi_error"})
+_OF_ONE_GPU = frozenset({"gpu_out_of_memory", "cpu_out_of_memory", "mpi_error", "cuda_init_failed"})
 """Classes of failures that a job on all of its GPUs need not have."""
 _TELL_NOTHING = frozenset({"no_signature", "job_preempted"})
 """Transient classes that count: nothing known was found, or a script reports children that it ended itself."""
