@@ -54,7 +54,7 @@ def test_files_that_users_can_read_lack_nothing(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "says"),
     [
-        ("sitecustomize.py", 0o666, "anybody may write {file}; chmod o-w {file}"),
+        ("sitecustomize.py", 0o666, "all users may write {file}; chmod o-w {file}"),
         ("sitecustomize.py", 0o640, "users cannot read {file}; give them the right, to its folders too"),
         ("", 0o750, "users cannot read {file}; give them the right, to its folders too"),
     ],

@@ -145,3 +145,20 @@ def test_rails_of_real_machines() -> None:
     assert one_each == tuple((f"mlx5_{i}",) for i in (0, 3, 4, 5, 6, 9, 10, 11))
     assert rails(machine("dgx-1v", "n1"))[:3] == (("mlx5_0",), ("mlx5_0",), ("mlx5_1",))
     assert rails(machine("a100-pcie", "n1")) == ((),) * 4
+
+
+@pytest.mark.parametrize(
+    ("numas", "branches"),
+    [
+        ((0, 0, 1, 1), [((0, 1), 0), ((2, 3), 1)]),
+        ((1, 0, 1, 0), [((0, 2), 1), ((1, 3), 0)]),
+        ((-1, -1, 0, 0), [((0, 1), -1), ((2, 3), 0)]),
+    ],
+)
+def test_gpus_of_which_the_numa_node_alone_is_known_share_its_branch(
+    numas: tuple[int, ...], branches: list[tuple[tuple[int, ...], int]]
+) -> None:
+    """A driver in a virtual machine tells no paths; node 0 counts as any other."""
+    gpus = tuple(Gpu(place, place, f"GPU-{place}", numa=numa) for place, numa in enumerate(numas))
+    found = tree(Machine("n1", "h100", gpus))
+    assert [(branch.gpus, branch.numa) for branch in found] == branches
