@@ -232,9 +232,6 @@ def _fields(data: object, spec: Mapping[str, tuple[type, bool]], where: str) -> 
     """Check an object's keys and the types of its values."""
     if not isinstance(data, dict):
         raise TopologyFileError(f"{where}: an object is expected")
-    form = (id(spec), *data, *map(type, data.values()))
-    if form in _right_forms:
-        return data
     for key, value in data.items():
         known = spec.get(key)
         if known is None:
@@ -246,13 +243,7 @@ def _fields(data: object, spec: Mapping[str, tuple[type, bool]], where: str) -> 
     for key, (_, required) in spec.items():
         if required and key not in data:
             raise TopologyFileError(f'{where}: "{key}" is missing')
-    if len(_right_forms) < _MOST_MADE:
-        _right_forms.add(form)
     return data
-
-
-_right_forms: set[tuple[object, ...]] = set()
-"""Keys and types of objects that were checked: the files of a cluster have a few forms."""
 
 
 _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"} | {

@@ -16,7 +16,6 @@ _COMMANDS = {
     "nodes": "policy.cli.nodes",
     "queue": "policy.cli.jobs.queue",
     "why": "policy.cli.jobs.why",
-    "efficiency": "policy.cli.past.efficiency",
     "plan": "policy.cli.jobs.plan",
     "status": "policy.cli.status",
     "release": "policy.cli.jobs.release",

@@ -10,27 +10,27 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import print_json, print_table
-from policy.formats.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, SlurmError, UsageError
+from topology.calibrate.steps import JobReport, Report
 
 if TYPE_CHECKING:
     from policy.history.step_sources import StepTimes
     from policy.history.stragglers import Known, Slowness
     from policy.site.config import Config
-    from topology.calibrate.steps import JobReport, Report
 
 _MOST_BYTES = 256 << 20
+_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING"})
 _RANKS_SHOWN = 5
 
 
 def run_slow(options: argparse.Namespace) -> int:
     """Prints what made a job slow."""
-    from policy.cli.past.efficiency import last_run, step_reports  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.history.stragglers import analyse  # noqa: PLC0415 - needs numpy
 
     # A finished task of an array has a number of its own, which the accounting knows.
-    job = options.job if options.job.isdigit() else last_run(options.job).id
+    job = options.job if options.job.isdigit() else last_run(options.job)
     config = _config()
-    reports = step_reports(config) if config else ()
+    reports = _step_reports(config) if config else ()
     times = times_of_files(options.source) if options.source else _of_guard(config, reports, job)
     known = _known(config, reports, job)
     found = analyse(times, known)
@@ -124,8 +124,6 @@ def as_values(found: Slowness) -> dict[str, Any]:
 
 def known_of(reports: Iterable[Report], but: str) -> Known:
     """Returns how many times as long as the other ranks GPUs took in other jobs, by node and position."""
-    from topology.calibrate.steps import JobReport  # noqa: PLC0415 - keeps `berth --help` fast
-
     seen: dict[tuple[str, int], list[float]] = defaultdict(list)
     for one in reports:
         if isinstance(one, JobReport) and one.job != but and len(one.ranks) > 2:
@@ -148,7 +146,6 @@ def _config() -> Config | None:
 
 def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> StepTimes:
     from policy.history.step_sources import from_guard  # noqa: PLC0415 - needs numpy
-    from topology.calibrate.steps import JobReport  # noqa: PLC0415
 
     own: list[JobReport] = [one for one in reports if isinstance(one, JobReport)]
     found = from_guard(own, job)
@@ -196,11 +193,46 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
     """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
-    from policy.cli.past.efficiency import report_of, scores_of  # noqa: PLC0415 - keeps `berth --help` fast
-
     found = dict(known_of(reports, job))
-    own = report_of(reports, job)
-    scores = scores_of(config, own.app_class if own else "compute") if config else None
-    for where, score in (scores or {}).items():
+    own = next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
+    scores = _scores_of(config, own.app_class if own else "compute") if config else {}
+    for where, score in scores.items():
         found[where] = max(score, found.get(where, 0.0))
     return found
+
+
+def last_run(name: str) -> str:
+    """Returns the accounting's number of a task or a part whose last run has ended."""
+    from policy.report.rows import COLUMNS, read  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
+
+    answer = run_command("sacct", "-DP", "-j", name, "-o", ",".join(COLUMNS)).decode("utf-8", "replace")
+    runs = [one for one in read(answer.splitlines()) if one.start is not None or one.state == "PENDING"]
+    if not runs:
+        raise SlurmError(f"job {name} is not in the accounting; berth why --slow reads it from there, by sacct")
+    if runs[-1].state in _GOES_ON:
+        raise BerthError(f"job {name} has not ended; berth why {name} tells of its place until then")
+    return runs[-1].id
+
+
+def _step_reports(config: Config) -> Sequence[Report]:
+    """Returns the record of step times; empty where there is none, or this user may not read it."""
+    from policy.site.step_records import reports_of  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+
+    try:
+        return reports_of(config.steps) if config.steps else ()
+    except (TopologyError, OSError):
+        return ()
+
+
+def _scores_of(config: Config, app_class: str) -> dict[tuple[str, int], float]:
+    """Returns the scores for a class; none where there is no table, or this user may not read it."""
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.scores import load  # noqa: PLC0415
+
+    try:
+        table = load(config.scores) if config.scores else ()
+    except TopologyError:
+        return {}
+    return {(one.node, one.position): one.score for one in table if one.app_class == app_class}

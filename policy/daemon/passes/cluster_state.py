@@ -19,8 +19,7 @@ from policy.formats.plan_fields import BECAUSE
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.queue.wait_reasons import KINDS
-from policy.site.histogram import Histogram
-from policy.site.metrics_state import BOUNDS, ClusterState, Durations
+from policy.site.metrics_state import BOUNDS, ClusterState, Durations, Histogram
 from topology.model import Machine, MachineShape
 from topology.network.fabric import NOBODY
 from topology.sets.tables import MOST_GPUS, Ints

@@ -18,8 +18,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from policy.serve.metrics.hook_calls import HookCalls
-from policy.site.histogram import Histogram
-from policy.site.metrics_state import ClusterState, Durations
+from policy.site.metrics_state import ClusterState, Durations, Histogram
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 PageName = Literal["nodes", "gpus", "fabric", "jobs", "scheduler"]

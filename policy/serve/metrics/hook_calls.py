@@ -7,7 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from policy.site.histogram import Histogram
+from policy.site.metrics_state import Histogram
 
 OUTCOMES = ("place", "later", "pass", "refuse", "dead", "timeout", "bad", "open", "large")
 """Words of the hook log; with those after `refuse` the job went on without Berth, or was refused by `fail = closed`."""

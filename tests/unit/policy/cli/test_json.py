@@ -21,7 +21,7 @@ from policy.site.overview import path_of
 from prolog_epilog import doctor as node_doctor
 from tests.programs import python_program
 from tests.unit.policy.cli.test_release import EndingJob
-from tests.unit.policy.report import test_efficiency, test_report
+from tests.unit.policy.report import test_report
 from topology.scores import Score, dump
 
 ROOT = Path(__file__).parents[4]
@@ -64,13 +64,6 @@ def plain_site(*arguments: str) -> Setup:
 
 def decision(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(why, "look_up", lambda _: why.Told("RUNNING", JobPlan({"state": "placed", "gpus": "0"})))
-    return ["7"]
-
-
-def ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    line = test_efficiency.line(7, test_efficiency.PLACED)
-    answer = f"{test_efficiency.HEADER}\n{line}\n"
-    program(folder, monkeypatch, "sacct", f"import sys\nsys.stdout.write({answer!r})\n")
     return ["7"]
 
 
@@ -155,7 +148,6 @@ COMMANDS: dict[str, Setup] = {
     "nodes": fleet,
     "queue": fleet,
     "why": decision,
-    "efficiency": ended,
     "plan": dry_run,
     "status": asked_status,
     "doctor": checks,

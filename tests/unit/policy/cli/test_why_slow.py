@@ -1,11 +1,14 @@
 """`berth why --slow`: from berth-guard's record, and from files of the job's own."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from policy.cli.main import main
+from tests.programs import python_program
+from tests.unit.policy.report.test_report import HEADER, line
 from topology.calibrate.steps import FORMAT, JobReport, Rank, encode
 
 
@@ -98,3 +101,24 @@ def test_wrong_calls(
 
     assert main(arguments) == status
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        ([], "job 7_3 is not in the accounting"),
+        (["FAILED", "RUNNING"], "job 7_3 has not ended; berth why 7_3 tells"),
+        (["COMPLETED"], "no step times of job 9 are known"),
+    ],
+)
+def test_a_task_is_known_by_its_number_in_the_accounting(
+    record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], states: list[str], says: str
+) -> None:
+    lines = [line(9, state=state) for state in states]
+    (record.parent / "bin").mkdir()
+    printed = "\n".join([HEADER, *lines]) + "\n"
+    python_program(record.parent / "bin" / "sacct", f"import sys\nsys.stdout.write({printed!r})\n")
+    monkeypatch.setenv("PATH", f"{record.parent / 'bin'}:{os.environ['PATH']}")
+
+    assert main(["why", "--slow", "7_3"]) == 1
+    assert says in capsys.readouterr().err

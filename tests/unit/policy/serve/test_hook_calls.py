@@ -7,7 +7,7 @@ import pytest
 
 from policy.serve.metrics import hook_calls
 from policy.serve.metrics.hook_calls import OUTCOMES, HookCalls
-from policy.site.histogram import Histogram
+from policy.site.metrics_state import Histogram
 
 ROOT = Path(__file__).parents[4]
 
