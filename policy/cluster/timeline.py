@@ -90,11 +90,6 @@ def _shortened(kept: list[State]) -> list[State]:
     return kept
 
 
-def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Returns the columns of a timeline of fixed length, from states in any order."""
-    return columns(normal(states))
-
-
 def columns(row: list[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Returns the columns of a timeline of fixed length; `row` is as `normal` leaves it."""
     times, gpus, cpus, mem = zip(*row, *[row[-1]] * (COLUMNS - len(row)), strict=True)

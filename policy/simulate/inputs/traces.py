@@ -14,8 +14,6 @@ from policy.simulate.jobs import TraceJob
 
 Unit = Literal["auto", "iterations", "seconds"]
 
-UNITS: tuple[Unit, ...] = ("auto", "iterations", "seconds")
-
 Notes = Counter[str]
 """Sentences on what was left out or assumed, with the number of jobs."""
 

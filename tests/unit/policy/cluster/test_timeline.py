@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import policy.cluster.timeline
 from policy.cluster.snapshot import COLUMNS
-from policy.cluster.timeline import State, as_row, taken
+from policy.cluster.timeline import State, columns, normal, taken
 from policy.formats.arrays import FAR
 
 ALL: State = (0.0, 0xFF, 16, 64_000)
@@ -23,10 +23,10 @@ def free_at(row: list[State], moment: float) -> State:
 
 @given(CLAIMS)
 def test_what_is_taken_is_not_free_while_it_is_taken(claims: list[tuple[int, int, int, int, int]]) -> None:
-    row, held = list(zip(*as_row([ALL]), strict=True)), []
+    row, held = list(zip(*columns(normal([ALL])), strict=True)), []
     for start, length, mask, cpus, mem in claims:
         row = taken(row, start, start + length, mask, cpus, mem)
-        row = list(zip(*as_row(row), strict=True))
+        row = list(zip(*columns(normal(row)), strict=True))
         held.append((start, start + length, mask, cpus, mem))
 
     assert len(row) == COLUMNS

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from policy.cluster.snapshot import COLUMNS
-from policy.cluster.timeline import State, as_row, normal, taken
+from policy.cluster.timeline import State, columns, normal, taken
 from policy.formats.arrays import FAR
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
@@ -51,7 +51,7 @@ def test_a_claim_leaves_what_it_plainly_leaves(seed: int) -> None:
         assert found == plainly_taken(row, claim)
         assert found == normal(found)
         assert len(found) <= COLUMNS
-        times, gpus, cpus, mem = as_row(found)
+        times, gpus, cpus, mem = columns(normal(found))
         assert list(zip(times, gpus, cpus, mem, strict=True))[: len(found)] == found
         row = found if drawn.random() < 0.9 else [(0.0, 0xFF, 64, 1_000)]
 
