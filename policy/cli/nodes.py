@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from policy.cli import ask
-from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, say_age
+from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, say_age, span
 from policy.cli.output import print_json
 from policy.formats import hostlist
 from policy.formats.errors import BerthError
 from policy.site.config import config_path, load
+from policy.site.overview import user_of
 
 SLOW = 1.10
 """Score from which a cell names it: the GPU takes 10 % more time than is typical."""
@@ -31,6 +32,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("-n", "--nodes", metavar="LIST", help="only these nodes, such as n[1-4]")
     parser.add_argument("-p", "--partition", metavar="NAMES", help="only nodes of these partitions")
+    parser.add_argument("--idle", action="store_true", help="only GPUs that a job holds and that run no kernel")
     add_list_options(parser, COLUMNS, _USUAL)
     parser.set_defaults(run=run)
 
@@ -38,8 +40,11 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the map of the GPUs."""
     columns = columns_of(options.format, COLUMNS)
-    found = ask.fleet(load(config_path()))
+    config = load(config_path())
+    found = ask.fleet(config)
     nodes = chosen(found["nodes"], options.nodes, options.partition)
+    if options.idle:
+        return _print_idle(options, idle_gpus(nodes, ask.queue(config)["jobs"], found["at"]), found)
     if options.json:
         print_json({**found, "nodes": nodes})
         return 0
@@ -47,6 +52,43 @@ def run(options: argparse.Namespace) -> int:
     for line in lines_of(with_cells(nodes), columns, header=not options.noheader):
         print(line)
     return 0
+
+
+def _print_idle(options: argparse.Namespace, gpus: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> int:
+    if options.json:
+        print_json({"schema_version": found["schema_version"], "at": found["at"], "gpus": gpus})
+        return 0
+    say_age(found["at"])
+    for line in lines_of(gpus, _IDLE_COLUMNS, header=not options.noheader):
+        print(line)
+    return 0
+
+
+def idle_gpus(nodes: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], at: float) -> list[dict[str, Any]]:
+    """Returns the GPUs that a job holds and lets idle, the longest first, in seconds until a moment."""
+    by_id = {job["id"]: job for job in jobs}
+    found = []
+    for node in nodes:
+        for place, gpu in enumerate(node["gpus"]):
+            if "idle" in gpu:
+                job, idle = by_id.get(gpu["owner"], {}), gpu["idle"]
+                held = {"node": node["name"], "gpu": place, "job": gpu["owner"], "name": job.get("name", "")}
+                ages = {f"{key}_s": int(at - idle[key]) if key in idle else None for key in ("no_kernel", "no_process")}
+                found.append({**held, "user_id": job.get("user_id"), **ages, "memory_mib": idle["memory_mib"]})
+    return sorted(found, key=lambda one: -one["no_kernel_s"])
+
+
+_IDLE_COLUMNS = (
+    Column("NODE", lambda gpu: str(gpu["node"])),
+    Column("GPU", lambda gpu: str(gpu["gpu"]), right=True),
+    Column("JOBID", lambda gpu: str(gpu["job"]), right=True),
+    # salloc calls its jobs "interactive", where their users give them no name.
+    Column("NAME", lambda gpu: str(gpu["name"]), width=16),
+    Column("USER", lambda gpu: user_of(gpu["user_id"]) if gpu["user_id"] is not None else "-"),
+    Column("NO_KERNEL", lambda gpu: span(gpu["no_kernel_s"]), right=True),
+    Column("NO_PROCESS", lambda gpu: span(gpu["no_process_s"]) if gpu["no_process_s"] else "-", right=True),
+    Column("MIB", lambda gpu: str(gpu["memory_mib"]), right=True),
+)
 
 
 def chosen(nodes: Iterable[Mapping[str, Any]], names: str | None, partitions: str | None) -> list[Mapping[str, Any]]:

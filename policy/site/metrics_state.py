@@ -66,6 +66,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Model, application class, number of slow GPUs."""
     closed: list[tuple[str, int]] = []
     """Node and position of GPUs that take no guest, by their guards."""
+    idle: list[tuple[str, int, float]] = []
+    """Node and position of GPUs that a job holds, and for how many seconds they have run no kernel."""
     islands: list[tuple[str, int, int]] = []
     """Model, GPUs, number of sets of so many free GPUs that NVLink joins."""
     stranded_gpus: float = 0.0

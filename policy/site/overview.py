@@ -102,6 +102,18 @@ def queue_for(overview: Mapping[str, Any], asker: int | None = None, visible: in
     return {"schema_version": overview["schema_version"], "at": overview["at"], "jobs": kept, "left_out": left_out}
 
 
+def idle_text(job: Mapping[str, Any], at: float) -> str:
+    """Says how many GPUs of a job idle, and for how long; that it is interactive, if salloc gave it its name.
+
+    >>> idle_text({"gpus": 8, "name": "train", "idle": {"gpus": 2, "since": 400}}, 8_000)
+    '2 of its 8 GPUs have run no kernel for 2 h 6 min'
+    """
+    idle = job["idle"]
+    hours, minutes = divmod(int(at - idle["since"]) // 60, 60)
+    kind = "; it is interactive" if job["name"] == "interactive" else ""
+    return f"{idle['gpus']} of its {job['gpus']} GPUs have run no kernel for {hours} h {minutes} min{kind}"
+
+
 def _without_others(node: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
     return {**node, "gpus": [_cell_without_others(cell, own) for cell in node["gpus"]]}
 
@@ -112,6 +124,8 @@ def _cell_without_others(cell: Mapping[str, Any], own: set[int]) -> dict[str, An
     for key in ("owner", "guest", "planned"):
         if key in cell and cell[key] not in own:
             found[key] = None
+    if found.get("owner") is None:
+        found.pop("idle", None)
     if "packed" in cell:
         found["packed"] = [
             part if part["job"] in own else {"job": None, "percent": part["percent"]} for part in cell["packed"]

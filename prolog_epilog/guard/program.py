@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from prolog_epilog import idle
 from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.hold import deadman
@@ -153,6 +154,9 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     device_reader.start()
     slow = threading.Thread(target=_slow, args=(watch, levels, slow_work, stop), name="slow", daemon=True)
     slow.start()
+    if settings.metrics and notices.hosts:
+        looks = watch.paths, notices, watch.say, lambda: stop.heard
+        threading.Thread(target=idle.watch, args=looks, name="idle", daemon=True).start()
     try:
         return _turn(watch, keeper, dead_man, slow, stop)
     finally:

@@ -37,6 +37,14 @@ class GpuProcess:
     memory_mib: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """If a GPU ran a kernel since an earlier look, and the driver's own time of the newest that it tells."""
+
+    busy: bool
+    stamp: int
+
+
 class Driver:
     """NVML while it is open; every failure becomes an error with one sentence."""
 
@@ -98,6 +106,30 @@ class Driver:
         """Returns the GPU's memory in MiB."""
         with self._named(uuid):
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).total) // _MIB
+
+    def memory_used_mib(self, uuid: str) -> int:
+        """Returns the part of the GPU's memory that is in use, in MiB."""
+        with self._named(uuid):
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).used) // _MIB
+
+    def worked(self, uuid: str, since: int) -> Worked | None:
+        """Returns if the GPU ran a kernel after a driver's time, as far back as the driver remembers.
+
+        None if the GPU does not tell, as in MIG mode. A driver that remembers nothing tells of the last moment.
+        """
+        nvml = self._nvml
+        with self._named(uuid):
+            handle = self._handle(uuid)
+            try:
+                _, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+                busy = any(one.sampleValue.uiVal for one in samples)
+                return Worked(busy, max((int(one.timeStamp) for one in samples), default=since))
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound):
+                pass
+            try:
+                return Worked(nvml.nvmlDeviceGetUtilizationRates(handle).gpu > 0, since)
+            except nvml.NVMLError_NotSupported:
+                return None
 
     def limit_memory(self, uuid: str, cgroup: str, mib: int) -> bool:
         """Limits the GPU memory of a cgroup's processes to `mib`, and reads the limit back.

@@ -65,7 +65,7 @@ class Measured:
     def write(self) -> float:
         """Milliseconds of a processor that one state costs the planner, beside an overview that is not due."""
         began = time.process_time()
-        self.maker.make(self.reading, self.picture.book().cluster, self.plan.queue, {}, {})
+        self.maker.make(self.reading, self.picture.book().cluster, self.plan.queue, {}, {}, {})
         self.writer.write_if_due(self.plan, self.reading, self.maker.latest)
         self.writer.close()
         return 1_000 * (time.process_time() - began)

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
         return run_slow(options)
     job_id = number_of(options.job)
-    state, plan, ahead = look_up(job_id)
+    state, plan, ahead, idle = look_up(job_id)
     if plan is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
     try:
@@ -72,12 +72,13 @@ def run(options: argparse.Namespace) -> int:
         # berthd has told the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
-        told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan)}
+        told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan), "idle": idle or None}
         print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure), "ahead": ahead})
         return 0
     if not options.verbose:
         print(sentence(job_id, state, plan, failure))
-    print_table([*(rows(job_id, state, plan) if options.verbose else ()), *failure, *ahead_rows(ahead)])
+    idles = [("idle", idle)] if idle else []
+    print_table([*(rows(job_id, state, plan) if options.verbose else ()), *idles, *failure, *ahead_rows(ahead)])
     return 0
 
 
@@ -107,11 +108,12 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
 
 class Told(NamedTuple):
-    """A job's state, its plan, and what is ahead of it while it waits (policy/site/ahead.py)."""
+    """A job's state, its plan, what is ahead of it while it waits (policy/site/ahead.py), and its idle GPUs."""
 
     state: str
     plan: JobPlan | None
     ahead: Mapping[str, Any] | None = None
+    idle: str = ""
 
 
 def look_up(job_id: int) -> Told:
@@ -121,7 +123,8 @@ def look_up(job_id: int) -> Told:
         config = load(config_path())
         if config.users_hosts:
             told = ask.question(config, f"why job={job_id}")
-            return Told(told["state"], of_text(told.get("segment", "")), json.loads(told.get("ahead", "null")))
+            plan, ahead = of_text(told.get("segment", "")), json.loads(told.get("ahead", "null"))
+            return Told(told["state"], plan, ahead, told.get("idle", ""))
         # Its file is for those whom Slurm shows all jobs.
         with suppress(DaemonError):
             ahead = ahead_of(OverviewFile(path_of(config.socket)).read(), job_id, Visibility(frozenset()), None)

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 
-from policy.daemon.hear import endings, guards, levels, step_times
+from policy.daemon.hear import endings, guards, idle, levels, step_times
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import GuardWord
+from policy.daemon.hear.idle import IdleWord
 from policy.daemon.hear.levels import LevelWord
 from policy.daemon.hear.step_times import StepWord
 
-Word = GuardWord | StepWord | LevelWord | NodeWord
+Word = GuardWord | StepWord | LevelWord | IdleWord | NodeWord
 
 _READERS: tuple[Callable[[bytes], Word | None], ...] = (
     guards.read_word,
     step_times.read_word,
     levels.read_word,
+    idle.read_word,
     endings.read_word,
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from policy.cluster.shared.fragmentation import stranded
 from policy.cluster.snapshot import Cluster
+from policy.daemon.hear.idle import HeldGpu
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats.plan_fields import BECAUSE
@@ -57,6 +58,7 @@ class StateMaker:
         queue: Iterable[Waiting],
         counts: Mapping[str, float],
         told: Mapping[str, str],
+        idle: Mapping[tuple[str, int], HeldGpu],
     ) -> None:
         """Makes the state for the next few seconds; `told` are the counters as `berth status` shows them."""
         self.due = time.monotonic() + MAKE_EVERY
@@ -64,6 +66,7 @@ class StateMaker:
         self.latest = msgspec.structs.replace(
             state_of(reading, cluster, job_info=self._job_info),
             waiting=waiting_by_reason(queue),
+            idle=[(node, gpu, max(0.0, reading.at - one.no_kernel)) for (node, gpu), one in idle.items()],
             counts={**counts, **{name: count for name, count in numbers.items() if not name.startswith(_FAILED_OF)}},
             failed={name[len(_FAILED_OF) :]: count for name, count in numbers.items() if name.startswith(_FAILED_OF)},
             passes=Durations(self.passes.bounds, tuple(self.passes.cumulative), self.passes.sum),

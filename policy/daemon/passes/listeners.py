@@ -8,6 +8,7 @@ from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.hear.hosts import Hosts
+from policy.daemon.hear.idle import IdleGpus, IdleWord
 from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
@@ -48,6 +49,7 @@ class Listeners:
     ) -> None:
         self._looks, self._updates, self._evictions = looks, updates, evictions
         self.guards = Guards()
+        self.idle = IdleGpus()
         self.mps_faults = MpsFaults(gateway)
         self.company = company
         self.degraded = Degraded(gateway)
@@ -91,6 +93,9 @@ class Listeners:
                 notice.answer(done=looks.in_charge)
                 if looks.acts:
                     self.levels.hear(word)
+            case IdleWord() as word:
+                self.idle.hear(word, time.time())
+                notice.answer(done=looks.in_charge)
             case NodeWord() as word:
                 if word.degraded and looks.acts:
                     self.degraded.note_again(word.job, word.node, word.start, time.time())

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policy.cluster.fleet import Fleet
+from policy.daemon.hear.idle import HeldGpu
 from policy.formats import hostlist
 from policy.formats.plan_fields import (
     EVICTED,
@@ -50,6 +51,10 @@ REST = 50.0
 """For so many times as long as an overview takes of a processor, no other is made."""
 
 _PRIVATE = 0o600
+Idle = Mapping[tuple[str, int], HeldGpu]
+"""By node and position, the GPUs that a job holds and lets idle."""
+_NONE_IDLE: Idle = {}
+
 _KEPT_BY_SLURM = frozenset({*HOLDING, "COMPLETING"})
 
 
@@ -74,9 +79,10 @@ class Moment(NamedTuple):
     closed: Mapping[int, int]
     places: Mapping[int, PlannedPlace]
     """By job number, in the order in which the jobs were planned: of those that are told, or that are to start now."""
+    idle: Idle = _NONE_IDLE
 
 
-def moment_of(plan: Plan, reading: Reading) -> Moment | None:
+def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE) -> Moment | None:
     """Returns what the last pass left, for an overview; None before the first pass."""
     if plan.book is None:
         return None
@@ -84,7 +90,7 @@ def moment_of(plan: Plan, reading: Reading) -> Moment | None:
     wanting = [entry for entry in plan.queue if entry.job.wants_gpus]
     told = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.last.start == 0.0)]
     places = {entry.job.id: _place(entry) for entry in told}
-    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places)
+    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places, idle)
 
 
 def overview_of(moment: Moment) -> dict[str, Any]:
@@ -97,11 +103,15 @@ def overview_of(moment: Moment) -> dict[str, Any]:
     )
     running = [job for job in jobs if job.state in _KEPT_BY_SLURM]
     told = [*waiting[:MOST_JOBS], *running]
+    nodes = _nodes(moment, running)
+    jobs_told = [_job(job, moment.places.get(job.id), fleet) for job in told]
+    if idle := _idle_jobs(nodes) if moment.idle else {}:
+        jobs_told = [{**job, "idle": idle[job["id"]]} if job["id"] in idle else job for job in jobs_told]
     return {
         "schema_version": SCHEMA_VERSION,
         "at": round(reading.at, 3),
-        "nodes": _nodes(moment, running),
-        "jobs": [_job(job, moment.places.get(job.id), fleet) for job in told],
+        "nodes": nodes,
+        "jobs": jobs_told,
         "left_out": max(0, len(waiting) - MOST_JOBS),
     }
 
@@ -117,12 +127,14 @@ class OverviewWriter:
         self._thread: threading.Thread | None = None
         self._problem = ""
 
-    def write_if_due(self, plan: Plan, reading: Reading, metrics: ClusterState | None = None) -> None:
+    def write_if_due(
+        self, plan: Plan, reading: Reading, metrics: ClusterState | None = None, idle: Idle = _NONE_IDLE
+    ) -> None:
         """Begins to write if an overview is due, or if the metrics' state is a new one; returns at once."""
         is_due = time.monotonic() >= self._due
         if not (is_due or metrics is not self._metrics) or (self._thread is not None and self._thread.is_alive()):
             return
-        moment = moment_of(plan, reading) if is_due else None
+        moment = moment_of(plan, reading, idle) if is_due else None
         if moment is not None:
             self._due = time.monotonic() + EVERY
         self._metrics = metrics
@@ -212,10 +224,22 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
         for position, cell in enumerate(cells):
             if moment.closed.get(place, 0) >> position & 1:
                 cell["closed"] = True
+            if (idle := moment.idle.get((facts.name, position))) and "owner" in cell:
+                cell["idle"] = {key: value for key, value in idle._asdict().items() if value is not None}
             if (job_id := planned.get((place, position))) and cell["state"] == "free":
                 cell["planned"] = job_id
         node["gpus"] = cells
         found.append(node)
+    return found
+
+
+def _idle_jobs(nodes: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
+    """Returns by job how many of its GPUs idle, and since when they all do."""
+    found: dict[int, dict[str, int]] = {}
+    for gpu in (gpu for node in nodes for gpu in node["gpus"] if "idle" in gpu):
+        one = found.setdefault(gpu["owner"], {"gpus": 0, "since": 0})
+        one["gpus"] += 1
+        one["since"] = max(one["since"], gpu["idle"]["no_kernel"])
     return found
 
 

@@ -18,7 +18,7 @@ from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.listeners import Listeners
 from policy.daemon.passes.looks import LAST, SlurmLooks
-from policy.daemon.passes.overviews import OverviewWriter
+from policy.daemon.passes.overviews import Idle, OverviewWriter
 from policy.daemon.passes.updates import Updates
 from policy.daemon.passes.watcher import Watcher
 from policy.daemon.write.closers import Closers
@@ -128,8 +128,9 @@ class Planner:
             self._hand_over(reading, changes)
         self._updates.plan_is_made()
         if self._overviews is not None:
-            state = apart(self._counted, reading, picture)
-            apart(self._overviews.write_if_due, self._plan, reading, state)
+            idle = apart(self._heard.idle.held, reading.jobs, reading.at) or {}
+            state = apart(self._counted, reading, picture, idle)
+            apart(self._overviews.write_if_due, self._plan, reading, state, idle)
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
         if self._looks.acts:
             self._prepare_updates(changes or (), picture, reading)
@@ -335,11 +336,11 @@ class Planner:
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 
-    def _counted(self, reading: Reading, picture: Picture) -> ClusterState | None:
+    def _counted(self, reading: Reading, picture: Picture, idle: Idle) -> ClusterState | None:
         maker = self._state_maker
         if maker is not None and time.monotonic() >= maker.due:
             counts = planner_counts(self._pins, self._evictions, self.notices_taken, self.notices_late)
-            maker.make(reading, picture.book().cluster, self._plan.queue, counts, self._told())
+            maker.make(reading, picture.book().cluster, self._plan.queue, counts, self._told(), idle)
         return None if maker is None else maker.latest
 
 

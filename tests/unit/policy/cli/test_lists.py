@@ -116,6 +116,29 @@ def test_nodes_is_a_map_with_a_bar_between_islands(capsys: pytest.CaptureFixture
     assert first.index("11+12") == second.index("50%")
 
 
+def test_idle_gpus_are_listed_with_their_job(
+    told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells, since = told["nodes"][0]["gpus"], int(told["at"]) - 7_300
+    cells[0]["idle"] = {"no_kernel": since, "memory_mib": 512}
+    cells[1]["idle"] = {"no_kernel": since - 60, "no_process": since, "memory_mib": 0}
+    next(job for job in told["jobs"] if job["id"] == 11)["idle"] = {"gpus": 2, "since": since}
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps(told))
+
+    _, first, second = [line.split() for line in printed(capsys, "nodes", "--idle")]
+    (job,) = [line for line in printed(capsys, "queue", "-o", "jobid,because") if line.split()[0] == "11"]
+    kept = json.loads("\n".join(printed(capsys, "nodes", "--idle", "--json")))["gpus"]
+
+    assert (first[:4], first[5:], second[:4], second[5:]) == (
+        ["n1", "1", "11", "train"],
+        ["2:02:40", "2:01:40", "0"],
+        ["n1", "0", "11", "train"],
+        ["2:01:40", "-", "512"],
+    )
+    assert job.endswith("2 of its 2 GPUs have run no kernel for 2 h 1 min")
+    assert [(one["gpu"], one["no_process_s"] is None) for one in kept] == [(1, False), (0, True)]
+
+
 @pytest.mark.usefixtures("told")
 def test_lists_take_slurms_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "nodes", "-h", "-o", "node,slowest") == ["n1 1.13", "n2 1.00"]

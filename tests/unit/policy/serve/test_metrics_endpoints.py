@@ -35,6 +35,7 @@ STATE = ClusterState(
     slow=[("n1", 3, "compute", 1.25)],
     slow_counts=[("h100", "compute", 1)],
     closed=[("n1", 0)],
+    idle=[("n1", 0, 900.0)],
     islands=[("h100", 3, 1)],
     waiting={"capacity": 2, "new": 1},
     running={"whole": 1, "packed": 0, "guest": 0},
