@@ -270,35 +270,36 @@ def _common_set(demand: Demand, view: View, nodes: Ints) -> _Common | None:
     assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
     masks = fleet.tables.ranked(machine, demand.k)
     least, worth = least_score(demand, view, nodes), 1 - alike(view)
-    together = nearness(demand.n, fleet.fabric, nodes, np.ones((nodes.size, 1), np.bool_))
     best: _Common | None = None
     for start in range(0, masks.size, _MASKS_AT_ONCE):
         some = masks[start : start + _MASKS_AT_ONCE]
         has = (view.free[nodes, None] & some) == some
         enough = np.flatnonzero(has.sum(axis=0) >= demand.n)
-        near = nearness(demand.n, fleet.fabric, nodes, has[:, enough])
-        if demand.level in _NEAR:
-            kept = near <= LEVELS_OF_NODES.index(demand.level)
-            enough, near = enough[kept], near[kept]
+        if enough.size and demand.level in _NEAR:
+            near = nearness(demand.n, fleet.fabric, nodes, has[:, enough])
+            enough = enough[near <= LEVELS_OF_NODES.index(demand.level)]
         codes = fleet.tables.look_up(demand.k, "node", fleet.offset[nodes[0]] + some[enough]) >> LINKS
         for code in np.unique(codes)[::-1].tolist():
-            of_links = least * links(fleet, demand.k, cut_gbps(code >> CUT - LINKS))
-            if best is not None and of_links * _of_level(demand, fleet, int(together[0])) >= best.cost * worth:
+            sets, of_links = enough[codes == code], least * links(fleet, demand.k, cut_gbps(code >> CUT - LINKS))
+            if best is not None and of_links * _nearest(demand, view, nodes) >= best.cost * worth:
                 return best
-            alike_sets = np.flatnonzero(codes == code)
-            nearest = alike_sets[np.argsort(near[alike_sets], kind="stable")][:_SETS_COMPARED]
-            if best is not None and of_links * _of_level(demand, fleet, int(near[nearest[0]])) >= best.cost * worth:
-                continue
-            found = [
-                gang
-                for place in enough[nearest].tolist()
-                if (gang := _gang_on(demand, view, nodes[has[:, place]], int(some[place])))
-            ]
+            if best is not None or sets.size > _SETS_COMPARED:
+                near = nearness(demand.n, fleet.fabric, nodes, has[:, sets])
+                if best is not None and of_links * _of_level(demand, fleet, int(near.min())) >= best.cost * worth:
+                    continue
+                sets = sets[np.argsort(near, kind="stable")][:_SETS_COMPARED]
+            gangs = (_gang_on(demand, view, nodes[has[:, one]], int(some[one])) for one in sets.tolist())
             # The first of equals is the nearest to NICs.
-            cheapest = max(found, key=lambda one: (one.code, -one.cost), default=None)
+            cheapest = max(filter(None, gangs), key=lambda one: (one.code, -one.cost), default=None)
             if cheapest is not None and (best is None or cheapest.cost < best.cost * worth):
                 best = cheapest
     return best
+
+
+def _nearest(demand: Demand, view: View, nodes: Ints) -> float:
+    """Returns the factor of the nearest level at which n of these nodes meet, whatever is free."""
+    near = nearness(demand.n, view.fleet.fabric, nodes, np.ones((nodes.size, 1), np.bool_))
+    return _of_level(demand, view.fleet, int(near[0]))
 
 
 def _of_level(demand: Demand, fleet: Fleet, place: int) -> float:

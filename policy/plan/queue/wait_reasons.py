@@ -90,7 +90,7 @@ def _no_nodes(demand: Demand) -> str:
         return f"no nodes near enough have {ways}, the same ones on each"
     if demand.n == 1:
         return f"no node has {demand.k} with the cores and memory"
-    return f"no {demand.n} nodes have the same {demand.k}"
+    return f"no {demand.n} nodes have the same {demand.k}, and Slurm holds no others on each"
 
 
 def _reserved_by(demand: Demand, running: Book) -> str:

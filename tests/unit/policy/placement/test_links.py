@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policy.cluster.cost import CostModel
 from policy.cluster.fleet import Fleet
+from policy.formats.errors import NotNow
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
+from policy.placement.speed import ALIKE
 from policy.request.demand import Demand
 from policy.simulate.world import Layout, build, build_of, view
+from tests.examples import examples
 from topology.machines import machine
 from topology.network.fabric import Fabric
 
@@ -100,3 +106,33 @@ def test_a_gang_on_parts_of_nodes_lies_near_where_better_links_are_far() -> None
     assert found.cost == pytest.approx(1.05 * 1.17, abs=1e-3)
     free_in_a_leaf = np.array([0b1011, 0b1011, 0b1001, 0b1000])
     assert BerthPolicy().place(demand, view(fleet, free_in_a_leaf)).gpus == (0, 3)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    kind=st.sampled_from(["dgx-1v", "a6000-pairs"]),
+    masks=st.lists(st.integers(0, FULL), min_size=8, max_size=8),
+    n=st.integers(2, 3),
+    k=st.integers(1, 5),
+    communication=st.sampled_from([0.0, 0.1, 0.3]),
+)
+def test_no_gang_on_parts_of_nodes_costs_more_than_it_needs(
+    kind: str, masks: list[int], n: int, k: int, communication: float
+) -> None:
+    """Eight nodes in four leaves and two pods; a place within 2 % of the cheapest counts as equal."""
+    fleet = build(Layout(8, 8, 2, 2), None, CostModel(communication=communication), machine(kind, "n0"))
+    demand = Demand(n, k, cpus=0, mem=0, level="any", limit=3_600, candidates=fleet.ready)
+    now = view(fleet, np.array(masks))
+    every = (sum(1 << gpu for gpu in gpus) for gpus in combinations(range(8), k))
+    able = ((mask, [node for node in range(8) if masks[node] & mask == mask]) for mask in every)
+    costs = [
+        BerthPolicy.spread(demand, now, nodes, [mask] * n, "").cost
+        for mask, having in able
+        for nodes in combinations(having, n)
+    ]
+
+    if not costs:
+        with pytest.raises(NotNow):
+            BerthPolicy().place(demand, now)
+    else:
+        assert BerthPolicy().place(demand, now).cost <= min(costs) / (1 - ALIKE) ** 2
