@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from containers.cluster import Cluster
+from tests.bench.links import slurm
 from tests.hard.untouched import described
 from tests.slurm.conftest import cluster
 from tests.slurm.target import Container
@@ -24,7 +25,7 @@ from topology.files import decode
 from topology.model import Machine
 from topology.sets.subsets import SubsetTable
 from topology.sets.tables import joined
-from topology.sets.wiring import wiring
+from topology.sets.wiring import positions, wiring
 
 NODES = {"n1": "DGX-1V", "n3": "A6000 pairs"}
 FORMS = (
@@ -93,6 +94,8 @@ print(json.dumps(rows))
 """
 
 EXACT = "Berth, exact layout"
+MODELS = {"model of --gres=gpu:K": 1, "its order turned round": -1}
+"""What would be left if Slurm took the GPUs with most links first, as its comment says."""
 
 Row = tuple[str, int, list[int], str, list[int]]
 
@@ -119,7 +122,10 @@ def table(rows: Sequence[Row], machines: dict[str, Machine]) -> list[str]:
             choice = SubsetTable(machine).best(0xFF & ~sum(1 << gpu for gpu in busy), k)
             assert choice is not None
             counts[EXACT, node, k, len(busy)].append(is_best(machine, busy, choice.gpus))
-    forms = [*(" ".join(form) for form in FORMS), EXACT]
+            for name, order in MODELS.items():
+                modelled = positions(slurm(machine, order)(0xFF & ~sum(1 << gpu for gpu in busy), k))
+                counts[name, node, k, len(busy)].append(is_best(machine, busy, modelled))
+    forms = [*(" ".join(form) for form in FORMS), *MODELS, EXACT]
     lines = [f"| GPUs | {' | '.join(forms).replace('{k}', 'K')} |", f"|---|{'---|' * len(forms)}"]
     for node, (k, taken) in itertools.product(NODES, CASES):
         cells = (counts[form, node, k, taken] for form in forms)
