@@ -9,7 +9,7 @@ COUNT   ?= 100000000
 VENV    := .venv
 PY      := $(VENV)/bin/python
 CLUSTER := python3 containers/cluster.py
-PYDIRS  := topology policy prolog_epilog tests containers packaging
+PYDIRS  := topology policy prolog_epilog berth tests containers packaging
 
 # Small matrices: more threads only wait for each other.
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1

@@ -71,7 +71,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         dest="policies",
         action="append",
         metavar="NAME",
-        help="repeatable: berth, slurm, slurm-tree, packed, pm-first, pal, random, pinned-random, or a site's own; "
+        help="repeatable: berth, slurm, slurm-tree, packed, pm-first, pal, random, pinned-random, a site's own, or "
+        "FILE.py:CLASS; "
         "berthd: berth by berthd's own code; "
         "packed-sticky and random-sticky leave running jobs where they are",
     )

@@ -13,10 +13,11 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from random import Random
+from runpy import run_path
 from typing import Any
 
 from policy.cluster.fleet import Fleet
-from policy.formats.errors import BerthError, FormatError, nearest
+from policy.formats.errors import BerthError, ConfigError, FormatError, nearest
 from policy.formats.flags import parse_locality
 from policy.placement.base import Policy
 from policy.request.settings import RelocationRules, Settings
@@ -190,16 +191,32 @@ def verify(study: Study, trace: Trace) -> AbstractSet[str]:
 
 
 def policy_named(name: str, seed: int) -> Policy:
-    """Returns a policy by its name on the command line.
+    """Returns a policy by its name on the command line, which may be `FILE.py:CLASS`.
 
     In rounds `NAME-sticky` keeps running jobs where they are.
     """
     from policy.placement.registry import create  # noqa: PLC0415
 
+    if name in GIVEN:
+        return GIVEN[name]()
     if name == BY_BERTHD:
         return create("berth")
+    if ".py:" in name:
+        return _of_file(*name.rsplit(":", 1))
     base = _without_sticky(name)
     return create(base, seed=seed) if base in _DRAWING else create(base)
+
+
+GIVEN: dict[str, Callable[[], Policy]] = {}
+"""Policies that a script of this process gave, by their names."""
+
+
+def _of_file(path: str, name: str) -> Policy:
+    try:
+        made: Policy = run_path(path)[name]()
+    except (OSError, KeyError, TypeError, ImportError, SyntaxError) as problem:
+        raise ConfigError(f"policy {name} cannot be made from {path}: {problem!r}") from problem
+    return made
 
 
 def _without_sticky(name: str) -> str:
