@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -158,19 +159,18 @@ def test_no_mix_of_parts_is_worse_than_the_revision_before(slurm: Slurm, before:
 def test_jobs_outlive_an_upgrade_and_the_way_back(slurm: Slurm, order: tuple[str, ...]) -> None:
     """Jobs of each kind that run or wait while each part is replaced end as they would have."""
     new, old = Cluster(slurm.name, berth=True).image, f"{IMAGES}-cluster:{slurm.name}"
+    # All parts may be replaced while they run, which takes minutes on a busy machine.
+    runs = partial(slurm.submit, "-t60", body=waiting_body())
     slurm.clear()
     for part in PARTS:
         lay(slurm, part, old)
     for image in (new, old):
-        owner = slurm.submit("--gpus=8", "-w", "n1", "--gpu-tier=guaranteed", body=waiting_body(), user="bob")
-        shares = [
-            slurm.submit("--gpu-share=30", "--gpu-mem=1G", "-w", "n2", body=waiting_body(), user=user)
-            for user in ("alice", "alice")
-        ]
-        rest = [slurm.submit("--gpus=8", "-w", node, body=waiting_body(), user="carol") for node in ("n3", "n4")]
+        owner = runs("--gpus=8", "-w", "n1", "--gpu-tier=guaranteed", user="bob")
+        shares = [runs("--gpu-share=30", "--gpu-mem=1G", "-w", "n2", user="alice") for _ in range(2)]
+        rest = [runs("--gpus=8", "-w", node, user="carol") for node in ("n3", "n4")]
         for job in (owner, *shares, *rest):
             slurm.wait_state(job, {"RUNNING"})
-        guest = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", body=waiting_body(), user="dave")
+        guest = runs("--gpu-tier=opportunistic", "--gpus=1", user="dave")
         waits = [slurm.submit("--gpus=2", "-w", node, user="alice") for node in ("n1", "n2", "n3")]
         packed = slurm.submit("--gpu-share=50", "-w", "n4", user="alice")
         array = slurm.submit("--array=1-2", "--gpus=4", "-w", "n3", user="alice")

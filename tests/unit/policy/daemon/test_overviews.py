@@ -2,9 +2,11 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from policy.daemon.passes import overviews
@@ -90,6 +92,25 @@ def test_islands_problems_and_states_of_nodes() -> None:
     assert by_name["n3"]["problem"] == "no topology file for n3"
     assert len(by_name["n3"]["gpus"]) == 4
     assert "n4" not in by_name
+
+
+def test_a_node_that_ends_a_job_says_so_unless_it_is_down() -> None:
+    nodes = [replace(node(name, up=up), completing=True) for name, up in (("n1", True), ("n2", False))]
+    assert [one["state"] for one in overview(nodes, [])["nodes"]] == ["completing", "down"]
+
+
+@pytest.mark.parametrize(("row", "told"), [((1.0, 1.0), False), ((1.0, 1.2), True), ((1.1, 1.2), True)])
+def test_a_node_tells_its_scores_if_one_gpu_has_another_than_a_typical_one(
+    row: tuple[float, float], *, told: bool
+) -> None:
+    plan, look = planned([node("n1")], [])
+    scores = np.ones((1, 8))
+    scores[0, :2] = row
+    moment = moment_of(plan, look)
+    assert moment is not None
+    moment = moment._replace(fleet=replace(moment.fleet, scores={"compute": scores}))
+    (one,) = overview_of(moment)["nodes"]
+    assert one.get("scores") == ({"compute": [*row, *[1.0] * 6]} if told else None)
 
 
 def test_waiting_jobs_come_first_in_their_order_with_their_planned_place() -> None:

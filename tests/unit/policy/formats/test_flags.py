@@ -56,6 +56,7 @@ def test_good_values_pass(name: str, good: str) -> None:
         ("gpu-tier", "", "exclusive"),
         ("gpu-share", "0", "1 to 100"),
         ("gpu-share", "101%", "1 to 100"),
+        ("gpu-share", "0030", "1 to 100"),
         ("gpu-mem", "0G", "size"),
         ("gpu-mem", "1K", "size"),
         ("preflight", "0", "at least 1 s"),

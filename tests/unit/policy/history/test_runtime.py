@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,42 @@ def test_without_any_history_a_part_of_the_limit_is_left() -> None:
 
     assert guess.low < guess.median < guess.high == 86_400
     assert guess.confidence == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "quantiles"),
+    [([5.0], (5.0, 5.0, 5.0)), ([3.0, 1.0, 2.0], (1.0, 2.0, 3.0)), ([9.0, 3.0, 1.0, 2.0], (1.0, 2.0, 3.0))],
+)
+def test_quantiles_of_few_values_are_among_these_and_the_oldest_go(
+    values: list[float], quantiles: tuple[float, ...]
+) -> None:
+    window = runtime._Window(3)
+    for value in values:
+        window.add(value)
+    assert window.quantiles() == quantiles
+
+
+def test_a_job_belongs_to_the_groups_of_what_is_known_of_it() -> None:
+    def groups(asked: KnownAtSubmission) -> list[object]:
+        return [key for key, _ in RunTimes()._groups(asked)]
+
+    own, rest = ("own", "lab", "ann", "train", 8), [("size", 8), ("all",)]
+    of_user = [("user-size", "ann", 8), ("user", "ann"), ("account-size", "lab", 8), ("account", "lab")]
+    assert groups(TRAIN) == [own, *of_user, *rest, ("fraction", "ann")]
+    assert groups(replace(TRAIN, name="")) == [(*own[:3], "", 8), *of_user[1:], *rest, ("fraction", "ann")]
+    nobody = replace(TRAIN, user="", name="")
+    assert groups(nobody) == [("own", "lab", "", "", 8), ("account", "lab"), *rest, ("fraction", "lab")]
+    for limit in (0.0, math.inf):
+        assert groups(replace(nobody, limit=limit))[-1] == ("all",), "of no limit there is no part"
+
+
+def test_fifty_jobs_of_late_count_for_the_confidence() -> None:
+    steady = taught(TRAIN, *[3_600.0] * 400)
+    # All 50 were held: 50 of 54.
+    assert steady.predict(TRAIN).confidence == pytest.approx(50 / 54, abs=0.001)
+    for _ in range(10):
+        steady.learn(TRAIN, 60.0)
+    assert steady.predict(TRAIN).confidence < 0.85
 
 
 def test_without_history_and_limit_it_still_answers() -> None:

@@ -152,10 +152,20 @@ def test_clocks_alone_move_a_score_that_little_is_known_of_and_say_nothing_of_me
     assert table(found[len(known) :]) == tuple(memory)
 
 
-def test_few_clocks_of_a_model_have_no_peers_to_be_compared_with() -> None:
-    known = scores(nodes=1)
+@pytest.mark.parametrize(("gpus", "counts"), [(4, False), (7, False), (8, True)])
+def test_few_clocks_of_a_model_have_no_peers_to_be_compared_with(gpus: int, *, counts: bool) -> None:
+    known = scores(nodes=1, gpus=gpus, error=0.03)
+    seen = [replace(one, app=f"{user}-7f") for user in range(3) for one in clocks(known, {("n0", 0): 1.2})]
 
-    assert table(refresh(known, clocks(known, {("n0", 0): 1.2}), NOW)) == tuple(known)
+    assert (table(refresh(known, seen, NOW)) != tuple(known)) is counts
+
+
+@pytest.mark.parametrize(("at", "counts"), [("2026-10-22T10:00:00Z", True), ("2026-10-22T09:59:59Z", False)])
+def test_a_report_counts_for_thirty_days(at: str, *, counts: bool) -> None:
+    known = [replace(one, at="2026-09-01T10:00:00Z") for one in scores()]
+    found = by_place(refresh(known, [replace(run(n, known, {("n1", 2): 1.2}), at=at) for n in range(8)], NOW))
+
+    assert found["n1", 2].reports == (8 if counts else 0)
 
 
 def test_runs_of_one_application_are_compared_over_nodes_that_never_ran_it_together() -> None:
