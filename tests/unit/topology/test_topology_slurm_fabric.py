@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -280,3 +281,26 @@ def test_without_pyyaml_a_conf_is_read_and_a_yaml_names_what_is_missing(
     assert conf(tmp_path, "SwitchName=a Nodes=n1\n").kind == "tree"
     with pytest.raises(TopologyFileError, match=r"topology\.yaml: PyYAML is needed"):
         yaml(tmp_path, NAMED)
+
+
+@pytest.mark.parametrize(("files", "right"), [(17, True), (18, False)])
+def test_a_chain_of_includes_is_followed_seventeen_files_deep(tmp_path: Path, files: int, *, right: bool) -> None:
+    """Slurm has no bound of its own; a loop over names that differ has one here."""
+    names = ["topology.conf", *(f"{number}.conf" for number in range(1, files))]
+    for one, following in pairwise(names):
+        (tmp_path / one).write_text(f"Include {following}\n")
+    (tmp_path / names[-1]).write_text("SwitchName=s Nodes=n[1-2]\n")
+    if right:
+        assert layout(read(tmp_path / names[0])) == {"s": (("n1", "n2"), "")}
+        return
+    with pytest.raises(TopologyFileError, match="includes it in turn"):
+        read(tmp_path / names[0])
+
+
+def test_a_file_that_mixes_kinds_names_the_line_that_began_the_first(tmp_path: Path) -> None:
+    lines = "BlockSizes=2\nBlockName=a Nodes=n1\nBlockName=b Nodes=n2\nSwitchName=s Nodes=n3\n"
+    with pytest.raises(TopologyFileError) as caught:
+        conf(tmp_path, lines)
+    path = tmp_path / "topology.conf"
+    assert str(caught.value).startswith(f"{path}, line 4: ")
+    assert f"but {path}, line 1 began a block" in str(caught.value)

@@ -12,7 +12,7 @@ from policy.cluster.fleet import Fleet
 from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.placement.berth import BerthPolicy
-from policy.placement.speed import ALIKE, fast_enough
+from policy.placement.speed import ALIKE, fast_enough, node_scores
 from policy.request.demand import Demand
 from policy.simulate.world import Layout, build, view
 from tests.examples import examples
@@ -119,3 +119,23 @@ def test_the_score_that_completes_a_pair_is_found_behind_many_that_do_not() -> N
 
     assert offered is not None
     assert offered[1] == 2.0
+
+
+def test_a_pair_that_no_free_gpus_complete_is_not_found_by_scores_of_gpus_in_use() -> None:
+    fleet = pairs([[1.0, 1.5, 1.1, 1.6]])
+    now = view(fleet, np.array([0b0111]))
+
+    found = fast_enough(demand(fleet, 2, "nvlink"), now, fleet.ready)
+
+    assert found is not None
+    assert (found[0].tolist(), found[1]) == ([0b0111], 1.5)
+    assert fast_enough(demand(fleet, 2, "nvlink"), view(fleet, np.array([0b0101])), fleet.ready) is None
+
+
+@pytest.mark.parametrize(("mask", "slowest"), [(0b0001, [0.9, 1.0]), (0b0110, [1.2, 1.1]), (0b1111, [1.3, 1.1])])
+def test_a_node_is_as_slow_as_the_slowest_gpu_that_a_job_gets_there(mask: int, slowest: list[float]) -> None:
+    fleet = pairs([[0.9, 1.2, 1.0, 1.3], [1.0, 1.1, 1.0, 1.0]])
+    both = np.arange(2)
+
+    assert node_scores(fleet, "compute", both, mask).tolist() == slowest
+    assert node_scores(fleet, "memory", both, mask).tolist() == [1.0, 1.0], "of a class without scores all are typical"
