@@ -20,6 +20,7 @@ from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.backfill.profile import BackfillProfile
 from policy.simulate.slurm.nodes.ledger import Ledger
+from policy.simulate.slurm.queue.jobs import _whole_nodes
 from policy.simulate.slurm.queue.waits import REASONS
 from policy.simulate.slurm.settings import LocalityRule, Quotas, SlurmSettings
 from policy.simulate.world import Layout, all_to_all, build, demand_of, view
@@ -231,6 +232,29 @@ def test_a_job_that_no_state_of_the_cluster_could_start_is_named() -> None:
         play([job("big", 64, 0, 10)], ONE_NODE)
     with pytest.raises(UsageError, match=r"its account may hold 2"):
         play([job("big", 4, 0, 10, account="a")], ONE_NODE, SlurmSettings(quotas=Quotas({"a": 2})))
+
+
+@pytest.mark.parametrize(
+    ("quota", "borrow_s", "refused"), [(4, 0.0, False), (3, 0.0, True), (3, 10.0, False), (3, 9.0, True)]
+)
+def test_a_job_above_its_quota_starts_only_if_its_limit_lets_it_borrow(
+    quota: int, borrow_s: float, *, refused: bool
+) -> None:
+    settings = SlurmSettings(quotas=Quotas({"a": quota}, borrow_s=borrow_s), durations="limit")
+    jobs = [job("big", 4, 0, 10, account="a")]
+    if refused:
+        with pytest.raises(UsageError, match=f"its account may hold {quota}"):
+            play(jobs, ONE_NODE, settings)
+    else:
+        assert play(jobs, ONE_NODE, settings).starts == {"big": 0}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "width", "nodes"), [(8, 8, 1), (16, 8, 2), (12, 8, 2), (9, 8, 3), (7, 4, 7), (2, 1, 2), (1, 0, 1)]
+)
+def test_a_job_lies_on_the_fewest_nodes_that_have_as_many_of_its_gpus_each(gpus: int, width: int, nodes: int) -> None:
+    assert _whole_nodes(job("a", gpus, 0, 10), width) == nodes
+    assert _whole_nodes(job("a", gpus, 0, 10, nodes=gpus), width) == gpus
 
 
 def test_wrong_settings_name_the_nearest_right_one() -> None:
