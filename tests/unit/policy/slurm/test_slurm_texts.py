@@ -45,3 +45,48 @@ def test_records_are_told_apart_whatever_their_texts_hold(records: list[tuple[st
 def test_records_that_lack_a_field_or_an_end_are_an_error(printed: str) -> None:
     with pytest.raises(SlurmError, match="squeue printed a line that Berth cannot read"):
         text.squeue_records(printed, "|~", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    [
+        ("OverSubscribe=NO", False),
+        ("OverSubscribe=EXCLUSIVE", True),
+        ("OverSubscribe=NO Exclusive=NODE", True),
+        ("OverSubscribe=NO Exclusive=USER", False),
+    ],
+)
+def test_a_partition_whose_jobs_have_whole_nodes_is_seen_in_old_and_new_words(words: str, *, whole: bool) -> None:
+    (one,) = text.partitions(f"PartitionName=gpu Default=YES State=UP {words}\n")
+    assert one.whole_nodes is whole
+
+
+@pytest.mark.parametrize(
+    ("selects", "counts", "one_task"),
+    [("CR_CORE", False, False), ("CR_Core_Memory", True, False), ("CR_CPU,CR_ONE_TASK_PER_CORE", False, True)],
+)
+def test_what_slurm_selects_by_is_read_of_its_configuration(selects: str, *, counts: bool, one_task: bool) -> None:
+    found = text.of_config({"SelectTypeParameters": selects})
+    assert (found["memory_counts"], found["one_task_per_core"]) == (counts, one_task)
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "eligible", "begin"),
+    [
+        ("PENDING", "", 900, None),
+        ("PENDING", "", 1_000, None),
+        ("PENDING", "", 1_001, 1_001),
+        ("RUNNING", "n1", 1_001, None),
+        ("PENDING", "n1", 1_001, None),
+    ],
+)
+def test_a_begin_time_is_one_after_the_submission_of_a_job_that_waits_on_no_node(
+    state: str, nodes: str, eligible: int, begin: int | None
+) -> None:
+    """A job that ends on its nodes before it waits again still shows them."""
+    told = {"JobID": "7", "NumNodes": "1", "SubmitTime": "1000", "JobArrayID": "7", "EligibleTime": str(eligible)}
+    told |= {"State": state, "NodeList": nodes, "PriorityLong": "1", "NumCPUs": "1", "UserID": "1000"}
+    mark = text.new_mark()
+    printed = "".join(f"{told.get(name, '')}{mark}" for name in text._QUEUE_FIELDS) + "\n"
+    (line,) = text.jobs(printed, mark, {})
+    assert line.job.begin == begin

@@ -259,3 +259,60 @@ def test_the_header_declares_what_python_offers(name: str) -> None:
     header = (Path(word.__file__).parent / "c" / "berth_injob.h").read_text()
 
     assert re.search(rf"\bberth_{name}\(", header)
+
+
+def test_an_order_holds_up_to_the_end_of_its_lease(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, numbers = OrderPage(made), word.map_order(made)
+    page.give(400, lease_s=60)
+    until = numbers[word.UNTIL]
+    found = list[int]()
+    for now in (until, until + 1):
+        monkeypatch.setattr(time, "monotonic_ns", lambda now=now: now)
+        found.append(word.read_order(numbers).duty)
+    assert found == [400, OPEN]
+
+
+def test_a_page_that_is_read_leaves_no_file_open(made: Path) -> None:
+    OrderPage(made).close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        word.map_order(made).release()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+NOW = 10**12
+TRUE_BEAT = {0: 77, 1: 1, 2: NOW, 3: 5, 4: 1_000, 13: 5, 14: 900, 15: 2**63 + 5}
+"""Numbers of a slot by their place: the command's own number (15) may be any."""
+
+
+def decoded(**changed: int) -> bool:
+    """Tells whether a slot with these numbers in place of true ones is believed."""
+    numbers = [0] * (16 + word.RECENT)
+    for place, value in {**TRUE_BEAT, **{int(name[1:]): value for name, value in changed.items()}}.items():
+        numbers[place] = value
+    page = bytearray(word.PAGE)
+    word._SLOT_NUMBERS.pack_into(page, word.SLOT, *numbers, *[0] * (len(numbers_of(page)) - len(numbers)))
+    return word._decode(bytes(page), 1, NOW) is not None
+
+
+def numbers_of(page: bytearray) -> tuple[int, ...]:
+    return word._SLOT_NUMBERS.unpack_from(page, word.SLOT)
+
+
+def test_a_beat_of_this_very_moment_is_believed_whatever_number_its_command_has() -> None:
+    assert decoded()
+    assert decoded(_15=0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (2, NOW + 1),  # in the future
+        (2, 0),  # steps, and no time of the last
+        *((place, NOW + 1) for place in (4, 5, 14)),  # longer than the machine has been up
+        (3, 1_001),  # shorter than a nanosecond each
+        *((place, (1 << 62) + 1) for place in range(3, 15)),
+    ],
+)
+def test_a_beat_that_cannot_be_true_is_left_out(place: int, value: int) -> None:
+    assert not decoded(**{f"_{place}": value})

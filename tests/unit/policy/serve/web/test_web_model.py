@@ -115,6 +115,29 @@ def test_events_are_what_changed_between_two_readings() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "kind", "text"),
+    [
+        ({}, {}, "requeue", "BeginTime"),
+        ({}, {"move_until": "2000", "move_text": "room for job 9"}, "relocation", "room for job 9"),
+        ({"moves": "900"}, {"moves": "900,1000", "move_text": "a better node"}, "relocation", "a better node"),
+        ({"moves": "900"}, {"moves": "900"}, "requeue", "BeginTime"),
+        ({"evicted": "1"}, {"evicted": "2", "evicted_text": "an owner"}, "eviction", "an owner"),
+        ({"evicted": "1"}, {"evicted": "1", "evicted_text": "an owner"}, "requeue", "BeginTime"),
+    ],
+)
+def test_a_job_that_came_back_into_the_queue_says_who_put_it_there(
+    before: dict[str, str], now: dict[str, str], kind: str, text: str
+) -> None:
+    slurm = StandInSlurm()
+    source = live(slurm)
+    slurm.jobs = [job(1, 11, holds=(1,), plan=JobPlan(before))]
+    source.read()
+    slurm.jobs = [replace(slurm.jobs[0], state="PENDING", reason="BeginTime", plan=JobPlan(now))]
+    source.read()
+    assert [(one.kind, one.job, one.text) for one in source.moment(None).events] == [(kind, "1", text)]
+
+
 def test_without_an_overview_the_last_one_stays_and_says_so() -> None:
     slurm = StandInSlurm()
     source = live(slurm)
