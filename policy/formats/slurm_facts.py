@@ -261,6 +261,8 @@ class Reading:
     """True if the slurmctld of this host is the one in control."""
     federated: bool = False
     """True if the cluster is in a federation: other clusters may start its jobs, so Berth does not touch them."""
+    wakes: bool = True
+    """True if Slurm powers nodes up for the jobs that are pinned there (ResumeProgram)."""
     nodes_late: float = 1.0
     """Seconds by which the state of its nodes may be older than its jobs: nodes are looked at less often."""
     unreadable: Mapping[int, str] = field(default_factory=dict)

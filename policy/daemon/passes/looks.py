@@ -4,6 +4,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from policy.cluster.untyped import NodePins, numbered
 from policy.daemon.passes.handover import Sender, Snapshot
@@ -104,6 +105,7 @@ class SlurmLooks:
             log.info("Slurm can be read again", 649)
         self.problem, self._blind = "", False
         self._tell_unreadable(reading)
+        reading = reading if reading.wakes else _without_sleepers(reading)
         self.leave = _why_left(reading)
         # A site that only watches can also do so where Slurm alone chooses the GPUs of a node.
         reading = numbered(reading) if self._watches else reading
@@ -135,6 +137,12 @@ class SlurmLooks:
     def close(self) -> None:
         """Ends the signs of life while Slurm is waited for."""
         WAITS.tell(None)
+
+
+def _without_sleepers(reading: Reading) -> Reading:
+    """A node that is powered down is open to jobs, as Slurm powers it up; without a way to do so it is closed."""
+    nodes = tuple(replace(node, up=False) if node.up and node.lost else node for node in reading.nodes)
+    return replace(reading, nodes=nodes)
 
 
 def _why_left(reading: Reading) -> str:

@@ -322,6 +322,7 @@ def of_config(config: Mapping[str, str]) -> dict[str, Any]:
         "limits_enforced": not {"limits", "safe", "all"}.isdisjoint(enforced),
         "counted": counted.models(config.get("Licenses", "")),
         "version": config.get("SLURM_VERSION", ""),
+        "wakes": config.get("ResumeProgram", "(null)") not in _NOTHING,
     }
 
 

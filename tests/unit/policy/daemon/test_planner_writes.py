@@ -243,6 +243,23 @@ def test_a_job_that_its_owner_has_just_changed_is_pinned_only_once_that_was_read
     assert slurm.pins[-1:] == [(7, ("n3",), tuple(range(8)))]
 
 
+@pytest.mark.parametrize(("wakes", "pinned"), [(True, ("n2",)), (False, None)])
+def test_no_job_is_pinned_to_a_node_that_sleeps_without_a_way_back(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch, wakes: bool, pinned: tuple[str, ...] | None
+) -> None:
+    # Slurm calls a node that is powered down idle.
+    asleep = replace(node("n2"), lost=True)
+    slurm = Slurm([node("n1", used=0xFF), asleep], [running(1, "n1", 0xFF, 30_000), young(5, "n1", 0b01, 9)])
+    read = slurm.read
+    monkeypatch.setattr(slurm, "read", lambda **words: replace(read(**words), wakes=wakes))
+    planner = planner_of(slurm, tmp_path, channel)
+
+    planner.one_pass(ended=False)
+    write_all(planner)
+
+    assert next((nodes for job, nodes, _ in slurm.pins if job == 5), None) == pinned
+
+
 @pytest.mark.parametrize(
     ("job", "state", "freed"),
     [(2, "COMPLETING", True), (2, "RUNNING", False), (2, "SUSPENDED", False), (77, "COMPLETING", False)],
