@@ -33,6 +33,7 @@ from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.tell import notice
+from prolog_epilog.guard.tell.machine import MachineNotices
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.job.slurm import Scontrol
@@ -189,6 +190,7 @@ def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threadi
 
 def _slow(watch: Watch, levels: EnforcedLevels, slow_work: SlowWork, stop: Stop) -> None:
     mishaps, due = _mishaps(watch), time.monotonic()
+    machine = MachineNotices(slow_work.notify)
     while not stop.heard:
         mishaps.attempt("slow work", partial(_do_slow_work, slow_work, due - time.monotonic()))
         now = time.monotonic()
@@ -196,6 +198,7 @@ def _slow(watch: Watch, levels: EnforcedLevels, slow_work: SlowWork, stop: Stop)
             due = max(due + watches.PERIOD, now)
             mishaps.attempt("the audit", partial(watches.step, watch))
             mishaps.attempt("how shares are held", levels.look)
+            mishaps.attempt("the node's GPUs", machine.look)
 
 
 def _do_slow_work(slow_work: SlowWork, seconds: float) -> None:

@@ -1,10 +1,12 @@
 """The fleet that berthd plans on: what Slurm says of the nodes, with topology, fabric and scores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from policy.cluster.cost import CostModel
 from policy.cluster.fleet import Fleet, build_fleet
+from policy.daemon.hear.machines import others
 from policy.daemon.known.score_table import ScoreTable
 from policy.daemon.known.split_limits import SplitLimits
 from policy.daemon.known.topologies import Topologies
@@ -12,6 +14,8 @@ from policy.formats.slurm_facts import NodeFacts, Reading
 from policy.request.share import Mate
 from policy.site import log
 from policy.site.config import Config
+
+_CHANGED = "{} has other GPUs than its topology file; run berth topo discover there"
 
 
 class Fleets:
@@ -34,21 +38,29 @@ class Fleets:
         self._key: object = None
 
     def of(
-        self, reading: Reading, apart: frozenset[int] = frozenset(), foes: frozenset[tuple[Mate, Mate]] = frozenset()
+        self,
+        reading: Reading,
+        apart: frozenset[int] = frozenset(),
+        foes: frozenset[tuple[Mate, Mate]] = frozenset(),
+        told: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Fleet:
-        """The fleet of a reading; `apart` are the users whose packed jobs get GPUs of their own, `foes` are pairs."""
+        """The fleet of a reading; `apart` are the users whose packed jobs get GPUs of their own, `foes` are pairs.
+
+        `told` are the GPUs that nodes say they have: a node with others than its topology file says is left to Slurm.
+        """
         # What is new stays so until a fleet is made of it.
         self._new_files = self._topologies.refresh() or self._new_files
         self._new_scores = self._scores.refresh() or self._new_scores
         key = (
             *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
-            *(reading.cpus_by_gpu, reading.one_task_per_core),
+            *(reading.cpus_by_gpu, reading.one_task_per_core, told),
         )
         if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
+            changed = others(self._topologies.machines, told)
             self._fleet = build_fleet(
                 reading.nodes,
                 reading.partitions,
-                self._topologies.machines,
+                {name: one for name, one in self._topologies.machines.items() if name not in changed},
                 reading.memory,
                 memory_counts=reading.memory_counts,
                 in_all_partitions=reading.in_all_partitions,
@@ -68,7 +80,12 @@ class Fleets:
             self._fleet.tables.warm()
             self._key, self._new_files = key, False
             self._new_scores = True
-            reasons = self._fleet.not_ready.values()
+            not_ready = {
+                place: _CHANGED.format(name) if (name := self._fleet.names[place]) in changed else reason
+                for place, reason in self._fleet.not_ready.items()
+            }
+            self._fleet = replace(self._fleet, not_ready=not_ready)
+            reasons = not_ready.values()
             for reason in reasons:
                 if reason not in self._told:
                     log.error(f"{reason}; Berth places no job there", 639)

@@ -10,6 +10,7 @@ from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.hear.hosts import Hosts
 from policy.daemon.hear.idle import IdleGpus, IdleWord
 from policy.daemon.hear.levels import HeardLevels, LevelWord
+from policy.daemon.hear.machines import HeardMachines, MachineWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known.company import ProfileKeeper
@@ -55,6 +56,7 @@ class Listeners:
         self.degraded = Degraded(gateway)
         self.disagreements = Disagreements(config.skip_partitions)
         self.levels = HeardLevels(gateway)
+        self.machines = HeardMachines()
         self.failures = Failures(gateway, others=config.other_retries)
         self.hosts = Hosts(config.steps)
         self.living = LivingScores(config.steps, config.scores)
@@ -95,6 +97,9 @@ class Listeners:
                     self.levels.hear(word)
             case IdleWord() as word:
                 self.idle.hear(word, time.time())
+                notice.answer(done=looks.in_charge)
+            case MachineWord() as word:
+                self.machines.hear(word)
                 notice.answer(done=looks.in_charge)
             case NodeWord() as word:
                 if word.degraded and looks.acts:

@@ -293,7 +293,8 @@ class Planner:
 
     def _bring_up_to_date(self, reading: Reading) -> Picture:
         company = self._heard.company
-        fleet = self._fleets.of(reading, self._heard.mps_faults.users(reading.at), company.foes)
+        users = self._heard.mps_faults.users(reading.at)
+        fleet = self._fleets.of(reading, users, company.foes, self._heard.machines.told)
         picture = self._picture
         if picture is None or picture.fleet is not fleet:
             picture = Picture(fleet, self._plan.isolation)

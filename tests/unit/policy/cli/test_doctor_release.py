@@ -43,14 +43,12 @@ class Held:
         spoilt: dict[str, Any] = {**form.facts, **self.spoilt}
         for number in range(40 + len(self.texts), 40 + len(self.texts) + form.jobs):
             fact = JobFacts(
-                number, "PENDING", "gpu", 0, 1, None, None, 60, 1, (), (), reason=self._reason, name=name,
+                number, "PENDING", "gpu", 0, 1, None, None, 60, 1, (), (), reason="JobHeldUser", name=name,
                 user=os.geteuid(), count=form.nodes, het=40 if form.jobs > 1 else 0,
             )  # fmt: skip
             self.jobs.append(replace(fact, **spoilt))
             self.texts[number] = JobText(number, "PENDING", os.geteuid(), "", "", "", **asked)
         return self
-
-    _reason = "JobHeldUser" if os.geteuid() else "JobHeldAdmin"
 
     def poll(self) -> int | None:
         return None

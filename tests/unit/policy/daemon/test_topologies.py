@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from policy.cluster.fleet import build_fleet
+from policy.daemon.hear.machines import others
 from policy.daemon.known import topologies
 from policy.daemon.known.fleets import Fleets
 from policy.daemon.known.topologies import Topologies
@@ -131,3 +133,35 @@ def test_a_node_without_a_file_is_told_once_while_other_files_come_in(
     assert told() == []
     (slurm / "nodes" / "n5.json").unlink()
     assert told() == ["n5"]
+
+
+def test_a_node_with_other_gpus_than_its_file_is_slurms_until_a_file_fits(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It came back under its name: topology and scores were those of other GPUs."""
+    fleets = Fleets(load(slurm / "berth.conf"))
+    nodes = [slurm_node("n1"), slurm_node("n4")]
+    before = machine("n1", "h100")
+    files.dump(before, slurm / "nodes" / "n1.json")
+    uuids = tuple(gpu.uuid for gpu in before.gpus)
+    assert fleets.of(reading(nodes), told={"n1": uuids}).ready.tolist() == [True, True]
+
+    swapped = (*uuids[:2], *reversed(uuids[2:]))
+    fleet = fleets.of(reading(nodes), told={"n1": swapped, "n9": uuids})
+
+    assert fleet.ready.tolist() == [False, True]
+    assert fleet.not_ready == {0: "n1 has other GPUs than its topology file; run berth topo discover there"}
+    assert "n1 has other GPUs than its topology file" in capsys.readouterr().err
+    # What is known of the node's GPUs has not changed, and is not logged again.
+    assert fleets.of(reading(nodes), told={"n1": swapped, "n9": uuids}) is fleet
+    by_place = {gpu.position: uuid for gpu, uuid in zip(before.gpus, swapped, strict=True)}
+    now = replace(before, gpus=tuple(replace(gpu, uuid=by_place[gpu.position]) for gpu in before.gpus))
+    files.dump(now, slurm / "nodes" / "n1.json")
+    assert fleets.of(reading(nodes), told={"n1": swapped}).ready.tolist() == [True, True]
+
+
+def test_a_node_whose_gpus_are_cut_is_not_compared() -> None:
+    whole = machine("n1", "h100")
+    cut = replace(whole, gpus=tuple(replace(gpu, mig=True) for gpu in whole.gpus))
+
+    assert others({"n1": cut}, {"n1": ("GPU-1",)}) == frozenset()

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.daemon.hear import endings, guards, levels, step_times, words
+from policy.daemon.hear import endings, guards, levels, machines, step_times, words
 
-FORMS = st.sampled_from([module._PAYLOAD for module in (guards, step_times, levels, endings)])
+FORMS = st.sampled_from([module._PAYLOAD for module in (guards, step_times, levels, machines, endings)])
 TRUE_TO_FORM = FORMS.flatmap(lambda form: st.from_regex(form, fullmatch=True))
 SIGNS = st.text("%0123456789ABCDEFabcdef ~", min_size=1, max_size=12).map(str.encode)
 

@@ -1,182 +1,67 @@
-"""The device's states: who may come, who may stay, and for how long a GPU is left alone."""
+"""The guard tells berthd which GPUs its node has."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pathlib import Path
 
-from prolog_epilog.guard.measure.machine import DeviceMachine, State, Transition
-from prolog_epilog.guard.measure.signals import DeviceSample
-from prolog_epilog.settings.guard_keys import MachineSettings
-from tests.examples import examples
-
-CALM = DeviceSample(0.0, utilisation=0.3, sm_active=0.2, clock=1.0, memory=0.4)
-BUSY = DeviceSample(0.0, utilisation=0.97, sm_active=0.7, clock=1.0, memory=0.4)
-FULL = DeviceSample(0.0, utilisation=0.3, sm_active=0.2, clock=1.0, memory=0.97)
-HOT = DeviceSample(0.0, utilisation=0.9, sm_active=0.5, clock=0.6, held_back=True, memory=0.4)
-IDLE_CLOCK = DeviceSample(0.0, utilisation=0.0, sm_active=0.0, clock=0.2, memory=0.1)
+from policy.daemon.hear import words
+from policy.daemon.hear.machines import HeardMachines, MachineWord
+from prolog_epilog.guard.tell import machine
+from prolog_epilog.guard.tell.machine import MachineNotice, MachineNotices
+from prolog_epilog.guard.tell.notice import Payload
 
 
-class Clock:
-    """A machine that is fed once a second."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.machine = DeviceMachine(MachineSettings(), 0.0)
-        self.seen: list[Transition] = []
-
-    def feed(self, sample: DeviceSample, seconds: int, *, heartbeat: bool = False) -> State:
-        for _ in range(seconds):
-            self.now += 1.0
-            self.note(self.machine.sample(self.now, sample, heartbeat=heartbeat))
-        return self.machine.state
-
-    def note(self, transition: Transition | None) -> None:
-        if transition is not None:
-            self.seen.append(transition)
+def driver(folder: Path, *gpus: tuple[int, str]) -> Path:
+    """What the driver writes of each GPU, in folders by bus address."""
+    for place, (minor, uuid) in enumerate(gpus):
+        path = folder / f"0000:{place:02x}:00.0" / "information"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 27\nGPU UUID: \t {uuid}\n"
+            f"Video BIOS: \t 96.00\nBus Type: \t PCIe\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+        )
+    return folder
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def test_the_gpus_are_told_in_slurms_order_at_the_start_and_again_later(tmp_path: Path) -> None:
+    told: list[Payload] = []
+    notices = MachineNotices(told.append, driver(tmp_path, (1, "GPU-b"), (0, "GPU-a")), "n1")
+
+    notices.look()
+    notices.look()
+
+    assert told == [MachineNotice("n1", ("GPU-a", "GPU-b"))]
+    assert words.read(told[0].text.encode()) == MachineWord("n1", ("GPU-a", "GPU-b"))
+    notices._due = 0.0
+    notices.look()
+    assert len(told) == 2
 
 
-@pytest.fixture
-def healthy(clock: Clock) -> Clock:
-    assert clock.feed(CALM, 61) is State.HEALTHY
-    return clock
+def test_gpus_whose_uuid_the_driver_hides_are_not_told(tmp_path: Path) -> None:
+    told: list[Payload] = []
+    MachineNotices(told.append, driver(tmp_path, (0, "GPU-a"), (1, "GPU-????????-????")), "n1").look()
+    MachineNotices(told.append, tmp_path / "none", "n1").look()
+
+    assert told == []
 
 
-def test_a_guest_is_admitted_after_a_minute_of_health(clock: Clock) -> None:
-    assert clock.feed(CALM, 60) is State.INIT
-    assert not clock.machine.admits
-    clock.feed(CALM, 1)
-
-    assert clock.machine.admits
+def test_the_nodes_name_is_the_hosts_short_one(tmp_path: Path) -> None:
+    assert "." not in MachineNotices(lambda _: None, tmp_path)._node
+    assert machine.EVERY_S == 600.0
 
 
-def test_the_minute_starts_anew_with_each_bad_sample(clock: Clock) -> None:
-    clock.feed(CALM, 50)
-    clock.feed(BUSY, 1)
-
-    assert clock.feed(CALM, 60) is State.INIT
-
-
-def test_a_busy_moment_does_not_end_health_but_five_seconds_do(healthy: Clock) -> None:
-    assert healthy.feed(BUSY, 5) is State.HEALTHY
-    assert healthy.feed(BUSY, 1) is State.UNHEALTHY
-    assert healthy.machine.keeps
-    assert not healthy.machine.admits
+def test_what_a_node_told_is_a_new_mapping_only_when_it_changes() -> None:
+    heard = HeardMachines()
+    heard.hear(MachineWord("n1", ("GPU-a",)))
+    before = heard.told
+    heard.hear(MachineWord("n1", ("GPU-a",)))
+    assert heard.told is before
+    heard.hear(MachineWord("n1", ("GPU-b",)))
+    assert (heard.told, before) == ({"n1": ("GPU-b",)}, {"n1": ("GPU-a",)})
 
 
-def test_a_busy_gpu_whose_host_reports_its_steps_stays_healthy(healthy: Clock) -> None:
-    assert healthy.feed(BUSY, 60, heartbeat=True) is State.HEALTHY
-
-
-@pytest.mark.parametrize("sample", [FULL, HOT], ids=["memory", "heat"])
-def test_over_the_limit_the_guest_goes_even_with_a_heartbeat(healthy: Clock, sample: DeviceSample) -> None:
-    healthy.feed(sample, 3, heartbeat=True)
-
-    assert healthy.machine.state is State.OVERLIMIT
-    assert not healthy.machine.keeps
-    assert healthy.seen[-1].cause
-
-
-def test_a_low_clock_of_an_idle_gpu_is_no_harm(healthy: Clock) -> None:
-    assert healthy.feed(IDLE_CLOCK, 100) is State.HEALTHY
-
-
-def times_out(clock: Clock) -> float:
-    """How long a GPU stays over its limit once the cause is gone."""
-    assert clock.feed(FULL, 3) is State.OVERLIMIT
-    since = clock.now
-    while clock.feed(CALM, 1) is State.OVERLIMIT:
-        pass
-    return clock.now - since
-
-
-def test_cool_down_grows_and_is_forgiven(healthy: Clock) -> None:
-    assert [times_out(healthy) for _ in range(3)] == [60.0, 120.0, 240.0]
-    healthy.feed(CALM, 3 * 3600 + 60)
-
-    assert times_out(healthy) == 60.0
-
-
-def test_cool_down_has_an_end(healthy: Clock) -> None:
-    assert [times_out(healthy) for _ in range(8)][-1] == 3600.0
-
-
-def test_a_fault_disables_until_it_is_repaired(healthy: Clock) -> None:
-    healthy.note(healthy.machine.fault(healthy.now, "Xid 79"))
-
-    assert healthy.feed(CALM, 300) is State.DISABLED
-    healthy.note(healthy.machine.repaired(healthy.now))
-    assert healthy.machine.state is State.INIT
-    assert healthy.feed(CALM, 61) is State.HEALTHY
-    assert [one.cause for one in healthy.seen[-3:-1]] == ["Xid 79", "repaired"]
-
-
-def test_silence_disables_and_samples_bring_it_back_through_init(healthy: Clock) -> None:
-    assert healthy.machine.no_sample(healthy.now + 15.0) is None
-    assert healthy.machine.no_sample(healthy.now + 16.0) is not None
-    healthy.now += 20.0
-
-    assert healthy.feed(CALM, 1) is State.INIT
-    assert healthy.feed(CALM, 61) is State.HEALTHY
-
-
-def test_metrics_that_the_device_lacks_are_judged_by_nobody(clock: Clock) -> None:
-    assert clock.feed(DeviceSample(0.0), 61) is State.HEALTHY
-
-
-fraction = st.none() | st.floats(0.0, 1.0)
-samples = st.builds(
-    DeviceSample,
-    st.just(0.0),
-    utilisation=fraction,
-    sm_active=fraction,
-    clock=fraction,
-    held_back=st.booleans(),
-    memory=fraction,
-)
-
-
-@settings(max_examples=examples(40))
-@given(st.lists(st.tuples(samples, st.integers(1, 90), st.booleans()), max_size=12))
-def test_only_a_minute_of_health_ever_admits(fed: list[tuple[DeviceSample, int, bool]]) -> None:
-    clock = Clock()
-    allowed: dict[State, Callable[[State], bool]] = {
-        State.INIT: lambda after: after in (State.HEALTHY, State.OVERLIMIT),
-        State.HEALTHY: lambda after: after in (State.UNHEALTHY, State.OVERLIMIT),
-        State.UNHEALTHY: lambda after: after in (State.HEALTHY, State.OVERLIMIT),
-        State.OVERLIMIT: lambda after: after is State.UNHEALTHY,
-    }
-    for sample, seconds, heartbeat in fed:
-        clock.feed(sample, seconds, heartbeat=heartbeat)
-
-    left = 0.0
-    for one in clock.seen:
-        assert allowed[one.before](one.after)
-        assert one.after is not State.HEALTHY or one.at - left >= MachineSettings().admit_s
-        left = one.at
-
-
-@pytest.mark.parametrize("pattern", [(3, 1), (2, 1), (3, 2)])
-def test_a_guest_that_lets_go_for_a_moment_now_and_then_goes_all_the_same(
-    healthy: Clock, pattern: tuple[int, int]
-) -> None:
-    over, calm = pattern
-    for _ in range(20):
-        healthy.feed(FULL, over)
-        healthy.feed(CALM, calm)
-
-    assert State.OVERLIMIT in {one.after for one in healthy.seen}
-
-
-def test_a_peak_now_and_then_sends_nobody_away(healthy: Clock) -> None:
-    for _ in range(50):
-        healthy.feed(FULL, 1)
-        healthy.feed(CALM, 2)
-
-    assert healthy.machine.state is State.HEALTHY
+def test_what_is_no_such_notice_is_none() -> None:
+    assert words.read(b"berth/1 machine node=n1 gpus=") is None
+    assert words.read(b"berth/1 machine node=n1 gpus=GPU-a,") is None
+    assert words.read(b"berth/1 machine node=../n1 gpus=GPU-a") is None
+    assert words.read(b"berth/1 machine node=n1 gpus=" + b",".join([b"GPU-a"] * 65)) is None

@@ -1,0 +1,48 @@
+"""Notices of nodes about their GPUs: a node that comes back under its name may be another machine."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topology.model import Machine
+
+_PAYLOAD = re.compile(
+    rb"berth/1 machine node=([A-Za-z0-9_.-]{1,255}) gpus=([A-Za-z0-9-]{1,64}(?:,[A-Za-z0-9-]{1,64}){0,63})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineWord:
+    """One notice of a guard (docs/formats.md)."""
+
+    node: str
+    uuids: tuple[str, ...]
+    """Of its GPUs, by position."""
+    job: int = 0
+
+
+def read_word(payload: bytes) -> MachineWord | None:
+    """Returns what a payload says; None where it is no such notice."""
+    match = _PAYLOAD.fullmatch(payload)
+    return match and MachineWord(match[1].decode(), tuple(match[2].decode().split(",")))
+
+
+class HeardMachines:
+    """The GPUs that nodes have, as far as they told."""
+
+    def __init__(self) -> None:
+        self.told: Mapping[str, tuple[str, ...]] = {}
+        """A new mapping at each change."""
+
+    def hear(self, word: MachineWord) -> None:
+        """Keeps it; a node tells anew at each start of its guard."""
+        if self.told.get(word.node) != word.uuids:
+            self.told = {**self.told, word.node: word.uuids}
+
+
+def others(machines: Mapping[str, Machine], told: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Returns the nodes whose GPUs are others than those of their topology files; parts of GPUs are not compared."""
+    known = ((name, machines[name].gpus, now) for name, now in told.items() if name in machines)
+    return frozenset(
+        name for name, gpus, now in known if tuple(gpu.uuid for gpu in gpus) != now and not any(gpu.mig for gpu in gpus)
+    )
