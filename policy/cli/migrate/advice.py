@@ -1,11 +1,11 @@
 """Says what to do for a rung and back, in which order."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from policy.cli.migrate.conf_text import value_of, values_of
-from policy.cli.migrate.node_lines import listed, sorted_nodes
+from policy.cli.migrate.node_lines import ExactNode, listed, sorted_nodes
 from policy.cli.migrate.rungs import Rung
 from policy.cli.migrate.site import Files
 from policy.cli.migrate.state import Change
@@ -75,6 +75,26 @@ def steps_back(change: Change, files: Files, options: str = "", *, forget: bool 
     if change.came_from != "observe":
         yield Step("Start berthd on each controller", "systemctl restart berthd", controllers)
         yield _CHECK
+
+
+def seen_by_tools(nodes: Mapping[str, ExactNode]) -> Iterator[str]:
+    """Yields what users and tools see of nodes that get one GRES type for each GPU, with what to set for it."""
+    for model in sorted({node.model for node in nodes.values()}):
+        gres = max((node.gres for node in nodes.values() if node.model == model), key=len)
+        yield (
+            f"sinfo %G and scontrol show node list each GPU of {model} by itself ({gres[:24]}..., {len(gres)} "
+            "characters): scripts read models from the features (sinfo %f), or from berth nodes --json"
+        )
+        yield (
+            f"AllocTRES has gres/gpu=2 as before, and license/berth_{model}=2 where it had gres/gpu:{model}=2: reports "
+            "and exporters that count models, and XDMoD's resources, name the licence (docs/limits.md)"
+        )
+    if nodes:
+        yield (
+            "a Prolog that writes which job has which GPU learns of the last one alone: for dcgm-exporter set [node] "
+            "jobs_for_dcgm, for jobstats jobs_for_jobstats (docs/metrics.md)"
+        )
+        yield "requests that name a model, in scripts and in forms of Open OnDemand, stay as they are"
 
 
 def _emptied(nodes: Sequence[str]) -> Iterator[Step]:

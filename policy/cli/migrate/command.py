@@ -105,7 +105,7 @@ def _planned(options: argparse.Namespace, files: Files, rung: Rung) -> _Planned:
     changes = tuple(files.changes(rungs.changed(files.texts, rung, wanted, {limit.model for limit in found})))
     nodes = tuple(sorted_nodes(wanted))
     steps = tuple(advice.steps(rung, nodes, files, model_limits.commands(found), _again(options))) if changes else ()
-    notes = tuple(_notes(nodes)) if nodes else ()
+    notes = (*_notes(nodes), *advice.seen_by_tools(wanted)) if nodes else ()
     return _Planned(rung, nodes, changes, steps, notes, tuple(model_limits.commands(found, back=True)))
 
 

@@ -84,7 +84,7 @@ def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: 
     else:
         _from_sacct(tally, since, until)
     found = tally.figures(Period(since, until))
-    return {"waits": found["waits"], "places": found["places"], "counts": found["counts"], "text": short(found)}
+    return {key: found[key] for key in ("waits", "places", "counts", "worth")} | {"text": short(found)}
 
 
 def _write(name: str, text: str) -> None:

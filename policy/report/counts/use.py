@@ -19,6 +19,7 @@ class Use:
         self._held: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._busy: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._all = self._measured = self._low = 0.0
+        self._low_runs = 0
 
     def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run."""
@@ -27,6 +28,7 @@ class Use:
             return
         self._measured += run.gpu_s
         self._low += run.gpu_s * (run.used < LOW)
+        self._low_runs += run.used < LOW
         for by, key in (("size", size_of(run.gpus)), ("nodes", width(len(run.nodes))), ("status", status)):
             self._held[by][key] += run.gpu_s
             self._busy[by][key] += run.gpu_s * run.used
@@ -39,6 +41,7 @@ class Use:
             "held": round(self._all / (capacity * seconds), 4) if capacity and seconds else None,
             "measured_gpu_hours": round(self._measured / 3_600, 2),
             "low_gpu_hours": round(self._low / 3_600, 2),
+            "low_runs": self._low_runs,
             "busy": {
                 by: {key: round(self._busy[by][key] / held[key], 4) for key in order.get(by, sorted(held)) if held[key]}
                 for by, held in self._held.items()

@@ -17,6 +17,8 @@ class Stake:
     remedy: str
     counts: str
     """A text for people: what was counted."""
+    runs: int = 0
+    """Runs that were counted; 0 where it is not a number of runs."""
 
 
 def worth(found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -33,6 +35,7 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         "--locality=node",
         f"{runs.get('more_nodes', 0) - runs.get('more_nodes_asked', 0)} of {runs.get('runs', 0)} runs on several GPUs "
         "were spread over more nodes than they needed or asked for",
+        runs.get("more_nodes", 0) - runs.get("more_nodes_asked", 0),
     )
     for level, name in (("nvlink", "NVLink domains"), ("leaf", "leaves")):
         yield Stake(
@@ -42,6 +45,7 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
             f"--locality={level}",
             f"{runs.get(f'more_{level}', 0)} of {runs.get(f'several_nodes_{level}_known', 0)} runs on several nodes "
             f"lay in more {name} than they needed",
+            runs.get(f"more_{level}", 0),
         )
     yield Stake(
         "waits_beside_idle",
@@ -59,6 +63,7 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         "berth classify",
         f"{tries['failed_alike']['runs']} tries of the same job, and {tries['resubmitted_alike']['runs']} jobs "
         "submitted soon after one of the same owner and size, failed again of what another try does not change",
+        tries["failed_alike"]["runs"] + tries["resubmitted_alike"]["runs"],
     )
     yield Stake(
         "preflight",
@@ -67,6 +72,7 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         "a first run on one GPU",
         f"{early['runs']} runs on several GPUs failed within 10 minutes, and not of their place: on one GPU first, "
         "this much less would have been lost",
+        early["runs"],
     )
     yield Stake(
         "guests",
@@ -74,4 +80,5 @@ def _stakes(found: Mapping[str, Any]) -> Iterator[Stake]:
         "GPU h",
         "--gpu-tier, --gpu-share",
         f"held by jobs that kept their GPUs less than {LOW:.0%} busy",
+        found["use"]["low_runs"],
     )

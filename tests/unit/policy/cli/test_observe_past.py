@@ -44,6 +44,17 @@ def test_the_last_days_of_the_file_are_shown_with_waits_and_gangs_over_leaves(
     assert [row.split()[:5] for row in gangs[2:4]] == [["4", "16", "n[1,4]", "2", "1"], ["3", "16", "n[2-3]", "2", "1"]]
 
 
+def test_it_ends_with_what_to_do_first_and_what_that_could_bring_in_a_week(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["observe", "--from", str(saved), "--fabric", str(saved.with_name("topology.conf"))]) == 0
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    # 48 GPU hours of two runs; the first run of these days began 26 hours before the last end.
+    assert last.startswith("What to do first: --locality=leaf. It could bring 312 GPU h a week at most (0.00 to 754: ")
+    assert last.endswith("2 of 3 runs on several nodes lay in more leaves than they needed.")
+
+
 def test_for_programs_it_is_the_past_alone(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "observe",

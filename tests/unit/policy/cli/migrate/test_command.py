@@ -129,7 +129,11 @@ def test_a_plan_tells_of_a_reservation_that_counts_gpus(
 
     assert run(site, "plan", "exact", "n1", "--no-cores", "--topology-dir", str(site)) == 0
 
-    assert ("reservation r counts GPUs of n1: " in capsys.readouterr().out) == told
+    shown = capsys.readouterr().out
+    assert ("reservation r counts GPUs of n1: " in shown) == told
+    assert "sinfo %G and scontrol show node list each GPU of l40s by itself (gpu:g0:1,gpu:g1:1,gpu:g2..., " in shown
+    assert "license/berth_l40s=2 where it had gres/gpu:l40s=2" in shown
+    assert "jobs_for_dcgm" in shown
 
 
 SLURM = """#!/bin/sh
