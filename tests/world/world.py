@@ -491,7 +491,7 @@ class DeterministicWorld:
         faults, troubles = self.door.counted.copy(), self.door.troubles
         out = self.door.out_until > self.clock.passed
         said = io.StringIO()
-        options = argparse.Namespace(all=True, for_now=for_now, jobs=[])
+        options = argparse.Namespace(all=True, for_now=for_now, jobs=[], json=False)
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
                 release._release(CommandGateway(), options)
