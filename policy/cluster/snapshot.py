@@ -1,6 +1,6 @@
-"""The snapshot of a cluster: `Cluster` is the picture of one moment, and its `Fleet` (fleet.py) what does not change.
+"""The snapshot of a cluster: `Cluster` is its state at one moment, and its `Fleet` (fleet.py) what does not change.
 
-Both are immutable. A picture holds, for each node, a short *timeline*: what is free from each moment on and stays
+Both are immutable. A snapshot holds, for each node, a short *timeline*: what is free from each moment on and stays
 free, as far as time limits and planned starts tell. Free resources only grow from column to column, so the first
 column that fits tells when a job fits.
 """
@@ -33,7 +33,7 @@ BY_NODE = (
     *("up", "quiet", "pieces", "times", "gpus", "cpus", "mem"),
     *("gpus_now", "cpus_now", "mem_now", "hole_until", "reserved_from"),
 )
-"""The arrays of a picture, with a row for each node."""
+"""The arrays of a snapshot, with a row for each node."""
 
 
 class TakenLater(NamedTuple):
@@ -47,7 +47,7 @@ class TakenLater(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The picture of one moment. Rows are nodes; columns of the timelines are moments, ascending."""
+    """The state of a cluster at one moment. Rows are nodes; columns of the timelines are moments, ascending."""
 
     fleet: Fleet
     at: float
@@ -82,7 +82,7 @@ class Cluster:
     cpus_per_gpu: float = 0.0
     """CPUs that usual jobs have for each GPU; 0 if none was seen."""
     sharers: "dict[int, Sharers]" = field(default_factory=dict)
-    """Hosts and guests, for nodes that have some. All else in the picture is as if there were no guests."""
+    """Hosts and guests, for nodes that have some. All else in the snapshot is as if there were no guests."""
     tolerated: dict[int, int] = field(default_factory=dict)
     """GPUs of nodes with guests that are claimed for now by jobs which may have a guest."""
     closed: dict[int, int] = field(default_factory=dict)

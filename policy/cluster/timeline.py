@@ -11,16 +11,16 @@ State = tuple[float, int, int, int]
 """A moment, and the GPUs, CPUs and memory that are free from then on."""
 
 
-def states_of(picture: Cluster, node: int) -> list[State]:
+def states_of(cluster: Cluster, node: int) -> list[State]:
     """Returns a node's timeline without the repeated last moment that fills it up."""
-    times = picture.times[node].tolist()
+    times = cluster.times[node].tolist()
     length = bisect_left(times, times[-1]) + 1
     return list(
         zip(
             times[:length],
-            picture.gpus[node, :length].tolist(),
-            picture.cpus[node, :length].tolist(),
-            picture.mem[node, :length].tolist(),
+            cluster.gpus[node, :length].tolist(),
+            cluster.cpus[node, :length].tolist(),
+            cluster.mem[node, :length].tolist(),
             strict=True,
         )
     )

@@ -34,24 +34,24 @@ class Leaves:
         """Drops everything, because nodes may have come or gone."""
         self._of.clear()
 
-    def nodes(self, demand: Demand, picture: Cluster) -> Bools | None:
+    def nodes(self, demand: Demand, cluster: Cluster) -> Bools | None:
         """Returns the nodes where a demand should go; None where it may go anywhere."""
         if not demand.is_piece:
             return None
         key = id(demand.candidates), demand.k
         if key not in self._of:
-            self._of[key] = _OpenLeaves(demand, picture)
-        return self._of[key].nodes(picture)
+            self._of[key] = _OpenLeaves(demand, cluster)
+        return self._of[key].nodes(cluster)
 
-    def may_be_better(self, demand: Demand, here: Berth, picture: Cluster) -> bool:
+    def may_be_better(self, demand: Demand, here: Berth, cluster: Cluster) -> bool:
         """Tells whether any place could be `clearly_better` for a job that leaves a node in part to others.
 
         Where no GPUs of the fleet, free or not, are so much better, a search for them is spared.
         """
-        fleet = picture.fleet
+        fleet = cluster.fleet
         if fleet.tables.widest(demand.k) > here.cut:
             return True
-        if picture.crowded:
+        if cluster.crowded:
             return False
         # No factor of a cost is below 1.
         return self._least_score(demand, fleet) < here.cost * (1 - ALIKE_IN_A_CROWD)
@@ -76,11 +76,11 @@ class _OpenLeaves:
     Most jobs that start or end leave the same leaves open, so the nodes are computed again only if the number changes.
     """
 
-    def __init__(self, demand: Demand, picture: Cluster) -> None:
+    def __init__(self, demand: Demand, cluster: Cluster) -> None:
         self._demand = demand
         """Keeps the array of candidates alive, so that no other array gets its id."""
-        fleet = picture.fleet
-        self._here = demand.candidates & picture.up
+        fleet = cluster.fleet
+        self._here = demand.candidates & cluster.up
         self._before: Ints | None = None
         """For each leaf the GPUs of those before it; None where leaves are unknown and nothing is kept together."""
         if not bool((fleet.fabric.leaf[self._here] == NOBODY).any()):
@@ -89,14 +89,14 @@ class _OpenLeaves:
         self._open = 0
         self._nodes: Bools | None = None
 
-    def nodes(self, picture: Cluster) -> Bools | None:
+    def nodes(self, cluster: Cluster) -> Bools | None:
         """Returns the open nodes; None for all candidates."""
         if self._before is None:
             return None
-        need = int(picture.pieces[self._here].sum()) + picture.pieces_wait + self._demand.k
+        need = int(cluster.pieces[self._here].sum()) + cluster.pieces_wait + self._demand.k
         count = int(np.searchsorted(self._before, need))
         if count != self._open:
-            fleet, self._open = picture.fleet, count
+            fleet, self._open = cluster.fleet, count
             nodes = self._here & ((fleet.leaf_order < count) | (fleet.size <= self._demand.k))
             self._nodes = None if bool((nodes == self._demand.candidates).all()) else nodes
         return self._nodes

@@ -32,7 +32,7 @@ from policy.formats import wire
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.simulate.play import run as run_slurm
@@ -56,51 +56,51 @@ def berthd(gpus: int, jobs: int) -> dict[str, float]:
     """Returns the middle costs of berthd's steps on one cluster, and the memory of a process with all of it."""
     world = World(gpus // 8, jobs)
     fleet = world.fleet()
-    picture, plan = Picture(fleet), Plan(BerthPolicy(), Settings())
+    tracker, plan = Tracker(fleet), Plan(BerthPolicy(), Settings())
     looks, passes, notices = [], [], []
     for _ in range(WARM + PASSES):
         world.end_one()
         world.at += 1
         reading = world.reading()
         began = time.process_time()
-        picture.update(reading)
+        tracker.update(reading)
         looked = time.process_time()
-        changes = plan.replan(picture.book(), reading.jobs)
+        changes = plan.replan(tracker.book(), reading.jobs)
         looks.append(1_000 * (looked - began))
         passes.append(1_000 * (time.process_time() - looked))
         world.obey([change for change in changes if isinstance(change, Move)])
     world.at += 1
     reading = world.reading()
-    picture.update(reading)
-    plan.replan(picture.book(), reading.jobs)
+    tracker.update(reading)
+    plan.replan(tracker.book(), reading.jobs)
     plan.expect_notices()
     for _ in range(NOTICES):
         job = world.end_one()
         began = time.process_time()
         for name in job.nodes:
-            picture.end(job.id, name)
-        plan.freed(picture, {fleet.index[name] for name in job.nodes}, reading.jobs)
+            tracker.end(job.id, name)
+        plan.freed(tracker, {fleet.index[name] for name in job.nodes}, reading.jobs)
         notices.append(1_000 * (time.process_time() - began))
     seen = frozenset(job.known.texts["id"] for job in reading.jobs if job.plan)
-    handed, answers = _answering(picture, seen, reading.at)
+    handed, answers = _answering(tracker, seen, reading.at)
     found = [statistics.median(one) for one in (looks[WARM:], passes[WARM:], notices)]
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
     return dict(zip(COSTS, [*found, handed, answers, rss], strict=True))
 
 
-def _answering(picture: Picture, seen: frozenset[str], at: float) -> tuple[float, float]:
-    """Returns what a picture costs on its way to the answering process, and what an answer costs it."""
+def _answering(tracker: Tracker, seen: frozenset[str], at: float) -> tuple[float, float]:
+    """Returns what a snapshot costs on its way to the answering process, and what an answer costs it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sender, receiver = Sender(ours), Receiver(theirs)
     answerer = Answerer(Config(), "growth", 1)
-    cluster, handed = picture.book().cluster, []
+    cluster, handed = tracker.book().cluster, []
     with ours, theirs:
         for _ in range(PASSES + 1):
             began = time.process_time()
             sender.send(Snapshot(cluster, seen, "26.05", "bench", ""))
             snapshot = receiver.receive()
             if snapshot is None:
-                raise RuntimeError("no picture came")
+                raise RuntimeError("no snapshot came")
             answerer.take(snapshot, at)
             handed.append(1_000 * (time.process_time() - began))
     answers = []

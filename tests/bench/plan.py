@@ -21,7 +21,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers, gang_of
 from policy.plan.relocation.worth import open_for
@@ -154,16 +154,16 @@ class World:
 
 def passes(world: World, fleet: Fleet, count: int, settings: Settings | None = None) -> list[float]:
     """Milliseconds of whole passes, from a reading to the plan, each after one job has ended."""
-    picture, plan = Picture(fleet), Plan(BerthPolicy(), settings or Settings())
-    picture.update(world.reading())
+    tracker, plan = Tracker(fleet), Plan(BerthPolicy(), settings or Settings())
+    tracker.update(world.reading())
     taken = []
     for number in range(count + 1):
         world.end_one()
         world.at += 1
         reading = world.reading()
         began = time.perf_counter()
-        picture.update(reading)
-        changes = plan.replan(picture.book(), reading.jobs)
+        tracker.update(reading)
+        changes = plan.replan(tracker.book(), reading.jobs)
         if number:  # the first one reads each segment for the first time
             taken.append(1_000 * (time.perf_counter() - began))
         world.obey([change for change in changes if isinstance(change, Move)])
@@ -174,25 +174,25 @@ def events(
     world: World, fleet: Fleet, count: int, settings: Settings | None = None, *, between: int = 10
 ) -> list[float]:
     """Milliseconds from a notice to its plan; readings and whole passes, after so many notices, do not count."""
-    picture, plan = Picture(fleet), Plan(BerthPolicy(), settings or Settings())
+    tracker, plan = Tracker(fleet), Plan(BerthPolicy(), settings or Settings())
     reading = world.reading()
-    picture.update(reading)
-    plan.replan(picture.book(), reading.jobs)
+    tracker.update(reading)
+    plan.replan(tracker.book(), reading.jobs)
     taken = []
     for number in range(count):
         if number % between == 0:
             world.at += 1
             reading = world.reading()
-            picture.update(reading)
-            world.obey([change for change in plan.replan(picture.book(), reading.jobs) if isinstance(change, Move)])
+            tracker.update(reading)
+            world.obey([change for change in plan.replan(tracker.book(), reading.jobs) if isinstance(change, Move)])
             reading = world.reading()
-            picture.update(reading)
-            plan.replan(picture.book(), reading.jobs)
+            tracker.update(reading)
+            plan.replan(tracker.book(), reading.jobs)
             plan.expect_notices()
         job = world.end_one()
         began = time.perf_counter()
-        known = [picture.end(job.id, name) for name in job.nodes]
-        changes = plan.freed(picture, {fleet.index[name] for name in job.nodes}, reading.jobs)
+        known = [tracker.end(job.id, name) for name in job.nodes]
+        changes = plan.freed(tracker, {fleet.index[name] for name in job.nodes}, reading.jobs)
         taken.append(1_000 * (time.perf_counter() - began))
         if not all(known) or changes is None:
             raise RuntimeError("a notice was not planned by itself")
@@ -208,14 +208,14 @@ def looks(world: World, fleet: Fleet) -> list[float]:
             values = {"state": "placed", "n": "1", "k": str(k), "cpus": str(4 * k), "mem": "30000", "f.movable": "5"}
             world.jobs[job.id] = replace(job, plan=JobPlan(values))
     policy, rules = BerthPolicy(), RelocationRules(enabled=True, after=0)
-    picture, plan, movers = Picture(fleet), Plan(policy, Settings()), Movers(rules)
+    tracker, plan, movers = Tracker(fleet), Plan(policy, Settings()), Movers(rules)
     reading = world.reading()
-    picture.update(reading)
-    plan.replan(picture.book(), reading.jobs)
+    tracker.update(reading)
+    plan.replan(tracker.book(), reading.jobs)
     taken = []
     for entry in [entry for entry in plan.queue if entry.demand.gpus > 1 and entry.last.start][:20]:
         began = time.perf_counter()
-        gang, book = gang_of(entry, plan, picture, policy)
+        gang, book = gang_of(entry, plan, tracker, policy)
         if gang is not None:
             open_for(gang, book, movers.of(reading, fleet), policy, rules)
         taken.append(1_000 * (time.perf_counter() - began))

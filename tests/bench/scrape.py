@@ -27,7 +27,7 @@ from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.formats import wire
 from policy.placement.berth import BerthPolicy
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.serve.metrics.endpoints import make_server
@@ -53,9 +53,9 @@ class Measured:
         world = World(nodes, 1_000)
         self.fleet = with_scores(world.fleet())
         self.reading = world.reading()
-        self.picture, self.plan = Picture(self.fleet), Plan(BerthPolicy(), Settings())
-        self.picture.update(self.reading)
-        self.plan.replan(self.picture.book(), self.reading.jobs)
+        self.tracker, self.plan = Tracker(self.fleet), Plan(BerthPolicy(), Settings())
+        self.tracker.update(self.reading)
+        self.plan.replan(self.tracker.book(), self.reading.jobs)
         self.config = Config(pinned_file=folder / "pinned", metrics=MetricsOptions(enabled=True, port=0))
         self.socket = folder / "berthd.sock"
         self.file = path_of(self.socket)
@@ -65,7 +65,7 @@ class Measured:
     def write(self) -> float:
         """Milliseconds of a processor that one state costs the planner, beside an overview that is not due."""
         began = time.process_time()
-        self.maker.make(self.reading, self.picture.book().cluster, self.plan.queue, {}, {}, {})
+        self.maker.make(self.reading, self.tracker.book().cluster, self.plan.queue, {}, {}, {})
         self.writer.write_if_due(self.plan, self.reading, self.maker.latest)
         self.writer.close()
         return 1_000 * (time.process_time() - began)
@@ -93,7 +93,7 @@ class Measured:
     def status(self, count: int) -> float:
         """Milliseconds of a processor that the answering process spends on the question for its counters."""
         answerer = Answerer(self.config, "0", 1)
-        cluster = self.picture.book().cluster
+        cluster = self.tracker.book().cluster
         answerer.take(Snapshot(cluster, frozenset(), "26.05", "bench", ""), self.reading.at)
         question = wire.encode("status", {})
         taken = []

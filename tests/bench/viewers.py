@@ -182,7 +182,7 @@ def measure(folder: Path, viewers: int, turns: int) -> list[Figure]:
     overview.write_text(json.dumps(overview_of(moment)))
     answerer = Answerer(made.config, "0", 1)
     at = made.reading.at
-    answerer.take(Snapshot(made.picture.book().cluster, frozenset(), "26.05", "bench", ""), at)
+    answerer.take(Snapshot(made.tracker.book().cluster, frozenset(), "26.05", "bench", ""), at)
     server, writer = started("serve", str(overview)), started("write", str(overview))
     port = line_of(server)
     taken: dict[str, list[float]] = {kind: [] for kind in ("none", "unpack", "watch")}

@@ -6,7 +6,7 @@ from policy.daemon.known.profiles import load_fit
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.all import all_opinions
 from policy.plan.opinions.guests.choosing import Chooser, Problem
 from policy.plan.queue.plan import Plan
@@ -61,11 +61,11 @@ class World:
 
     def one_pass(self) -> list[Change]:
         look = reading(self.nodes, self.jobs, at=self.at)
-        picture = Picture(fleet(look, Sharing()))
-        picture.closed = self.closed
-        picture.update(look)
+        tracker = Tracker(fleet(look, Sharing()))
+        tracker.closed = self.closed
+        tracker.update(look)
         self.at += 1.0
-        changes = self.plan.replan(picture.book(), look.jobs)
+        changes = self.plan.replan(tracker.book(), look.jobs)
         problem, self.chooser.problem = self.chooser.problem, None
         if problem is not None:
             self.asked.append(problem)

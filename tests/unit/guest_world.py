@@ -4,7 +4,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from tests.unit.policy_world import NOW, reading, running, waiting
@@ -51,9 +51,9 @@ def _segment(job_id: int, changes: dict[str, object], **values: str) -> dict[str
 
 def book(nodes: list[NodeFacts], jobs: list[JobFacts], sharing: Sharing | None = None) -> Book:
     """The book of a single reading."""
-    picture = Picture(fleet(look := reading(nodes, jobs), sharing))
-    picture.update(look)
-    return picture.book()
+    tracker = Tracker(fleet(look := reading(nodes, jobs), sharing))
+    tracker.update(look)
+    return tracker.book()
 
 
 def plan(
@@ -65,7 +65,7 @@ def plan(
 ) -> list[Change]:
     """What a first pass changes."""
     look: Reading = reading(nodes, jobs)
-    picture = Picture(fleet(look, sharing))
-    picture.closed = closed or {}
-    picture.update(look)
-    return Plan(BerthPolicy(), settings or Settings()).replan(picture.book(), look.jobs)
+    tracker = Tracker(fleet(look, sharing))
+    tracker.closed = closed or {}
+    tracker.update(look)
+    return Plan(BerthPolicy(), settings or Settings()).replan(tracker.book(), look.jobs)

@@ -15,7 +15,7 @@ from policy.slurm.by_command.command import CommandGateway
 from tests.world.clock import VirtualTime
 
 MOST_WAITING = 20
-"""Pictures that may wait in the channel; beyond, the sender would wait, as in the daemon."""
+"""Snapshots that may wait in the channel; beyond, the sender would wait, as in the daemon."""
 
 
 def config_of(folder: Path, bits: int) -> Config:

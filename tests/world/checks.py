@@ -198,7 +198,7 @@ def _log_is_clean(world: DeterministicWorld) -> None:
 
 
 def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes | None, *, kept: bool) -> None:
-    """No whole GPU is given, as free at once, to two jobs before a picture shows the first of them.
+    """No whole GPU is given, as free at once, to two jobs before a snapshot shows the first of them.
 
     But for one that is not `kept`: its user's former jobs never came into Slurm's queue.
     """
@@ -247,11 +247,11 @@ def closed_right(cluster: ModelCluster, planner: Planner) -> None:
 
 def picture_agrees(planner: Planner) -> None:
     """After a pass no GPU counts as free that the reading shows as held."""
-    picture = planner._picture
-    if picture is None:
+    tracker = planner._tracker
+    if tracker is None:
         return
-    free = picture._gpus[:, 0]
-    for place, node in enumerate(picture._nodes):
+    free = tracker._gpus[:, 0]
+    for place, node in enumerate(tracker._nodes):
         if node is not None and int(free[place]) & node.gpus_used:
             raise ViolationError(f"{node.name}: free {int(free[place]):b} and held {node.gpus_used:b}")
 
@@ -266,12 +266,12 @@ def opened_for_freed(world: DeterministicWorld) -> None:
 def freed_right(world: DeterministicWorld) -> None:
     """A notice frees the GPUs of its job, and nobody else's."""
     planner = world.processes.planner
-    if planner is None or planner._picture is None or planner._looks.reading is None:
+    if planner is None or planner._tracker is None or planner._looks.reading is None:
         return
-    picture = planner._picture
+    tracker = planner._tracker
     shown = {job.id: job for job in planner._looks.reading.jobs if job.state == "RUNNING"}
     for name, node in world.cluster.nodes.items():
-        place = picture.fleet.index.get(name)
+        place = tracker.fleet.index.get(name)
         if place is None:
             continue
         for job_id, portion in node.held.items():
@@ -279,7 +279,7 @@ def freed_right(world: DeterministicWorld) -> None:
             seen = shown.get(job_id)
             if seen is None or seen.start != job.start or job.ends_on or world.said.get(job_id) == job.restarts:
                 continue
-            if int(picture._gpus[place, 0]) & portion.gpus:
+            if int(tracker._gpus[place, 0]) & portion.gpus:
                 raise ViolationError(f"{name}: GPUs of job {job_id}, which runs, count as free after another's notice")
 
 

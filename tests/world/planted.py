@@ -115,7 +115,7 @@ def _a_requeued_job_loses_its_extra(put: Replaced) -> None:
 
 
 def _a_notice_that_comes_twice_frees_twice(put: Replaced) -> None:
-    end = tracker.Picture.end
+    end = tracker.Tracker.end
     freed: dict[tuple[int, str], int] = {}
 
     def broken(picture: Any, job_id: int, name: str) -> Any:
@@ -128,7 +128,7 @@ def _a_notice_that_comes_twice_frees_twice(put: Replaced) -> None:
             freed[job_id, name] = int(picture._gpus[place, 0]) & ~before
         return found
 
-    put.set(tracker.Picture, "end", broken)
+    put.set(tracker.Tracker, "end", broken)
 
 
 def _a_tasks_pin_is_written_into_its_siblings(put: Replaced) -> None:
@@ -165,7 +165,7 @@ def _some_epilogs_wait_for_nobody(put: Replaced) -> None:
     put.set(notices.Notice, "answer", broken)
 
 
-def _given_places_are_forgotten_with_each_picture(put: Replaced) -> None:
+def _given_places_are_forgotten_with_each_snapshot(put: Replaced) -> None:
     take = answerer.Answerer.take
 
     def broken(one: Any, snapshot: Any, now: float) -> bool:
@@ -284,7 +284,7 @@ PLANTED = (
     PlantedFault("a task's pin is written into its siblings", _a_tasks_pin_is_written_into_its_siblings),
     PlantedFault("a pin is written in two updates", _a_pin_is_written_in_two_updates),
     PlantedFault("an Epilog of a job without its share gets no answer", _some_epilogs_wait_for_nobody),
-    PlantedFault("given places are forgotten with each picture", _given_places_are_forgotten_with_each_picture),
+    PlantedFault("given places are forgotten with each snapshot", _given_places_are_forgotten_with_each_snapshot),
     PlantedFault("a job that ended is run again", _whoever_ended_well_is_run_again),
     PlantedFault("release leaves the Extra", _release_leaves_the_extra),
     PlantedFault("release misses who ends to wait again", _release_misses_who_ends_to_wait_again),

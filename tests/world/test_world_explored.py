@@ -29,7 +29,7 @@ def test_all_scripts_of_three_steps_are_safe_and_come_to_a_good_end() -> None:
 
 
 def test_a_planted_fault_is_found_by_a_shortest_script() -> None:
-    fault = next(one for one in PLANTED if one.name == "given places are forgotten with each picture")
+    fault = next(one for one in PLANTED if one.name == "given places are forgotten with each snapshot")
     put = Replaced()
     fault.plant(put)
     try:

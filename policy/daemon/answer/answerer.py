@@ -1,8 +1,8 @@
 """The answers of the answering process, and the snapshot that they come from; no sockets here.
 
-It holds one finished picture of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both go
-into each decision. When a new picture comes, those places are claimed in it a few at a time between requests, so that
-no request ever waits for the whole of it.
+It holds one finished snapshot of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both
+go into each decision. When a new snapshot comes, those places are claimed in it a few at a time between requests, so
+that no request ever waits for the whole of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ _REFUSED = "Slurm refused a job like this with a place, a moment ago"
 _OUR_FAULT = LeftToSlurm("berthd met a fault of its own, its log says which", 215)
 
 SLICE = 8
-"""Claims taken over into a new picture between two requests, about a third of a millisecond."""
+"""Claims taken over into a new snapshot between two requests, about a third of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class Answerer:
         self._next: tuple[Book, Iterator[HeldPlace]] | None = None
         self._counters = Counters()
         self._last = Snapshot(None, frozenset(), "", "", "")
-        """The last snapshot with a picture; without its picture, which the book has."""
+        """The last snapshot that has a cluster; without the cluster, which the book has."""
         self._gateway, self._problem = "", "Slurm was not read yet"
         self._complaints: set[str] = set()
         self._said: _Said | None = None
 
     @property
     def catching_up(self) -> bool:
-        """Tells whether a new picture waits to be finished."""
+        """Tells whether a new snapshot waits to be finished."""
         return self._next is not None
 
     def take_hurry(self) -> bool:
@@ -99,19 +99,19 @@ class Answerer:
 
     @property
     def ready(self) -> bool:
-        """Tells whether there is a picture to answer by."""
+        """Tells whether there is a snapshot to answer by."""
         return self._book is not None
 
     def take(self, snapshot: Snapshot, now: float) -> bool:
-        """Begin with a new picture; True if places were given that it should show, but does not.
+        """Begin with a new snapshot; True if places were given that it should show, but does not.
 
-        A picture that cannot be taken is left out: the last one stays in use until it is stale.
+        A snapshot that cannot be taken is left out: the last one stays in use until it is stale.
         """
         self.settle()
         try:
             return self._take(snapshot, now)
         except Exception as fault:  # noqa: BLE001 - without this process no job would get an answer
-            self._fault("a picture of Slurm is left out", fault)
+            self._fault("a snapshot of Slurm is left out", fault)
             return False
 
     def _take(self, snapshot: Snapshot, now: float) -> bool:
@@ -139,7 +139,7 @@ class Answerer:
         return any(held.given < snapshot.cluster.at for held in self._memory.places())
 
     def catch_up(self) -> None:
-        """Claim a few more places in the new picture; the last one puts it into use."""
+        """Claim a few more places in the new snapshot; the last one puts it into use."""
         if self._next is None:
             return
         book, claims = self._next
@@ -188,7 +188,7 @@ class Answerer:
         return reply
 
     def settle(self) -> None:
-        """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
+        """Take what the last reply gave away out of the snapshot, and let the reply stand ready for others."""
         try:
             self._settle()
         except Exception as fault:  # noqa: BLE001 - as above
@@ -274,7 +274,7 @@ class Answerer:
 
     def _decide(self, submission: Submission, now: float, enough: Callable[[], bool]) -> Decision:
         if self._book is None:
-            return say_no(submission, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
+            return say_no(submission, LeftToSlurm(f"berthd has no snapshot of Slurm yet ({self._problem})", 213), now)
         if self._last.leave:
             left = say_no(submission, LeftToSlurm(self._last.leave, 217), now)
             return self._plainly(with_preflight(left, submission), submission)
@@ -310,7 +310,7 @@ class Answerer:
             self._hurry = self._hurry or self._book.displaces(claim)
             self._book.claim(claim)
             if self._next is not None:
-                # From now on places have the numbers of the picture to come.
+                # From now on places have the numbers of the snapshot to come.
                 [claim] = renumbered([claim], self._book.fleet, self._next[0].fleet)
         if self._next is not None:
             self._next[0].claim(claim)

@@ -112,7 +112,7 @@ FEW_SHARES = 8
 """Places of such a user that are kept all the same, for packed jobs: Slurm would start two that must not meet."""
 
 MOST, MOST_OF_A_USER = 8_192, 1_024
-"""Places kept at a time: each is claimed again in each new picture."""
+"""Places kept at a time: each is claimed again in each new snapshot."""
 
 _MOST_USERS = 1_024
 _REMEMBERED = 8
@@ -391,7 +391,7 @@ def _ready(asked: Datagram, decision: Decision, reply: bytes, book: Book, now: f
     if asked.limit is not None:
         others = decision.holds_for == "any limit"
         limits = book.cluster.limits_like(asked.limit) if others else (asked.limit - 1.0, float(asked.limit))
-    # Its texts tell the second, and a picture that is too old by then is none to choose a place by.
+    # Its texts tell the second, and a snapshot that is too old by then is none to choose a place by.
     until = min(float(int(now) + 1), book.cluster.at + STALE_AFTER)
     around = tuple(reply.split(asked.nonce))
     return Ready(decision.reply.verb, around, decision.claim, book.state, until, limits)

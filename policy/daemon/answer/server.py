@@ -268,7 +268,7 @@ class Server:
             self._channel = None
 
     def _lose_planner(self, code: int, now: float) -> None:
-        """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
+        """Forget a planner that died; a new one starts a moment later, and the last snapshot stays."""
         self._hang_up()
         log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s", 658)
         self._planner = None

@@ -1,6 +1,6 @@
-"""Pictures on their way from the planner to the answerer.
+"""Snapshots on their way from the planner to the answerer.
 
-Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole picture or
+Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole snapshot or
 none, however slowly the planner writes. What seldom changes, the fleet and what is known of jobs, travels only when it
 is new. Of the jobs that Slurm shows only those travel that came or went: a long queue has tens of thousands.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from policy.cluster.snapshot import Cluster
 
 UNSEEN = b"unseen"
-"""The answerer's word back: it gave places to jobs that no picture has shown yet."""
+"""The answerer's word back: it gave places to jobs that no snapshot has shown yet."""
 
 HURRY = b"hurry"
 """Its other one: it gave a place to a job that a guest has to leave for."""
@@ -110,7 +110,7 @@ class Receiver:
         self._sign = False
 
     def take_sign(self) -> bool:
-        """Tells whether there was a sign of life since the last call: a word or a picture, not why there is none."""
+        """Tells whether there was a sign of life since the last call: a word or a snapshot, not why there is none."""
         sign, self._sign = self._sign, False
         return sign
 

@@ -117,7 +117,7 @@ class SlurmLooks:
 
     def _fail(self, problem: str, *, blind: bool) -> None:
         if problem != self.problem:
-            log.error(f"{problem}; the last picture of Slurm stays in use", 650)
+            log.error(f"{problem}; the last snapshot of Slurm stays in use", 650)
         self.problem, self._blind = problem, blind
         self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
 

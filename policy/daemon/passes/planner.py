@@ -1,6 +1,6 @@
-"""The planning process: reads Slurm, keeps the pins of waiting jobs right, hands pictures to the answerer.
+"""The planning process: reads Slurm, keeps the pins of waiting jobs right, hands snapshots to the answerer.
 
-It may take its time, and it may die: the answerer goes on with the last picture and starts a new one.
+It may take its time, and it may die: the answerer goes on with the last snapshot and starts a new one.
 """
 
 import statistics
@@ -30,7 +30,7 @@ from policy.daemon.write.relocation_writer import RelocationWriter
 from policy.formats.slurm_facts import Reading
 from policy.placement.registry import create
 from policy.plan.ledger.changes import Change, Move, parts_given_up
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.all import all_opinions
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import Relocations
@@ -48,7 +48,7 @@ REST = 20.0
 """For so many times as long as a look takes, Slurm is let alone: while it packs its jobs, it takes no submission."""
 
 HAND_OVER_EVERY = 0.2
-"""Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
+"""Seconds between snapshots for the answerer that notices give rise to: each costs it a millisecond or two."""
 
 
 class Planner:
@@ -89,7 +89,7 @@ class Planner:
         self._state_maker = StateMaker(job_info=config.metrics.job_info) if config.metrics.enabled else None
         self._overviews = overviews
         self._answerer = ToTheAnswerer(sender, gateway.name)
-        self._picture: Picture | None = None
+        self._tracker: Tracker | None = None
         self._passes_took: deque[float] = deque(maxlen=LAST)
         self.notices_taken = self.notices_late = 0
 
@@ -111,32 +111,32 @@ class Planner:
         """Reads, plans, hands over; what is to be written is put off, so that Epilogs need not wait for it."""
         self._updates.begin_pass()
         self._apart(self._pins.begin)
-        picture = self._look(ended=ended or self._heard.failures.asks_for_ended)
+        tracker = self._look(ended=ended or self._heard.failures.asks_for_ended)
         reading, apart = self._looks.reading, self._apart
-        if picture is None or reading is None:
+        if tracker is None or reading is None:
             return
         if self._watcher is not None:
-            apart(self._watch, self._watcher, picture, reading)
+            apart(self._watch, self._watcher, tracker, reading)
         self._looks.sign()
-        changes = apart(self._replan, picture, reading)
+        changes = apart(self._replan, tracker, reading)
         if changes is None:
             self._plan.reread_all()
         if self._plan.book is None:
             return
         if changes is not None:
-            # A plan that is not whole leaves the answerer with its last picture, or with none.
+            # A plan that is not whole leaves the answerer with its last snapshot, or with none.
             self._hand_over(reading, changes)
         self._updates.plan_is_made()
         if self._overviews is not None:
             idle = apart(self._heard.idle.held, reading.jobs, reading.at) or {}
-            state = apart(self._counted, reading, picture, idle)
+            state = apart(self._counted, reading, tracker, idle)
             apart(self._overviews.write_if_due, self._plan, reading, state, idle)
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
         if self._looks.acts:
-            self._prepare_updates(changes or (), picture, reading)
+            self._prepare_updates(changes or (), tracker, reading)
         apart(self._plan.expect_notices)
 
-    def _prepare_updates(self, changes: Sequence[Change], picture: Picture, reading: Reading) -> None:
+    def _prepare_updates(self, changes: Sequence[Change], tracker: Tracker, reading: Reading) -> None:
         """Puts off what the plan changes, and asks each part of berthd for its own updates."""
         apart = self._apart
         apart(self._heard.living.step, reading.at)
@@ -144,12 +144,12 @@ class Planner:
             apart(self._lists.look, self._pins.fleet, reading.jobs)
         self._updates.count(apart(self._evictions.step, reading.jobs, reading.at))
         if self._looks.chooses_gpus:
-            apart(self._moving.step, self._plan, picture, reading)
+            apart(self._moving.step, self._plan, tracker, reading)
         self._updates.put_off(changes)
         apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
         if self._looks.chooses_gpus:
             self._updates.count(apart(self._pins.asked.step, self._plan.queue, reading))
-            apart(self._closers.look, self._plan.queue, picture.fleet, self._updates.moved)
+            apart(self._closers.look, self._plan.queue, tracker.fleet, self._updates.moved)
         self._updates.count(self._heard.look(reading, apart))
         apart(self._preflights.step, reading)
         self._explainer.left = MOST_REASONS
@@ -158,8 +158,8 @@ class Planner:
         """Plans what ended jobs have freed: pins on their nodes, then their Epilogs go on, then the other pins."""
         words = [notice for notice in found if notice.word]
         self._heard.hear(words, self._apart)
-        if words and self._picture is not None:
-            self._apart(self._close_nodes, self._picture, time.time())
+        if words and self._tracker is not None:
+            self._apart(self._close_nodes, self._tracker, time.time())
         found = [notice for notice in found if not notice.word]
         self.notices_taken += len(found)
         found = self._true_ones(found)
@@ -187,8 +187,8 @@ class Planner:
                 notice.answer(done=self.in_charge)
         return true
 
-    def _close_nodes(self, picture: Picture, at: float) -> None:
-        picture.closed = self._heard.guards.closed(picture.fleet.index, at)
+    def _close_nodes(self, tracker: Tracker, at: float) -> None:
+        tracker.closed = self._heard.guards.closed(tracker.fleet.index, at)
 
     def close(self) -> None:
         """Writes what is in memory alone."""
@@ -202,8 +202,8 @@ class Planner:
 
         Each takes its time, and Epilogs come between.
         """
-        reading, picture, moved = self._looks.reading, self._picture, self._updates.moved
-        if reading is None or picture is None:
+        reading, tracker, moved = self._looks.reading, self._tracker, self._updates.moved
+        if reading is None or tracker is None:
             return False
         if self._updates.write_one(reading):
             return True
@@ -215,15 +215,15 @@ class Planner:
         if looks.acts and (job_id := apart(self._lists.write_one, looks.jobs(), moved)) is not None:
             moved.add(job_id)
             return True
-        if looks.chooses_gpus and apart(self._closers.write_one, looks.jobs(), picture.fleet, moved):
+        if looks.chooses_gpus and apart(self._closers.write_one, looks.jobs(), tracker.fleet, moved):
             return True
         if looks.acts and (job_id := apart(self._heard.failures.step, reading, time.time())):
             moved.add(job_id)
             return True
-        if self._explainer.left and apart(self._explainer.explain_one, self._plan, picture.book(), moved):
+        if self._explainer.left and apart(self._explainer.explain_one, self._plan, tracker.book(), moved):
             self._updates.count(1)
             return True
-        return bool(looks.chooses_gpus and apart(self._moving.search, self._plan, picture, reading))
+        return bool(looks.chooses_gpus and apart(self._moving.search, self._plan, tracker, reading))
 
     def hand_over_if_due(self) -> None:
         """Lets the answerer know what notices have changed, and that this process goes on."""
@@ -232,56 +232,56 @@ class Planner:
             self._hand_over(self._looks.reading)
 
     def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
-        picture, looks = self._picture, self._looks
-        if picture is None or looks.reading is None or not looks.acts:
+        tracker, looks = self._tracker, self._looks
+        if tracker is None or looks.reading is None or not looks.acts:
             return []
         # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
-        known = [picture.end(notice.job, notice.node) for notice in found]
+        known = [tracker.end(notice.job, notice.node) for notice in found]
         nodes = set().union(*known)
         left = nodes.copy()
         asks = not all(known) and looks.may_look_again(REST)
         if not (nodes or asks):
             return []
         if asks:
-            if self._look(ended=False) is not picture:
+            if self._look(ended=False) is not tracker:
                 return []
-            nodes |= picture.changed
-            nodes |= {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
-        changes = self._plan.freed(picture, nodes, looks.reading.jobs) if self._last_pass_took > _CHEAP else None
+            nodes |= tracker.changed
+            nodes |= {tracker.fleet.index[notice.node] for notice in found if notice.node in tracker.fleet.index}
+        changes = self._plan.freed(tracker, nodes, looks.reading.jobs) if self._last_pass_took > _CHEAP else None
         if changes is None:
             starting = frozenset() if asks else self._plan.starting(left)
-            changes = self._replan(picture, looks.reading, starting)
+            changes = self._replan(tracker, looks.reading, starting)
         changes = self._updates.of_guests_that_stay(changes)
         self._answerer.stale = True
-        names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
+        names = {notice.node for notice in found} | {tracker.fleet.names[node] for node in set().union(*known)}
         here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.concerns)]
         self._updates.take_over(here)
         if looks.chooses_gpus:
-            self._apart(self._closers.before_start, self._plan.queue, picture.fleet, self._updates.moved)
+            self._apart(self._closers.before_start, self._plan.queue, tracker.fleet, self._updates.moved)
         self._updates.write_now(here, looks.reading)
         written = {id(change) for change in here}
         return [change for change in changes if id(change) not in written]
 
     @staticmethod
-    def _watch(watcher: Watcher, picture: Picture, reading: Reading) -> None:
-        watcher.watch(picture.book(), reading)
+    def _watch(watcher: Watcher, tracker: Tracker, reading: Reading) -> None:
+        watcher.watch(tracker.book(), reading)
 
     @property
     def _last_pass_took(self) -> float:
         return self._passes_took[-1] if self._passes_took else 0.0
 
-    def _replan(self, picture: Picture, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
+    def _replan(self, tracker: Tracker, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
         self._apart(self._heard.company.match)
         began = time.monotonic()
-        changes = self._plan.replan(picture.book(), reading.jobs, starting)
+        changes = self._plan.replan(tracker.book(), reading.jobs, starting)
         self._passes_took.append(time.monotonic() - began)
         self._apart(self._heard.company.match)
         if self._state_maker is not None:
             self._state_maker.passes.observe(self._last_pass_took)
         return changes
 
-    def _look(self, *, ended: bool) -> Picture | None:
-        """Brings the picture up to date; returns None if Slurm cannot be read."""
+    def _look(self, *, ended: bool) -> Tracker | None:
+        """Brings the tracker up to date; returns None if Slurm cannot be read."""
         reading = self._looks.look(ended=ended)
         if reading is None:
             return None
@@ -291,20 +291,20 @@ class Planner:
         self._apart(self._heard.hosts.look, reading)
         return self._apart(self._bring_up_to_date, reading)
 
-    def _bring_up_to_date(self, reading: Reading) -> Picture:
+    def _bring_up_to_date(self, reading: Reading) -> Tracker:
         company = self._heard.company
         users = self._heard.mps_faults.users(reading.at)
         fleet = self._fleets.of(reading, users, company.foes, self._heard.machines.told)
-        picture = self._picture
-        if picture is None or picture.fleet is not fleet:
-            picture = Picture(fleet, self._plan.isolation)
+        tracker = self._tracker
+        if tracker is None or tracker.fleet is not fleet:
+            tracker = Tracker(fleet, self._plan.isolation)
         self._pins.learn(fleet, typed=not self._looks.names_nodes_alone)
-        picture.closed = self._heard.guards.closed(fleet.index, reading.at)
-        picture.neighbours = company.neighbours
-        picture.spare_sms = company.activity.all_left(reading.at)
-        picture.update(reading)
-        self._picture = picture
-        return picture
+        tracker.closed = self._heard.guards.closed(fleet.index, reading.at)
+        tracker.neighbours = company.neighbours
+        tracker.spare_sms = company.activity.all_left(reading.at)
+        tracker.update(reading)
+        self._tracker = tracker
+        return tracker
 
     def _hand_over(self, reading: Reading, changes: Iterable[Change] = ()) -> None:
         """Gives the answerer the book, and what its `changes`, and those that were put off before, still have to do."""
@@ -337,16 +337,16 @@ class Planner:
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 
-    def _counted(self, reading: Reading, picture: Picture, idle: Idle) -> ClusterState | None:
+    def _counted(self, reading: Reading, tracker: Tracker, idle: Idle) -> ClusterState | None:
         maker = self._state_maker
         if maker is not None and time.monotonic() >= maker.due:
             counts = planner_counts(self._pins, self._evictions, self.notices_taken, self.notices_late)
-            maker.make(reading, picture.book().cluster, self._plan.queue, counts, self._told(), idle)
+            maker.make(reading, tracker.book().cluster, self._plan.queue, counts, self._told(), idle)
         return None if maker is None else maker.latest
 
 
 class ToTheAnswerer:
-    """Hands pictures to the answerer, not too often."""
+    """Hands snapshots to the answerer, not too often."""
 
     def __init__(self, sender: Sender, gateway: str) -> None:
         self._sender, self.gateway = sender, gateway
@@ -356,11 +356,11 @@ class ToTheAnswerer:
 
     @property
     def is_due(self) -> bool:
-        """Tells whether the answerer's picture is out of date, and old enough for a new one."""
+        """Tells whether the answerer's snapshot is out of date, and old enough for a new one."""
         return self.stale and time.monotonic() - self._at >= HAND_OVER_EVERY
 
     def send(self, snapshot: Snapshot) -> None:
-        """Sends a picture."""
+        """Sends a snapshot."""
         self._sender.send(snapshot)
         self._at, self.stale = time.monotonic(), False
 

@@ -9,7 +9,7 @@ from policy.formats.outcome import requeues_left
 from policy.formats.plan_fields import SIGNAL, UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.ledger.changes import BACK_AFTER, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import MoveStep, Relocation, Relocations
 from policy.site import log
@@ -26,17 +26,17 @@ class RelocationWriter:
         self.relocations, self._moved = relocations, moved
         self._recovered = False
 
-    def search(self, plan: Plan, picture: Picture, reading: Reading) -> bool:
+    def search(self, plan: Plan, tracker: Tracker, reading: Reading) -> bool:
         """Searches once for jobs that are worth moving; returns False if nothing is left to search for now."""
         if not self.relocations.is_due(plan, reading):
             return False
-        moves, pin = self.relocations.search(plan, picture, reading)
+        moves, pin = self.relocations.search(plan, tracker, reading)
         if moves:
             self._begin(moves, pin, reading)
             self.relocations.tell(plan, reading.at)
         return True
 
-    def step(self, plan: Plan, picture: Picture, reading: Reading) -> None:
+    def step(self, plan: Plan, tracker: Tracker, reading: Reading) -> None:
         """Goes on with the moves under way."""
         self._adopt(reading)
         relocations = self.relocations
@@ -45,7 +45,7 @@ class RelocationWriter:
             job = known.get(job_id)
             try:
                 state = job.state if job is not None else self._gateway.job(job_id).state
-                step = relocations.next_step(going, job, state, plan, picture, reading.at)
+                step = relocations.next_step(going, job, state, plan, tracker, reading.at)
                 self._carry_out(going, step, reading)
             except (SlurmError, FormatError) as problem:
                 log.error(f"JobId={job_id} is not moved any more: {problem}", 661)

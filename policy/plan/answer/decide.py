@@ -169,7 +169,7 @@ def _pinned(case: Case, berth: Berth, start: float, nothing_in_sight: NotNow | N
         reply = replace(reply, way=demand.host_way, gpu_mem=demand.gpu_mem)
     claim = None
     if not (request.later or submission.test or nothing_in_sight):
-        # Free GPUs are claimed at once: the next request is answered from the same picture.
+        # Free GPUs are claimed at once: the next request is answered from the same snapshot.
         claim = claim_on(fleet, demand, berth.nodes, berth.mask, start or context.book.cluster.at)
     return Decision(case.given(reply), claim, case.holds_for(free_now=not (start or nothing_in_sight)))
 

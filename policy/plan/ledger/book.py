@@ -1,7 +1,7 @@
 """The book: a working copy of a `Cluster`, in which each place that is given to a job is claimed.
 
 berthd's planner fills a book from a reading of Slurm: first the running jobs, then the pinned jobs that wait. Its
-answerer takes the finished picture, and claims each place that it gives until Slurm shows the job.
+answerer takes the finished snapshot, and claims each place that it gives until Slurm shows the job.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ def never() -> bool:
 
 
 class Book(BookRows):
-    """A picture in which places can be claimed."""
+    """A snapshot in which places can be claimed."""
 
     def __init__(self, cluster: Cluster, rows: Callable[[Cluster], Sequence[list[State]]] | None = None) -> None:
         """`rows` gives all timelines, as the same objects as for an earlier book where nothing has changed."""
@@ -75,33 +75,33 @@ class Book(BookRows):
             before.append(row)
             after.append(self._rows[node])
         self.bar(claim.nodes)
-        if self._picture.tenants and not self._picture.tenants.keys().isdisjoint(claim.nodes):
+        if self._cluster.tenants and not self._cluster.tenants.keys().isdisjoint(claim.nodes):
             return None
         return Repeat(claim.nodes, claim.start, tuple(before), tuple(after))
 
     def claim(self, claim: Claim) -> None:
-        """Takes a place out of the picture."""
+        """Takes a place out of the snapshot."""
         self.note(claim)
         self._write_rows()
 
     def note(self, claim: Claim) -> None:
-        """Takes a place out of the picture, but leaves the timelines of those who hold the picture as they are."""
+        """Takes a place out of the snapshot, but leaves the timelines of other holders of the snapshot as they are."""
         self.state = next(STATES)
-        picture = self._picture
+        cluster = self._cluster
         for node in claim.nodes:
             if claim.tier == OPPORTUNISTIC:
                 self._seat(node, claim)
                 continue
-            if claim.tier == GUARANTEED and node in picture.sharers and claim.start <= picture.at:
-                picture.tolerated[node] = picture.tolerated.get(node, 0) | claim.mask
+            if claim.tier == GUARANTEED and node in cluster.sharers and claim.start <= cluster.at:
+                cluster.tolerated[node] = cluster.tolerated.get(node, 0) | claim.mask
             self._claim_on(node, claim)
         for one in claim.others:
             self.note(one)
 
     def displaces(self, claim: Claim) -> bool:
         """Tells whether a guest has to leave before a claim can begin."""
-        picture = self.cluster
-        if not picture.sharers or claim.start > picture.at or claim.tier != EXCLUSIVE:
+        cluster = self.cluster
+        if not cluster.sharers or claim.start > cluster.at or claim.tier != EXCLUSIVE:
             return False
         return self.has_guests(claim.nodes, claim.mask)
 
@@ -123,31 +123,31 @@ class Book(BookRows):
     def bar(self, nodes: Iterable[int]) -> None:
         """Notes that Slurm's main pass starts no later job on some nodes."""
         for node in nodes:
-            self._picture.quiet[node] = False
+            self._cluster.quiet[node] = False
 
     def _claim_on(self, node: int, claim: Claim) -> None:
-        picture = self._picture
-        if claim.share is not None or node in picture.tenants:
+        cluster = self._cluster
+        if claim.share is not None or node in cluster.tenants:
             self._let_in(node, claim)
         cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
         mem = int(self.fleet.mem[node]) if claim.mem is None else claim.mem
         start = claim.start
-        if start <= picture.at:
-            start = picture.at
-            picture.gpus_now[node] &= ~claim.mask
+        if start <= cluster.at:
+            start = cluster.at
+            cluster.gpus_now[node] &= ~claim.mask
             if claim.share is None and claim.mask not in (0, int(self.fleet.full[node])):
-                picture.pieces[node] += claim.mask.bit_count()
-            picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
-            picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
-        elif picture.hole_until[node] > start:
-            picture.hole_until[node] = start
+                cluster.pieces[node] += claim.mask.bit_count()
+            cluster.cpus_now[node] = max(0, int(cluster.cpus_now[node]) - cpus)
+            cluster.mem_now[node] = max(0, int(cluster.mem_now[node]) - mem)
+        elif cluster.hole_until[node] > start:
+            cluster.hole_until[node] = start
         self._rows[node] = taken(self._row(node), start, claim.end, claim.mask, cpus, mem)
         self._newer.add(node)
 
     def _let_in(self, node: int, claim: Claim) -> None:
         """Notes a claim among the packed jobs of a node."""
-        picture, start = self.cluster, max(claim.start, self.cluster.at)
-        there = picture.tenants.get(node, Tenants())
+        cluster, start = self.cluster, max(claim.start, self.cluster.at)
+        there = cluster.tenants.get(node, Tenants())
         if claim.share is None:
             shared = 0
             for tenant in there:
@@ -157,13 +157,13 @@ class Book(BookRows):
             granted = claim.share.granted(self.fleet.gpu_mem_for_shares(node))
             percent = claim.share.counted(min(map(self.fleet.gpu_mem_for_shares, claim.nodes)))
             new = [PlannedTenant(claim.mask, percent, granted, claim.share.party, start, claim.end, claim.share.mate)]
-            planned = claim.mask & ~int(picture.gpus[node, 0])
+            planned = claim.mask & ~int(cluster.gpus[node, 0])
             for tenant in there:
                 planned &= ~tenant.mask if tenant.there(start) else -1
-            if planned and start <= picture.at:
+            if planned and start <= cluster.at:
                 # Free now, but planned for a waiting job: no share may join beyond that job's start.
-                new.append(barred(planned, picture.free_until(node, planned), FAR))
-        picture.tenants[node] = Tenants((*there, *new))
+                new.append(barred(planned, cluster.free_until(node, planned), FAR))
+        cluster.tenants[node] = Tenants((*there, *new))
 
     def _seat(self, node: int, claim: Claim) -> None:
         """Adds a guest to a node: it takes its seat from other guests, and nothing from owners."""
@@ -172,7 +172,7 @@ class Book(BookRows):
         self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
 
     def advance(self, at: float) -> None:
-        """Sets the time of the picture later; only the first column of the timelines changes."""
+        """Sets the time of the snapshot later; only the first column of the timelines changes."""
         self.state = next(STATES)
         self._leaves.forget()
         self.cluster = replace(self.cluster, at=at)
@@ -252,9 +252,9 @@ class Book(BookRows):
     def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
         """Returns the best place at a moment, 0 for now. Shares are placed by `share_packing`, not by a policy."""
         self._check_time()
-        picture = self.cluster
-        view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
-        if picture.sharers and not moment:
+        cluster = self.cluster
+        view = cluster.then(moment, demand.limit) if moment else cluster.now(demand.limit)
+        if cluster.sharers and not moment:
             return self._best_beside_guests(view, demand, policy)
         return self._best_in(view, moment, demand, policy)
 
@@ -299,11 +299,11 @@ class Book(BookRows):
         return np.zeros(0, np.int64) if weights is None else np.unique(weights[demand.candidates])
 
     def _best_of_all(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
-        picture = self.cluster
+        cluster = self.cluster
         if demand.share is not None:
-            start = moment or picture.at
+            start = moment or cluster.at
             return share_packing.place(
-                demand, view, picture.tenants, start, picture.shapes, picture.neighbours, picture.shelves
+                demand, view, cluster.tenants, start, cluster.shapes, cluster.neighbours, cluster.shelves
             )
         return pinnable(policy, demand, view)
 
@@ -319,8 +319,8 @@ class Book(BookRows):
 
     def _start_on(self, demand: Demand, node: int, mask: int) -> float | None:
         # One node at a time and without arrays: this runs for each waiting job in each pass.
-        picture, fleet = self._picture, self.fleet
-        if not (demand.candidates[node] and picture.up[node]):
+        cluster, fleet = self._cluster, self.fleet
+        if not (demand.candidates[node] and cluster.up[node]):
             return None
         if demand.share is not None:
             return self._share_starts_on(demand, demand.share, node, mask)
@@ -328,11 +328,11 @@ class Book(BookRows):
             mask |= (1 << int(fleet.size[node])) - 1
         cpus = int(fleet.cpus[node]) if demand.cpus is None else demand.cpus
         mem = int(fleet.mem[node]) if demand.mem is None else demand.mem
-        last_start = float(picture.reserved_from[node]) - demand.limit
-        now_is_open = last_start >= picture.at
-        if now_is_open and self._hole_until(node) >= picture.at + demand.limit:
-            free_gpus, free_cpus = picture.stays_free(node, picture.at + demand.limit)
-            if free_gpus & mask == mask and free_cpus >= cpus and picture.mem_now[node] >= mem:
+        last_start = float(cluster.reserved_from[node]) - demand.limit
+        now_is_open = last_start >= cluster.at
+        if now_is_open and self._hole_until(node) >= cluster.at + demand.limit:
+            free_gpus, free_cpus = cluster.stays_free(node, cluster.at + demand.limit)
+            if free_gpus & mask == mask and free_cpus >= cpus and cluster.mem_now[node] >= mem:
                 return 0.0
         for place, (time, gpus, free_cpus, free_mem) in enumerate(self._row(node)):
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
@@ -342,24 +342,24 @@ class Book(BookRows):
         return None
 
     def _hole_until(self, node: int) -> float:
-        until = float(self._picture.hole_until[node])
+        until = float(self._cluster.hole_until[node])
         return min(until, self._holes[node]) if node in self._holes else until
 
     def _share_starts_on(self, demand: Demand, share: Share, node: int, mask: int) -> float | None:
         """Returns when a share can start on given GPUs: free ones, or shared ones with room for it all the time."""
-        picture, there = self.cluster, self.cluster.tenants.get(node, Tenants())
-        last_start = float(picture.reserved_from[node]) - demand.limit
+        cluster, there = self.cluster, self.cluster.tenants.get(node, Tenants())
+        last_start = float(cluster.reserved_from[node]) - demand.limit
         capacity = self.fleet.gpu_mem_for_shares(node)
-        row = states_of(picture, node)
+        row = states_of(cluster, node)
         ends = {tenant.end for tenant in there if tenant.mask & mask}
-        for moment in sorted({state[0] for state in row} | ends | {picture.at}):
-            if moment < picture.at:
+        for moment in sorted({state[0] for state in row} | ends | {cluster.at}):
+            if moment < cluster.at:
                 continue
             if moment > last_start or moment == FAR:
                 return None
             _, free, cpus, mem = max((state for state in row if state[0] <= moment), default=row[0])
-            if moment == picture.at and picture.hole_until[node] >= moment + demand.limit:
-                (free, cpus), mem = picture.stays_free(node, moment + demand.limit), int(picture.mem_now[node])
+            if moment == cluster.at and cluster.hole_until[node] >= moment + demand.limit:
+                (free, cpus), mem = cluster.stays_free(node, moment + demand.limit), int(cluster.mem_now[node])
             if cpus < (demand.cpus or 0) or mem < (self.fleet.mem[node] if demand.mem is None else demand.mem):
                 continue
             joins = any(tenant.mask == mask and tenant.there(moment) for tenant in there)
@@ -367,19 +367,19 @@ class Book(BookRows):
             if free & mask == mask or (
                 joins
                 and admits(there, mask, share, capacity, moment, end)
-                and share_packing.bears(picture.neighbours, share, there, mask, moment, end)
+                and share_packing.bears(cluster.neighbours, share, there, mask, moment, end)
             ):
-                return moment if moment > picture.at else 0.0
+                return moment if moment > cluster.at else 0.0
         return None
 
     def company(self, demand: Demand, nodes: Sequence[int], mask: int) -> str:
         """Describes the packed jobs that a share joins if it starts now, as the end of a sentence."""
-        picture = self.cluster
-        there = picture.tenants.get(nodes[0], Tenants())
+        cluster = self.cluster
+        there = cluster.tenants.get(nodes[0], Tenants())
         if demand.share is None:
             return ""
-        end = picture.at + demand.limit
-        return share_packing.told(picture.neighbours, demand.share, there, mask, picture.at, end)
+        end = cluster.at + demand.limit
+        return share_packing.told(cluster.neighbours, demand.share, there, mask, cluster.at, end)
 
     def _first_on_shared(self, demand: Demand) -> dict[int, float]:
         """Returns, for each node whose shared GPUs can hold a share, the first moment at which a set of them can."""
@@ -404,9 +404,9 @@ class Book(BookRows):
         return min(found, key=lambda place: place[1], default=None)
 
     def _first_room(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
-        picture = self.cluster
+        cluster = self.cluster
         for moment in (0.0, *self._moments_of(demand)):
-            view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
+            view = cluster.then(moment, demand.limit) if moment else cluster.now(demand.limit)
             nodes = np.flatnonzero(Policy.fitting(demand, view))
             if nodes.size >= demand.n:
                 return tuple(nodes[: demand.n].tolist()), moment
@@ -414,11 +414,11 @@ class Book(BookRows):
 
     def _moments_of(self, demand: Demand) -> list[float]:
         """Returns the moment at which enough nodes for a job without GPUs have room, if there is one."""
-        picture, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
-        fits = (picture.cpus[here] >= (demand.cpus or 0)) & (picture.mem[here] >= (demand.mem or 0))
-        times = np.where(fits, picture.times[here], FAR).min(axis=1)
-        have_room = int((times <= picture.at).sum())
-        later = np.sort(times[np.isfinite(times) & (times > picture.at)])
+        cluster, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
+        fits = (cluster.cpus[here] >= (demand.cpus or 0)) & (cluster.mem[here] >= (demand.mem or 0))
+        times = np.where(fits, cluster.times[here], FAR).min(axis=1)
+        have_room = int((times <= cluster.at).sum())
+        later = np.sort(times[np.isfinite(times) & (times > cluster.at)])
         last = max(0, demand.n - 1 - have_room)
         return later[last : last + 1].tolist()  # type: ignore[no-any-return]
 

@@ -1,6 +1,7 @@
 """A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end.
 
-Claims are taken from the timelines of a book's nodes: lists while a walk claims places, written into the picture after.
+Claims are taken from the timelines of a book's nodes: lists while a walk claims places, written into the snapshot
+afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,22 +89,22 @@ def renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, 
 
 
 class BookRows:
-    """A picture, and timelines that are newer than it."""
+    """A snapshot, and timelines that are newer than it."""
 
     def __init__(self, cluster: Cluster, rows: Callable[[Cluster], Sequence[list[State]]] | None = None) -> None:
         """`rows` gives all timelines, as the same objects as for an earlier book where nothing has changed."""
         self.state = next(STATES)
         """A number that is new after each change, and never used twice."""
         self._rows: dict[int, list[State]] = {}
-        """Timelines that are newer than those in the picture, or equal to them."""
+        """Timelines that are newer than those in the snapshot, or equal to them."""
         self._newer: set[int] = set()
-        """Nodes whose timelines in the picture are out of date."""
+        """Nodes whose timelines in the snapshot are out of date."""
         self._holes: dict[int, float] = {}
-        """First starts of claims made again, which the picture does not have yet; these nodes are not quiet either."""
+        """First starts of claims made again, which the snapshot does not have yet; these nodes are not quiet either."""
         self._first_rows = rows
         self._keeps_rows = False
         self.fleet = cluster.fleet
-        self._picture = replace(
+        self._cluster = replace(
             cluster,
             **{name: getattr(cluster, name).copy() for name in BY_NODE},
             rooms=copies(cluster.rooms),
@@ -114,37 +115,37 @@ class BookRows:
 
     @property
     def at(self) -> float:
-        """Returns the time of the picture."""
-        return self._picture.at
+        """Returns the time of the snapshot."""
+        return self._cluster.at
 
     @property
     def cluster(self) -> Cluster:
-        """Returns the picture with all claims."""
+        """Returns the snapshot with all claims."""
         if self._rows:
             self._write_rows()
-        return self._picture
+        return self._cluster
 
     @cluster.setter
     def cluster(self, cluster: Cluster) -> None:
         self._write_rows()
-        self._picture = cluster
+        self._cluster = cluster
 
     def _write_rows(self) -> None:
         """Writes the timelines that claims have changed; a walk along a long queue has many claims on each node."""
-        picture = self._picture
+        cluster = self._cluster
         for node in self._newer:
             row = columns(self._rows[node])
-            picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = row
+            cluster.times[node], cluster.gpus[node], cluster.cpus[node], cluster.mem[node] = row
         if self._newer:
-            picture.times[list(self._newer), 0] = picture.at
+            cluster.times[list(self._newer), 0] = cluster.at
             self._newer.clear()
             self._first_rows = None
         if self._holes:
             here = list(self._holes)
-            picture.hole_until[here] = np.minimum(picture.hole_until[here], list(self._holes.values()))
-            picture.quiet[here] = False
+            cluster.hole_until[here] = np.minimum(cluster.hole_until[here], list(self._holes.values()))
+            cluster.quiet[here] = False
             self._holes.clear()
-        # A caller that has the picture may write into it.
+        # A caller that has the snapshot may write into it.
         if not self._keeps_rows:
             self._rows.clear()
 
@@ -156,7 +157,7 @@ class BookRows:
     @contextmanager
     def rows_kept(self) -> Iterator[None]:
         """Keeps the timelines as lists for a walk, in which only claims change them."""
-        rows = self._first_rows(self._picture) if self._first_rows is not None else ()
+        rows = self._first_rows(self._cluster) if self._first_rows is not None else ()
         self._rows, self._keeps_rows = dict(enumerate(rows)), True
         try:
             yield
@@ -185,15 +186,15 @@ class BookRows:
 
         Returns None where those two have more to ask: GPUs that are free now, a whole node, a share, a reservation.
         """
-        picture, cpus, mem, limit = self._picture, demand.cpus, demand.mem, demand.limit
+        cluster, cpus, mem, limit = self._cluster, demand.cpus, demand.mem, demand.limit
         if (
             cpus is None
             or mem is None
             or not demand.candidates[node]
-            or not picture.up[node]
-            or picture.reserved_from[node] < FAR
-            or node in picture.tenants
-            or picture.gpus_now[node] & mask == mask
+            or not cluster.up[node]
+            or cluster.reserved_from[node] < FAR
+            or node in cluster.tenants
+            or cluster.gpus_now[node] & mask == mask
         ):
             return None
         row, start = self._row(node), FAR
@@ -201,7 +202,7 @@ class BookRows:
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
                 start = moment
                 break
-        if start <= picture.at or start == FAR:
+        if start <= cluster.at or start == FAR:
             return None
         self.state = next(STATES)
         after = taken(row, start, start + limit, mask, cpus, mem)
@@ -219,5 +220,5 @@ class BookRows:
     def _row(self, node: int) -> list[State]:
         row = self._rows.get(node)
         if row is None:
-            row = self._rows[node] = states_of(self._picture, node)
+            row = self._rows[node] = states_of(self._cluster, node)
         return row

@@ -86,19 +86,19 @@ class _Found:
     """Above the first and up to the second; None: not asked for yet, as for the time limits."""
     limits: tuple[float, float] | None = None
 
-    def holds_for(self, demand: Demand, picture: Cluster) -> bool:
+    def holds_for(self, demand: Demand, cluster: Cluster) -> bool:
         """Tells whether a demand that is alike but for memory and time limit has the same place."""
         if demand.mem != self.demand.mem:
             if demand.mem is None or self.demand.mem is None:
                 return False
             if self.mem is None:
-                self.mem = picture.memory_like(self.demand.mem)
+                self.mem = cluster.memory_like(self.demand.mem)
             if not self.mem[0] < demand.mem <= self.mem[1]:
                 return False
         if demand.limit == self.demand.limit:
             return True
         if self.limits is None:
-            self.limits = picture.limits_like(self.demand.limit)
+            self.limits = cluster.limits_like(self.demand.limit)
         return self.limits[0] < demand.limit <= self.limits[1]
 
 

@@ -41,7 +41,7 @@ IN_TURN = "guard"
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 
-class Picture:
+class Tracker:
     """All running jobs on their nodes, without waiting jobs."""
 
     def __init__(self, fleet: Fleet, isolation: Isolation | None = None) -> None:
@@ -55,7 +55,7 @@ class Picture:
         self._holding: dict[int, JobFacts] = {}
         self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
         self._ended: set[tuple[int, int]] = set()
-        """Pairs of job and node that the picture shows as free already; their Epilog may still report."""
+        """Pairs of job and node that the snapshot shows as free already; their Epilog may still report."""
         self._up = np.zeros(count, np.bool_)
         self._quiet = np.zeros(count, np.bool_)
         self._pieces = np.zeros(count, np.int64)
@@ -194,7 +194,7 @@ class Picture:
         return Book(self._cluster(crowded=crowded), partial(self._as_rows, self._version))
 
     def _cluster(self, *, crowded: bool = False) -> Cluster:
-        """Returns the picture as it is; costs no time in the number of nodes."""
+        """Returns the snapshot as it is now; costs no time in the number of nodes."""
         return Cluster(
             fleet=self.fleet,
             at=self.at,
@@ -229,7 +229,7 @@ class Picture:
     def _as_rows(self, version: int, cluster: Cluster) -> list[list[State]]:
         """Returns all timelines as lists: those of the last book where nothing but the time has changed since.
 
-        Returns nothing for a book that is older than the picture.
+        Returns nothing for a book that is older than the snapshot.
         """
         if version != self._version:
             return []
@@ -248,18 +248,18 @@ class Picture:
     def put_back(self, book: Book, places: Iterable[int]) -> None:
         """Undoes all claims on some nodes of a book, and brings those nodes up to date."""
         here = list(places)
-        picture, ours = book.cluster, self._cluster()
+        cluster, ours = book.cluster, self._cluster()
         for name in BY_NODE:
-            getattr(picture, name)[here] = getattr(ours, name)[here]
-        for place in here if self._tenants or picture.tenants else ():
-            picture.tenants.pop(place, None)
+            getattr(cluster, name)[here] = getattr(ours, name)[here]
+        for place in here if self._tenants or cluster.tenants else ():
+            cluster.tenants.pop(place, None)
             if place in self._tenants:
-                picture.tenants[place] = self._tenants[place]
-        for place in here if self._sharers or picture.sharers else ():
-            picture.tolerated.pop(place, None)
-            picture.sharers.pop(place, None)
+                cluster.tenants[place] = self._tenants[place]
+        for place in here if self._sharers or cluster.sharers else ():
+            cluster.tolerated.pop(place, None)
+            cluster.sharers.pop(place, None)
             if place in self._sharers:
-                picture.sharers[place] = self._sharers[place]
+                cluster.sharers[place] = self._sharers[place]
         book.advance(self.at)
 
     def is_free(self, places: Iterable[int], mask: int) -> bool:
@@ -466,9 +466,9 @@ class Picture:
 
 def open_book(fleet: Fleet, reading: "Reading") -> Book:
     """Returns the book of a single reading."""
-    picture = Picture(fleet)
-    picture.update(reading)
-    return picture.book()
+    tracker = Tracker(fleet)
+    tracker.update(reading)
+    return tracker.book()
 
 
 def _free_gpus(node: "NodeFacts", guests: int) -> int:

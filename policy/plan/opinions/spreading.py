@@ -112,8 +112,8 @@ def _laid(gpus: int, free: Sequence[int], unit: int) -> list[int]:
 
 def _guests_there(book: Book, pool: Bools) -> bool:
     """Tells whether guests sit on GPUs that Slurm counts as free: without a seat in its request a job joins them."""
-    picture = book.cluster
-    return any(pool[node] and one.guest_mask & int(picture.gpus_now[node]) for node, one in picture.sharers.items())
+    cluster = book.cluster
+    return any(pool[node] and one.guest_mask & int(cluster.gpus_now[node]) for node, one in cluster.sharers.items())
 
 
 def claims_on(needs: SpreadNeeds, parts: Iterable[NodePart], start: float, limit: int) -> list[Claim]:

@@ -32,8 +32,8 @@ class PastSearch:
     """The earliest end that was ever expected for it."""
     demand: Demand | None = None
     """The subject of the last search, if the next one may find the same."""
-    picture: Hashable = None
-    """The picture in which it searched."""
+    searched_in: Hashable = None
+    """The state of the cluster in which it searched."""
     places: list[LaterPlace] = field(default_factory=list)
     """The places that it found there."""
 
@@ -86,10 +86,10 @@ class Outlook:
         """
         cluster, policy = self._book.cluster, self._policy
         # The demand of a job is made anew for another fleet.
-        picture = cluster.crowded, cluster.cpus_per_gpu, cluster.digest()
+        searched_in = cluster.crowded, cluster.cpus_per_gpu, cluster.digest()
         if (
             memory.demand is demand
-            and memory.picture == picture
+            and memory.searched_in == searched_in
             and all(place.start > cluster.at for place in memory.places)
         ):
             return memory.places
@@ -102,7 +102,7 @@ class Outlook:
                 except NotNow:
                     continue
         is_alone = not (cluster.tenants or cluster.sharers or cluster.taken_later)
-        memory.demand, memory.picture, memory.places = demand if is_alone else None, picture, places
+        memory.demand, memory.searched_in, memory.places = demand if is_alone else None, searched_in, places
         return places
 
     def why_better(self, entry: Waiting, demand: Demand, start: float, place: LaterPlace) -> str:

@@ -30,7 +30,7 @@ from policy.plan.ledger.changes import Change, Release
 from policy.plan.ledger.claims import Claim, renumbered
 from policy.plan.ledger.isolation import Isolation
 from policy.plan.ledger.ledger import PlanLedger
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.all import all_opinions
 from policy.plan.opinions.opinion import Opinion, PassState
 from policy.plan.queue.index import QueueIndex
@@ -86,7 +86,7 @@ class Plan:
     def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
         """Claims the places of all waiting jobs in the book; returns the changes to make.
 
-        Jobs in `starting` claim theirs first: Slurm has probably started them since the picture was made.
+        Jobs in `starting` claim theirs first: Slurm has probably started them since the snapshot was made.
         """
         everybody, at, isolation = list(jobs), book.cluster.at, self.isolation
         reader = self._reader_of(book.fleet)
@@ -179,7 +179,7 @@ class Plan:
         """Trusts Slurm's records again, after a pass failed whose changes are not written."""
         self.reread(*(entry.job.id for entry in self.queue))
 
-    def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
+    def freed(self, tracker: Tracker, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
         """Plans the jobs of the last pass again on a few changed nodes; returns None if a whole pass is needed.
 
         `jobs` is the queue of the last reading. Jobs that are new or changed since the last pass are planned too.
@@ -190,7 +190,7 @@ class Plan:
         queue = self._bring_up_to_date(jobs, touched)
         if len(touched) > max(64, len(book.fleet.names) // 4):
             return None
-        picture.put_back(book, touched)
+        tracker.put_back(book, touched)
         for claim in self.kept:
             if not touched.isdisjoint(claim.nodes):
                 here_too = tuple(node for node in claim.nodes if node in touched)
@@ -200,7 +200,7 @@ class Plan:
         ledger, index = PlanLedger(book, self._policy, self._settings.most_moves, here), self._index_of(queue)
         walk = self._walk(ledger, queue, jobs, index.present, self.first, touched)
         for entry in index.concerned(walk, touched):
-            isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
+            isolation.job(entry.job, at, _freed_for, walk, entry, touched, tracker)
         self.queue, self._planned = queue, jobs
         return self._commit(walk)
 
@@ -269,7 +269,7 @@ def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | N
         return problem
 
 
-def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
+def _freed_for(walk: Walk, entry: Waiting, touched: set[int], tracker: Tracker) -> None:
     """Plans one job again after the nodes in `touched` have changed."""
     if touched.isdisjoint(entry.last.place):
         if entry.last.start != 0.0 and entry.job.wants_gpus and walk.may_start(entry):
@@ -280,4 +280,4 @@ def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) 
         if not walk.claims_alone(entry):
             walk.settle(entry)
     else:
-        walk.hold(entry, touched, free_now=picture.is_free(entry.last.place, entry.mask))
+        walk.hold(entry, touched, free_now=tracker.is_free(entry.last.place, entry.mask))

@@ -311,8 +311,8 @@ class Walk(SimpleClaims):
         This is for the first jobs in line that need several nodes. A time limit tells only the latest end of a job, and
         the nodes should be free together as soon as possible.
         """
-        picture, nodes = self._book.cluster, list(claim.nodes)
-        picture.hole_until[nodes] = np.minimum(picture.hole_until[nodes], max(picture.at, claim.start - NEAR))
+        cluster, nodes = self._book.cluster, list(claim.nodes)
+        cluster.hole_until[nodes] = np.minimum(cluster.hole_until[nodes], max(cluster.at, claim.start - NEAR))
 
 
 def starts_now(entry: Waiting, berth: Berth) -> str:

@@ -16,7 +16,7 @@ from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.worth import WORTH_LOOKING, Mover, WaitingGang, slowest
 from policy.request.demand import Demand
@@ -122,13 +122,13 @@ def _waits(entry: Waiting, at: float, after: float) -> bool:
     return job.wants_gpus and alone and waits and demand.gpus > 1
 
 
-def gang_of(entry: Waiting, plan: Plan, picture: Picture, policy: Policy) -> tuple[WaitingGang | None, Book]:
+def gang_of(entry: Waiting, plan: Plan, tracker: Tracker, policy: Policy) -> tuple[WaitingGang | None, Book]:
     """Returns a waiting job, or None if its start is not in sight, and a book with all claims but its own."""
     assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
     book, touched = Book(plan.book.cluster), set(entry.last.place)
     at = book.cluster.at
     if touched:
-        picture.put_back(book, touched)
+        tracker.put_back(book, touched)
         for other in plan.queue:
             here = [node for node in other.last.place if node in touched]
             if here and other is not entry and not other.guest.only:

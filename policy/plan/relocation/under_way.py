@@ -19,7 +19,7 @@ from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, Move
 from policy.plan.ledger.claims import claim_on
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers, first_in_line, gang_of
 from policy.plan.relocation.worth import off_slow, open_for
@@ -112,7 +112,7 @@ class Relocations:
                 self._turns = [*first_in_line(plan.queue, at, self.rules.after), 0]
         return bool(self._turns)
 
-    def search(self, plan: Plan, picture: Picture, reading: Reading) -> tuple[list[Relocation], Move | None]:
+    def search(self, plan: Plan, tracker: Tracker, reading: Reading) -> tuple[list[Relocation], Move | None]:
         """Considers one waiting job, or the jobs on slow GPUs.
 
         Returns the moves that are worth it, and the pin of the waiting job for which they make room.
@@ -122,7 +122,7 @@ class Relocations:
         movers = self.movers.of(reading, plan.book.fleet)
         entry, pin = _entry(plan, turn), None
         if entry is not None:
-            gang, book = gang_of(entry, plan, picture, self._policy)
+            gang, book = gang_of(entry, plan, tracker, self._policy)
             found = open_for(gang, book, movers, self._policy, self.rules) if gang else None
         else:
             found = None if turn else off_slow(plan.book, movers, self._policy, self.rules)
@@ -167,7 +167,7 @@ class Relocations:
         return found
 
     def next_step(
-        self, going: Relocation, job: JobFacts | None, state: str, plan: Plan, picture: Picture, at: float
+        self, going: Relocation, job: JobFacts | None, state: str, plan: Plan, tracker: Tracker, at: float
     ) -> MoveStep:
         """Returns the next step of a move; `state` is that of the job's record, even if no reading shows the job."""
         if job is None:
@@ -176,7 +176,7 @@ class Relocations:
             return self._call_off(going, "it has started anew already")
         going.job = job
         if job.state == "PENDING":
-            return self._settle(going, plan, picture, at)
+            return self._settle(going, plan, tracker, at)
         if going.asked or job.state == "COMPLETING":
             return WAIT
         if going.stays:
@@ -231,7 +231,7 @@ class Relocations:
         self.drop(going)
         return MoveStep("wait", "has ended by itself and is not run again")
 
-    def _settle(self, going: Relocation, plan: Plan, picture: Picture, at: float) -> MoveStep:
+    def _settle(self, going: Relocation, plan: Plan, tracker: Tracker, at: float) -> MoveStep:
         """Gives a job that waits again the place that was kept for it, or another one if that is gone."""
         assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         going.left = going.left or at
@@ -244,7 +244,7 @@ class Relocations:
         demand = self.movers.demand(going.job, fleet, at)
         usable = demand.candidates & book.cluster.up
         nodes = [fleet.index[name] for name in going.names if name in fleet.index and usable[fleet.index[name]]]
-        if len(nodes) == len(going.names) and picture.is_free(nodes, going.mask):
+        if len(nodes) == len(going.names) and tracker.is_free(nodes, going.mask):
             masks = [going.mask] * len(nodes)
             place = Policy.spread(demand, book.cluster.now(0), nodes, masks, "kept for it while it left"), 0.0
         else:

@@ -1,6 +1,6 @@
-"""Runs berthd in the simulation, by its own `decide`, `Plan` and `Picture`.
+"""Runs berthd in the simulation, by its own `decide`, `Plan` and `Tracker`.
 
-As in the daemon, an answerer and a planner share only pictures, which the planner hands over. The planner does one
+As in the daemon, an answerer and a planner share only snapshots, which the planner hands over. The planner does one
 thing at a time. Each step takes as long as in the real berthd (`Delays`).
 """
 
@@ -18,7 +18,7 @@ from policy.plan.answer.told import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.claims import Claim
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.relocation.under_way import Relocations
 from policy.request.submission import read
@@ -41,7 +41,7 @@ class _Held:
 
 
 class SimulatedAnswerer:
-    """Gives each submission a place in the last picture, and keeps the place until a picture shows the job."""
+    """Gives each submission a place in the last snapshot, and keeps the place until a snapshot shows the job."""
 
     def __init__(self, policy: Policy, settings: SlurmSettings) -> None:
         self._policy = policy
@@ -51,7 +51,7 @@ class SimulatedAnswerer:
         self._held: dict[str, _Held] = {}
 
     def take(self, book: Book, seen: Callable[[str], bool], now: float) -> None:
-        """Takes over a new picture."""
+        """Takes over a new snapshot."""
         self._held = {nonce: held for nonce, held in self._held.items() if held.expires > now and not seen(nonce)}
         for held in self._held.values():
             book.claim(held.claim)
@@ -59,7 +59,7 @@ class SimulatedAnswerer:
 
     def answer(self, task: Task, partition: str, now: float) -> Decision:
         """Returns berthd's answer to a submission."""
-        assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
+        assert self._book is not None, "the planner hands its first snapshot over before any job comes"  # noqa: S101
         submission = read(request_of(task, partition))
         context = Context(self._book, self._policy, self._settings.site, EPOCH + now, understanding=self._understanding)
         decision = decide(submission, context)
@@ -86,7 +86,7 @@ class SimulatedPlanner:
         self._answerer = answerer
         self._delays = settings.delays or INSTANT
         self._plan = Plan(policy, settings.site)
-        self._picture = Picture(fleet)
+        self._tracker = Tracker(fleet)
         self._free_at = 0.0
         """The time at which its present work is done."""
         self._moving = SimulatedMoves(slurm, Relocations(settings.site.moving, policy, Classes()))
@@ -99,14 +99,14 @@ class SimulatedPlanner:
     def one_pass(self, now: float) -> float:
         """Runs a whole pass; returns the time of its end."""
         reading = self._slurm.look()
-        self._picture.update(reading)
+        self._tracker.update(reading)
         changes = self._replan(reading)
         done = now + self._delays.read + self._pass_took
         self._hand_over(now, done)
         self._free_at = self._write(changes, reading.at, done)
-        self._moving.step(self._plan, self._picture, reading)
+        self._moving.step(self._plan, self._tracker, reading)
         if not changes:
-            self._moving.search(self._plan, self._picture, reading)
+            self._moving.search(self._plan, self._tracker, reading)
         return self._free_at
 
     @property
@@ -133,15 +133,15 @@ class SimulatedPlanner:
         reading = self._slurm.look()
         found, self._notices = self._notices, []
         nodes = {node for node, _ in found}
-        changed = self._picture.update(reading)
+        changed = self._tracker.update(reading)
         changes, took = None, self._delays.freed
         if self._pass_took > CHEAP:
-            changes = self._plan.freed(self._picture, changed | nodes, reading.jobs)
+            changes = self._plan.freed(self._tracker, changed | nodes, reading.jobs)
         if changes is None:
             changes = self._replan(reading)
             took = self._pass_took
         planned = now + self._delays.read + took
-        names = {self._picture.fleet.names[node] for node in nodes}
+        names = {self._tracker.fleet.names[node] for node in nodes}
         here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.concerns)]
         done = self._write(here, reading.at, planned)
         for _, answer in found:
@@ -152,7 +152,7 @@ class SimulatedPlanner:
         self._free_at = done
 
     def _replan(self, reading: Reading) -> list[Change]:
-        changes = self._plan.replan(self._picture.book(), reading.jobs)
+        changes = self._plan.replan(self._tracker.book(), reading.jobs)
         self._pass_took = self._delays.plan + self._delays.look * self._plan.looks
         return changes
 

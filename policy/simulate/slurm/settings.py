@@ -78,7 +78,7 @@ class Delays:
     update: float = 0.003
     """Writing one pin."""
     hand_over: float = 0.2
-    """Between pictures for the answerer that follow notices."""
+    """Between snapshots for the answerer that follow notices."""
     reserve: float = 30.0
     """The time for which a place is kept for a job that Slurm does not show."""
     epilogs: bool = True

@@ -50,7 +50,7 @@ RANKS = {
 """The order of events at one moment, where nothing takes time."""
 
 BEFORE = 1.0
-"""Seconds for which berthd has had a picture when the first job is submitted."""
+"""Seconds for which berthd has had a snapshot when the first job is submitted."""
 
 CALC_PERIOD = 300.0
 """Seconds after which Slurm computes all priorities again (Slurm's default)."""

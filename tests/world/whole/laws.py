@@ -148,14 +148,14 @@ class WholeLaws:
         """A GPU that berthd shows as free after a pass has no tenant that was in its node's books all the time."""
         world = self._world
         planner = world.processes.planner
-        picture = planner._picture if planner is not None else None
-        if picture is None:
+        tracker = planner._tracker if planner is not None else None
+        if tracker is None:
             return
         for name, gpu, job in sorted(before & self.tenants()):
-            place = picture.fleet.index.get(name)
+            place = tracker.fleet.index.get(name)
             if place is None or world.nodes.excuse(name) or self._ends(job, name):
                 continue
-            if int(picture._gpus[place, 0]) >> gpu & 1:
+            if int(tracker._gpus[place, 0]) >> gpu & 1:
                 raise ViolationError(f"berthd shows GPU {gpu} of {name} as free, and job {job} is in its books")
 
     def _ends(self, number: int, node: str) -> bool:

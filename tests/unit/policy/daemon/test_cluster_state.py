@@ -15,7 +15,7 @@ from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.planner import Planner
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.site.config import Config, MetricsOptions
 from policy.site.metrics_state import ClusterState, read_metrics
 from policy.site.overview import OverviewFile
@@ -29,9 +29,9 @@ from topology.network.fabric import Fabric
 
 
 def cluster_of(look: Reading, kinds: dict[str, str] | None = None, fabric: Fabric | None = None) -> Cluster:
-    picture = Picture(fleet(look, kinds, fabric))
-    picture.update(look)
-    return picture.book().cluster
+    tracker = Tracker(fleet(look, kinds, fabric))
+    tracker.update(look)
+    return tracker.book().cluster
 
 
 def test_each_gpu_is_in_one_state_by_its_owner() -> None:

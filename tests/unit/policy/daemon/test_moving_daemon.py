@@ -16,7 +16,7 @@ from policy.formats.wire import Message, check_submit
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.claims import Claim
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
@@ -130,7 +130,7 @@ class Slurm:
 
 
 class Channel:
-    """Takes pictures."""
+    """Takes snapshots."""
 
     def sign(self) -> None:
         pass
@@ -467,23 +467,23 @@ def test_nobody_slips_into_the_place_that_room_was_made_for() -> None:
     gang = waiting(9, "n1", 0xFF, priority=1)
     look = reading([node("n1"), node("n2", used=0xFF)], [running(2, "n2", 0xFF, 9_000), small, gang])
     plan = Plan(BerthPolicy(), Settings())
-    picture = Picture(fleet(look))
-    picture.update(look)
-    assert {move.job.id for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move)} >= {5}
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
+    assert {move.job.id for move in plan.replan(tracker.book(), look.jobs) if isinstance(move, Move)} >= {5}
     plan = Plan(BerthPolicy(), Settings())
     plan.first = frozenset({9})
-    assert not [move for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move) and move.start == 0]
+    assert not [move for move in plan.replan(tracker.book(), look.jobs) if isinstance(move, Move) and move.start == 0]
 
 
 def test_the_place_that_a_job_moves_to_is_kept_for_it() -> None:
     look = reading([node("n1", used=0xFF), node("n2", used=0x7F)], [waiting(5, "n1", 0b1)])
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan = Plan(BerthPolicy(), Settings())
-    [move] = plan.replan(picture.book(), look.jobs)
+    [move] = plan.replan(tracker.book(), look.jobs)
     assert isinstance(move, Move)
     assert move.berth.names == ("n2",)
     plan = Plan(BerthPolicy(), Settings())
     plan.kept = (Claim((1,), 0x80, 1, 100, NOW, NOW + 3_600),)
-    assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move) and one.start == 0]
-    assert not plan.freed(picture, [1], look.jobs)
+    assert not [one for one in plan.replan(tracker.book(), look.jobs) if isinstance(one, Move) and one.start == 0]
+    assert not plan.freed(tracker, [1], look.jobs)

@@ -14,7 +14,7 @@ from policy.daemon.passes.overviews import EVERY, OverviewWriter, moment_of, ove
 from policy.formats.errors import DaemonError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.registry import create
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.site import overview as site
@@ -26,10 +26,10 @@ ALICE, BOB = 1001, 1002
 
 def planned(nodes: list[NodeFacts], jobs: list[JobFacts], kinds: dict[str, str] | None = None) -> tuple[Plan, Reading]:
     look = reading(nodes, jobs)
-    picture = Picture(fleet(look, kinds))
-    picture.update(look)
+    tracker = Tracker(fleet(look, kinds))
+    tracker.update(look)
     plan = Plan(create("berth"), Settings())
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
     return plan, look
 
 

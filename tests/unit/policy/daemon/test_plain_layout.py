@@ -51,9 +51,9 @@ def test_a_pass_counts_and_compares_and_changes_no_job(tmp_path: Path, channel: 
     while planner.write_one():
         pass
 
-    picture = planner._picture
-    assert picture is not None
-    assert picture.book().cluster.free_gpus == 6
+    tracker = planner._tracker
+    assert tracker is not None
+    assert tracker.book().cluster.free_gpus == 6
     assert planner._watcher is not None
     assert planner._watcher.told()["observed_better_links"] == "1"
 

@@ -274,7 +274,7 @@ def test_a_planner_that_cannot_read_what_slurm_says_goes_on_and_gives_no_sign_of
     assert found is not None
     assert str(fault) in found.problem
     assert not receiver.take_sign()
-    assert capfd.readouterr().err.count("the last picture of Slurm stays in use") == 1
+    assert capfd.readouterr().err.count("the last snapshot of Slurm stays in use") == 1
 
     slurm.fault = None
     planner.one_pass(ended=False)

@@ -31,8 +31,8 @@ def look(at: float, nodes: int = 3, **more: Any) -> Snapshot:
     )
 
 
-def take(made: Answerer, picture: Snapshot, now: float) -> None:
-    made.take(picture, now)
+def take(made: Answerer, tracker: Snapshot, now: float) -> None:
+    made.take(tracker, now)
     while made.catching_up:
         made.catch_up()
 
@@ -83,11 +83,11 @@ def world(chance: random.Random, at: float) -> Snapshot:
             jobs.append(running(job, name, mask, chance.randint(60, 3_000)))
             if chance.random() < 0.5:
                 jobs.append(waiting(job + 1, name, 0b11111111))
-    picture = look(at, nodes=6, jobs=jobs, partitions=PARTITIONS)
-    assert picture.cluster is not None
+    tracker = look(at, nodes=6, jobs=jobs, partitions=PARTITIONS)
+    assert tracker.cluster is not None
     if chance.random() < 0.5:
-        picture.cluster.reserved_from[chance.randrange(6)] = at + chance.randint(100, 2_000)
-    return picture
+        tracker.cluster.reserved_from[chance.randrange(6)] = at + chance.randint(100, 2_000)
+    return tracker
 
 
 @pytest.mark.parametrize("seed", range(examples(60)))
@@ -95,18 +95,18 @@ def test_who_keeps_replies_ready_answers_as_who_makes_each_when_it_is_asked_for(
     chance = random.Random(seed)
     made = [answerer(), answerer(ready=False)]
     now = NOW
-    picture = world(chance, now)
+    tracker = world(chance, now)
     for one in made:
-        take(one, picture, now)
+        take(one, tracker, now)
     kinds = chance.sample(KINDS, 3)
     for step in range(80):
         now += chance.choice([0.0, 0.001, 0.3])
         if chance.random() < 0.05:
             kinds = chance.sample(KINDS, 3)
         if chance.random() < 0.05:
-            picture = world(chance, now)
+            tracker = world(chance, now)
             for one in made:
-                take(one, picture, now)
+                take(one, tracker, now)
         limit = {} if chance.random() < 0.2 else {"time_limit": str(chance.choice([1, 5, 10, 20, 30, 60, 600]))}
         same = {**chance.choice(kinds), **limit, "nonce": f"{step:016x}", "uid": str(chance.choice([1000, 1001]))}
         if chance.random() < 0.5:
@@ -196,10 +196,10 @@ def test_a_job_that_would_run_into_a_reservation_is_not_given_the_ready_place(mi
     replies = []
     for ready in (True, False):
         made = answerer(ready=ready)
-        picture = look(NOW, nodes=2)
-        assert picture.cluster is not None
-        picture.cluster.reserved_from[0] = NOW + 600
-        take(made, picture, NOW)
+        tracker = look(NOW, nodes=2)
+        assert tracker.cluster is not None
+        tracker.cluster.reserved_from[0] = NOW + 600
+        take(made, tracker, NOW)
         for _ in range(2):
             ask(made, held="1", time_limit="5")
             made.settle()

@@ -52,6 +52,6 @@ def test_if_no_record_at_all_can_be_read_the_last_picture_stays(
 
     planner.one_pass(ended=False)
 
-    assert "no job's record can be read: ValueError: a; the last picture of Slurm stays in use [BERTH-650]" in (
+    assert "no job's record can be read: ValueError: a; the last snapshot of Slurm stays in use [BERTH-650]" in (
         capsys.readouterr().err
     )

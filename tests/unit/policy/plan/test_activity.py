@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
 from policy.sharing.activity import MOST_HOSTS, Activity
@@ -91,10 +91,10 @@ def world(way: str = "mps") -> tuple[list[NodeFacts], list[JobFacts]]:
 def planned(spare: dict[tuple[int, str], int], way: str = "mps") -> list[Change]:
     nodes, jobs = world(way)
     look = reading(nodes, jobs)
-    picture = Picture(fleet(look))
-    picture.spare_sms = spare
-    picture.update(look)
-    return Plan(BerthPolicy(), Settings()).replan(picture.book(), look.jobs)
+    tracker = Tracker(fleet(look))
+    tracker.spare_sms = spare
+    tracker.update(look)
+    return Plan(BerthPolicy(), Settings()).replan(tracker.book(), look.jobs)
 
 
 def test_the_node_holds_a_guest_to_what_its_host_leaves() -> None:

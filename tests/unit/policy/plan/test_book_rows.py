@@ -13,7 +13,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change
 from policy.plan.ledger.claims import Claim
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.bench.plan import World
@@ -58,11 +58,11 @@ def test_a_claim_leaves_what_it_plainly_leaves(seed: int) -> None:
 
 @seeds(3, more=3)
 def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
-    """Two plans of one world, pass by pass and notice by notice; one writes each claim into the picture at once."""
+    """Two plans of one world, pass by pass and notice by notice; one writes each claim into the snapshot at once."""
     world = World(24 + 8 * seed, 150 + 40 * seed, seed=seed + 1)
     fleet = world.fleet()
     plans = [Plan(BerthPolicy(), Settings()) for _ in range(2)]
-    pictures = [Picture(fleet) for _ in range(2)]
+    pictures = [Tracker(fleet) for _ in range(2)]
     note = Book.note
 
     def at_once(self: Book, claim: Claim) -> None:
@@ -71,14 +71,14 @@ def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
 
     def both(reading: Reading, ended: JobFacts | None) -> list[list[Change]]:
         found = []
-        for number, (plan, picture) in enumerate(zip(plans, pictures, strict=True)):
+        for number, (plan, tracker) in enumerate(zip(plans, pictures, strict=True)):
             with mock.patch.object(Book, "note", at_once if number else note):
                 if ended is None:
-                    picture.update(reading)
-                    found.append(plan.replan(picture.book(), reading.jobs))
+                    tracker.update(reading)
+                    found.append(plan.replan(tracker.book(), reading.jobs))
                 else:
-                    picture.end(ended.id, ended.nodes[0])
-                    found.append(plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or [])
+                    tracker.end(ended.id, ended.nodes[0])
+                    found.append(plan.freed(tracker, {fleet.index[name] for name in ended.nodes}, reading.jobs) or [])
         return found
 
     assert_same_plans(world, plans, 12, both)
@@ -87,10 +87,10 @@ def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
 def test_the_timeline_of_a_free_node_is_made_once() -> None:
     """Time goes on, and nothing of the node changes; an end that has passed is put off on the other one."""
     nodes, jobs = [node("n1"), node("n2", used=0xFF)], [running(1, "n2", 0xFF, 3)]
-    picture, found = Picture(fleet(reading(nodes, jobs))), []
+    tracker, found = Tracker(fleet(reading(nodes, jobs))), []
     for after in (0.0, 60.0):
-        picture.update(reading(nodes, jobs, at=NOW + after))
-        book = picture.book()
+        tracker.update(reading(nodes, jobs, at=NOW + after))
+        book = tracker.book()
         with book.rows_kept():
             found.append(dict(book.kept_rows))
 

@@ -10,7 +10,7 @@ from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.told import moved
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.guests import choosing
 from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Sharing
@@ -78,11 +78,11 @@ def test_a_seat_that_comes_free_between_two_passes_is_judged_by_its_own_host() -
     assert world.seats() == {}, "neither is promised its speed"
 
     look = reading(world.nodes, world.jobs)
-    picture = Picture(fleet(look, Sharing()))
-    picture.update(look)
-    world.plan.replan(picture.book(), look.jobs)
-    assert picture.end(90, "n3") == {2}
-    changed = world.plan.freed(picture, {2}, look.jobs)
+    tracker = Tracker(fleet(look, Sharing()))
+    tracker.update(look)
+    world.plan.replan(tracker.book(), look.jobs)
+    assert tracker.end(90, "n3") == {2}
+    changed = world.plan.freed(tracker, {2}, look.jobs)
 
     assert changed is not None
     assert where({one.job.id: one for one in changed if isinstance(one, Move)}) == {10: "n3"}
@@ -91,12 +91,12 @@ def test_a_seat_that_comes_free_between_two_passes_is_judged_by_its_own_host() -
 def test_an_owner_that_ends_frees_the_seats_of_its_own_gpus_but_not_its_guests() -> None:
     nodes = [node("n1", used=0b1111_1111, seats_used=0b1111_1111)]
     jobs = [host(1, "n1", 0b0000_0011), running(2, "n1", 0b1111_1100, 9_000), seated_guest(3, "n1", 0)]
-    picture = Picture(fleet(look := reading(nodes, jobs), Sharing()))
-    picture.update(look)
+    tracker = Tracker(fleet(look := reading(nodes, jobs), Sharing()))
+    tracker.update(look)
 
-    assert picture.end(1, "n1") == {0}
+    assert tracker.end(1, "n1") == {0}
 
-    left = picture._nodes[0]
+    left = tracker._nodes[0]
     assert left is not None
     assert (left.gpus_used, left.seats_used) == (0b1111_1100, 0b1111_1101), "the guest on GPU 0 stays"
 

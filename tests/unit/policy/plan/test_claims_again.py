@@ -11,7 +11,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.claims import Claim, Repeat
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue import simple_claims
 from policy.plan.queue.index import QueueIndex
 from policy.plan.queue.plan import Plan
@@ -50,7 +50,7 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
     world = World(24 + 16 * seed, 150 + 80 * seed, seed=seed + 1)
     fleet = world.fleet()
     plans = [Plan(BerthPolicy(), Settings()) for _ in range(2)]
-    pictures = [Picture(fleet) for _ in range(2)]
+    pictures = [Tracker(fleet) for _ in range(2)]
     again, repeated, claimed_anew = Book.claim_again, [], []
     claim_later = Book.claim_later
     if settles:
@@ -66,15 +66,15 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
         return claim_later(self, claim, had)
 
     def one_step(number: int, reading: Reading, ended: JobFacts | None) -> list[Change]:
-        plan, picture = plans[number], pictures[number]
+        plan, tracker = plans[number], pictures[number]
         if ended is not None:
-            picture.end(ended.id, ended.nodes[0])
-            return plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or []
-        picture.update(reading)
+            tracker.end(ended.id, ended.nodes[0])
+            return plan.freed(tracker, {fleet.index[name] for name in ended.nodes}, reading.jobs) or []
+        tracker.update(reading)
         if number:
             # Timelines as lists of earlier passes hold what those of this one would.
-            picture._rows = [None] * len(fleet.names)
-        return plan.replan(picture.book(), reading.jobs)
+            tracker._rows = [None] * len(fleet.names)
+        return plan.replan(tracker.book(), reading.jobs)
 
     def both(reading: Reading, ended: JobFacts | None) -> list[list[Change]]:
         with (
@@ -91,13 +91,13 @@ def test_a_walk_with_short_ways_plans_the_same(seed: int, settles: bool, monkeyp
 
 def test_a_claim_that_fails_when_it_is_made_again_costs_its_own_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world, told = World(24, 150), list[str]()
-    plan, picture = Plan(BerthPolicy(), Settings(), tell=told.append), Picture(world.fleet())
+    plan, tracker = Plan(BerthPolicy(), Settings(), tell=told.append), Tracker(world.fleet())
 
     def one_pass() -> None:
         world.at += 1
         reading = world.reading()
-        picture.update(reading)
-        changes = plan.replan(picture.book(), reading.jobs)
+        tracker.update(reading)
+        changes = plan.replan(tracker.book(), reading.jobs)
         world.obey([change for change in changes if isinstance(change, Move)])
 
     for _ in range(4):

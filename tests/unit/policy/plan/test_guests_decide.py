@@ -14,7 +14,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.explain import rows
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing
 from policy.site.config import load
@@ -235,10 +235,10 @@ def test_of_a_list_with_a_skipped_partition_the_rules_of_the_others_hold_and_the
     nodes.append(node("n3", partitions=frozenset({"gpu"}), up=False))
     parts = (PartitionFacts("gpu", default=True, time_limit=3_600), PartitionFacts("plain", time_limit=3_600))
     look = replace(reading(nodes, []), partitions=parts, in_all_partitions=in_all)
-    picture = Picture(replace(fleet(look, sharing), skipped=frozenset({"plain"}), in_all_partitions=in_all))
-    picture.update(look)
+    tracker = Tracker(replace(fleet(look, sharing), skipped=frozenset({"plain"}), in_all_partitions=in_all))
+    tracker.update(look)
     fields = submit(**{**ONE, "partition": "plain,gpu"})
-    decision = decide(fields, picture.book(), BerthPolicy(), Settings(), NOW)
+    decision = decide(fields, tracker.book(), BerthPolicy(), Settings(), NOW)
     values = segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
     assert (decision.verb, decision.fields["nodes"], values["tier"]) == ("place", "n2", "guaranteed")
 

@@ -8,7 +8,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.changes import Change, Evict, Move, Own, Park
 from policy.plan.ledger.claims import Claim
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.guests import seats
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings, Sharing
@@ -278,11 +278,11 @@ def test_what_was_given_for_good_is_nobody_elses() -> None:
 def test_an_ended_guest_makes_room_at_once() -> None:
     jobs = [host(1, "n1", FULL), *[guest(10 + gpu, "n1", gpu) for gpu in range(8)], parked(30)]
     look = reading([node("n1", used=FULL, seats_used=FULL)], jobs)
-    picture, planned = Picture(fleet(look)), Plan(BerthPolicy(), Settings())
-    picture.update(look)
-    assert planned.replan(picture.book(), look.jobs) == []
-    touched = picture.end(13, "n1")
-    changes = planned.freed(picture, touched, look.jobs)
+    tracker, planned = Tracker(fleet(look)), Plan(BerthPolicy(), Settings())
+    tracker.update(look)
+    assert planned.replan(tracker.book(), look.jobs) == []
+    touched = tracker.end(13, "n1")
+    changes = planned.freed(tracker, touched, look.jobs)
     assert changes is not None
     assert where(changes) == {30: ("n1", (3,))}
 
@@ -290,11 +290,11 @@ def test_an_ended_guest_makes_room_at_once() -> None:
 def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
     jobs = [host(1, "n1", 0b1), guest(2, "n1", 0)]
     look = reading([node("n1", used=1, seats_used=1)], jobs)
-    picture, planned = Picture(fleet(look)), Plan(BerthPolicy(), Settings())
-    picture.update(look)
-    planned.replan(picture.book(), look.jobs)
-    assert planned.freed(picture, picture.end(1, "n1"), look.jobs) == []
-    assert picture.book().cluster.sharers[0].guest_mask == 1
+    tracker, planned = Tracker(fleet(look)), Plan(BerthPolicy(), Settings())
+    tracker.update(look)
+    planned.replan(tracker.book(), look.jobs)
+    assert planned.freed(tracker, tracker.end(1, "n1"), look.jobs) == []
+    assert tracker.book().cluster.sharers[0].guest_mask == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.told import moved, parked
 from policy.plan.ledger.changes import Evict, Move, Own, Park, Release
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.all import all_opinions
 from policy.plan.opinions.guests.choosing import Chooser
 from policy.plan.queue.plan import Plan
@@ -163,15 +163,15 @@ def test_whatever_happens_seats_and_gpus_agree_and_owners_do_not_wait(
     knows: bool, events: list[tuple[object, ...]]
 ) -> None:
     slurm = Slurm()
-    picture = Picture(fleet(slurm.look()))
+    tracker = Tracker(fleet(slurm.look()))
     plan = Plan(BerthPolicy(), Settings(), all_opinions(Settings(), by_profiles() if knows else None))
 
     def one_pass() -> None:
         slurm.at += 1
         look = slurm.look()
-        picture.update(look)
+        tracker.update(look)
         given_now: set[tuple[str, int]] = set()
-        for change in plan.replan(picture.book(), look.jobs):
+        for change in plan.replan(tracker.book(), look.jobs):
             if isinstance(change, Move) and change.way:
                 seat = change.berth.names[0], change.berth.mask
                 assert seat not in given_now, "one seat is given once"
@@ -196,8 +196,8 @@ def test_whatever_happens_seats_and_gpus_agree_and_owners_do_not_wait(
         one_pass()
     # The plan has come to rest: who could start among owners alone runs.
     look = slurm.look()
-    picture.update(look)
-    assert plan.replan(picture.book(), look.jobs) == []
+    tracker.update(look)
+    assert plan.replan(tracker.book(), look.jobs) == []
     for entry in plan.queue:
         if entry.last.start == 0.0:
             assert slurm.jobs[entry.job.id].state == "RUNNING", "it looks free, and yet it waits"

@@ -12,7 +12,7 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move, Release
 from policy.plan.ledger.isolation import LEFT_FOR, Isolation
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.guests.guest_pass import GuestPass
 from policy.plan.opinions.opinion import Opinion
 from policy.plan.opinions.without_gpus import WithoutGpus
@@ -167,18 +167,18 @@ def test_a_job_that_was_left_alone_is_planned_again_later() -> None:
 
 def test_a_fault_in_what_an_ended_job_frees_costs_that_job_alone() -> None:
     look = world()
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     told: list[str] = []
     plan = Plan(BerthPolicy(), Settings(), tell=told.append)
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
 
     def throw(frame: FrameType) -> None:
         if concerned(frame.f_back) == (True, BAD):
             raise RuntimeError("thrown")
 
     with traced(throw):
-        changes = plan.freed(picture, [0, 1, 2, 3], look.jobs)
+        changes = plan.freed(tracker, [0, 1, 2, 3], look.jobs)
 
     assert changes is not None
     assert [type(change) for change in of(changes, BAD)] == [Release]

@@ -11,7 +11,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.relocation.worth import MARGIN, Mover, Proposal, WaitingGang, off_slow, open_for, price
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules
@@ -29,9 +29,9 @@ def world(nodes: list[NodeFacts], jobs: list[JobFacts], kind: str = "h100", leav
     one = fleet(look, {each.name: kind for each in nodes})
     if leaves:
         one = replace(one, fabric=replace(one.fabric, leaf=np.array(leaves), pod=np.zeros(len(leaves), np.int64)))
-    picture = Picture(one)
-    picture.update(look)
-    return picture.book()
+    tracker = Tracker(one)
+    tracker.update(look)
+    return tracker.book()
 
 
 def demand(on: Fleet, n: int, k: int, level: str = "any", limit: int = 3_600) -> Demand:

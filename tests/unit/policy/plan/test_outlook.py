@@ -27,7 +27,7 @@ def test_the_first_in_line_look_for_sooner_places_more_often(before_it: int, lim
     searched: dict[int, PastSearch] = {}
 
     def looks(after: float) -> bool:
-        book = world.picture.book()
+        book = world.tracker.book()
         book.advance(NOW + after)
         return Outlook(book, BerthPolicy(), searched).has_turn(entry, before_it)
 
@@ -56,8 +56,8 @@ def test_a_search_with_a_memory_finds_what_a_first_one_finds(ends: list[int], ch
             world.nodes[f"n{number + 1}"] = replace(world.nodes[f"n{number + 1}"], gpus_used=0, seats_used=0)
         elif change == "start" and number + 1 in world.jobs:
             world.jobs[number + 1] = running(number + 1, f"n{number + 1}", 0xFF, 5_000)
-        world.picture.update(world.read())
-        outlook = Outlook(world.picture.book(), BerthPolicy(), {})
+        world.tracker.update(world.read())
+        outlook = Outlook(world.tracker.book(), BerthPolicy(), {})
 
         assert outlook._places(entry.demand, memory) == outlook._places(entry.demand, PastSearch())
 
@@ -70,7 +70,7 @@ def test_where_only_the_time_has_gone_on_nothing_is_searched_again() -> None:
     memory = PastSearch()
 
     def asked(after: float) -> int:
-        book = world.picture.book()
+        book = world.tracker.book()
         book.advance(NOW + after)
         with mock.patch.object(Book, "soonest", autospec=True, side_effect=Book.soonest) as soonest:
             Outlook(book, BerthPolicy(), {})._places(entry.demand, memory)

@@ -17,7 +17,7 @@ from policy.placement.keep_together import Leaves, clearly_better
 from policy.placement.registry import create
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.claims import claim_on
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.request.demand import Demand
 from policy.request.settings import Settings
 from policy.request.share import Share
@@ -35,12 +35,12 @@ PIECES = [(node, mask) for node in (1, 2) for mask in (0x0F, 0xF0)]
 def world_of(nodes: list[NodeFacts], jobs: list[JobFacts], slow: tuple[int, ...] = ()) -> World:
     """Leaves of two nodes; on some nodes all GPUs take twice as long."""
     world = World(nodes, jobs)
-    flat = world.picture.fleet
+    flat = world.tracker.fleet
     table = np.ones((len(nodes), 8))
     table[list(slow)] = 2.0
     fabric = replace(Fabric.flat(flat.names), leaf=np.arange(len(nodes)) // LEAF, pod=np.zeros(len(nodes), np.int64))
     scores = dict.fromkeys(("compute", "mixed", "memory"), table) if slow else {}
-    world.picture = Picture(replace(flat, fabric=fabric, scores=scores))
+    world.tracker = Tracker(replace(flat, fabric=fabric, scores=scores))
     return world
 
 
@@ -97,7 +97,7 @@ def test_better_links_are_worth_another_leaf() -> None:
     jobs = [running(1, "n1", 0b1101_0111, 600), running(2, "n2", FULL, 600), running(3, "n3", FULL, 600)]
     world = world_of(busy(0b1101_0111, FULL, FULL, 0), jobs)
     kinds = {"n1": "a6000", "n2": "a6000", "n3": "h100", "n4": "h100"}
-    world.picture = Picture(replace(fleet(world.read(), kinds), fabric=world.picture.fleet.fabric))
+    world.tracker = Tracker(replace(fleet(world.read(), kinds), fabric=world.tracker.fleet.fabric))
 
     assert given(planned(world), "2") == ("n4",)
     assert given(planned(world), "1") == ("n1",)
@@ -174,8 +174,8 @@ def test_the_search_elsewhere_is_spared_only_where_it_finds_nothing_better(
     world = world_of(busy(*used), [], slow=tuple(slow))
     if mixed:
         kinds = {f"n{number}": "a6000" if number % 2 else "h100" for number in range(1, 7)}
-        flat = world.picture.fleet
-        world.picture = Picture(replace(fleet(world.read(), kinds), fabric=flat.fabric, scores=flat.scores))
+        flat = world.tracker.fleet
+        world.tracker = Tracker(replace(fleet(world.read(), kinds), fabric=flat.fabric, scores=flat.scores))
     book = planned(world)
     demand = Demand(1, k, 1, 100, "node", 600, np.ones(6, np.bool_), app_class="compute")
     nodes = book._leaves.nodes(demand, book.cluster)
@@ -217,7 +217,7 @@ def test_a_search_for_faster_gpus_is_worth_it_where_one_node_has_as_many_as_the_
     world = world_of(busy(0x0F, 0, 0, 0), [running(1, "n1", 0x0F, 600)])
     table = np.full((4, 8), 2.0)
     table[2, :fast] = 1.0
-    world.picture = Picture(replace(world.picture.fleet, scores={"compute": table}))
+    world.tracker = Tracker(replace(world.tracker.fleet, scores={"compute": table}))
     policy = Counting()
     demand = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_), app_class="compute")
 

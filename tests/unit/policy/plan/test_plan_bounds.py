@@ -12,7 +12,7 @@ from policy.plan.ledger.changes import Move, Release
 from policy.plan.ledger.claims import Claim, Repeat
 from policy.plan.ledger.later_places import expected_end, latest_end, weight, worth_moving
 from policy.plan.ledger.ledger import PlanLedger
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.demand import Demand
 from policy.request.settings import Settings
@@ -127,9 +127,9 @@ def test_a_job_of_six_minutes_fits_on_gathered_nodes_that_come_free_in_sixteen(e
         segment={"n": "2", "nodes": "n1,n2", "level": "leaf"},
     )  # fmt: skip
     busy = [running(2, "n2", FULL, ends_in), running(3, "n3", FULL, 900), running(4, "n4", FULL, 50_000)]
-    picture, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
+    tracker, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
     plan = Plan(BerthPolicy(), Settings())
-    plan.replan(picture.book(), jobs)
+    plan.replan(tracker.book(), jobs)
 
     assert plan.book is not None
     assert given(plan.book, "1", minutes=6) == (place,)
@@ -141,17 +141,17 @@ def test_a_job_on_one_node_waits_ten_minutes_at_most_to_leave_the_nodes_of_a_gan
 ) -> None:
     gang = running(1, "n1", FULL, 600, nodes=("n1", "n2"), required=("n1", "n2"))
     jobs = [gang, running(2, "n3", FULL, 600 + apart), running(3, "n4", FULL, 50_000)]
-    picture, _ = picture_of([node(f"n{number}", used=FULL) for number in range(1, 5)], jobs)
+    tracker, _ = picture_of([node(f"n{number}", used=FULL) for number in range(1, 5)], jobs)
 
-    assert given(picture.book(), "8") == (place,)
+    assert given(tracker.book(), "8") == (place,)
 
 
 @pytest.mark.parametrize(("part_ends", "place"), [(699, "n1"), (701, "n2")])
 def test_a_small_job_opens_a_whole_node_that_comes_free_ten_minutes_sooner(part_ends: float, place: str) -> None:
     jobs = [running(1, "n1", 0x0F, part_ends), running(2, "n1", 0xF0, 9_000), running(3, "n2", FULL, 100)]
-    picture, _ = picture_of(full_nodes(2), jobs)
+    tracker, _ = picture_of(full_nodes(2), jobs)
 
-    assert given(picture.book(), "2") == (place,)
+    assert given(tracker.book(), "2") == (place,)
 
 
 @pytest.mark.parametrize(("dearer", "place"), [(1.0098, "n2"), (1.0102, "n1")])
@@ -160,10 +160,10 @@ def test_an_owner_takes_a_place_that_is_one_percent_dearer_to_spare_a_guest(dear
     look = reading([node_to_share("n1"), node_to_share("n2")], [guest(1, "n1", 7)])
     scores = np.full((2, 8), 1.5)
     scores[1] *= dearer
-    picture = Picture(replace(fleet_to_share(look, None, {"n1": "h100"}), scores={"compute": scores, "": scores}))
-    picture.update(look)
+    tracker = Tracker(replace(fleet_to_share(look, None, {"n1": "h100"}), scores={"compute": scores, "": scores}))
+    tracker.update(look)
 
-    assert given(picture.book(), "8") == (place,)
+    assert given(tracker.book(), "8") == (place,)
 
 
 def test_the_claim_of_a_job_with_another_limit_begins_at_the_same_time() -> None:

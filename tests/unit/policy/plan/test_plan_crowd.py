@@ -10,7 +10,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import OPENS, Book
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
@@ -20,15 +20,15 @@ from topology.network.fabric import Fabric
 FULL = 0xFF
 
 
-def picture_of(nodes: list[NodeFacts], jobs: list[JobFacts]) -> tuple[Picture, list[JobFacts]]:
+def picture_of(nodes: list[NodeFacts], jobs: list[JobFacts]) -> tuple[Tracker, list[JobFacts]]:
     """A cluster with leaves of two nodes, all in one pod."""
     look = reading(nodes, jobs)
     flat = fleet(look)
     leaf = np.arange(len(nodes)) // 2
     made = replace(flat, fabric=replace(Fabric.flat(flat.names), leaf=leaf, pod=np.zeros(len(nodes), np.int64)))
-    picture = Picture(made)
-    picture.update(look)
-    return picture, list(jobs)
+    tracker = Tracker(made)
+    tracker.update(look)
+    return tracker, list(jobs)
 
 
 def given(book: Book, gpus: str, minutes: int = 60) -> tuple[str, ...]:
@@ -43,8 +43,8 @@ def gang_beside(ends_later: float) -> Book:
     """A gang runs on n1 and n2; the job on n3 ends so much later than it."""
     gang = running(1, "n1", FULL, 600, nodes=("n1", "n2"), required=("n1", "n2"))
     jobs = [gang, running(2, "n3", FULL, 600 + ends_later), running(3, "n4", FULL, 50_000)]
-    picture, _ = picture_of([node(f"n{number}", used=FULL) for number in range(1, 5)], jobs)
-    return picture.book()
+    tracker, _ = picture_of([node(f"n{number}", used=FULL) for number in range(1, 5)], jobs)
+    return tracker.book()
 
 
 @pytest.mark.parametrize(("ends_later", "place"), [(300, "n3"), (OPENS + 60, "n1")])
@@ -68,9 +68,9 @@ def test_nodes_that_a_gang_gathers_are_filled_up_by_jobs_that_end_long_before_it
         segment={"n": "2", "nodes": "n1,n2", "level": "leaf"},
     )  # fmt: skip
     busy = [running(2, "n2", FULL, 1_000), running(3, "n3", FULL, 900), running(4, "n4", FULL, 50_000)]
-    picture, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
+    tracker, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
     plan = Plan(BerthPolicy(), Settings())
-    plan.replan(picture.book(), jobs)
+    plan.replan(tracker.book(), jobs)
 
     assert plan.book is not None
     assert given(plan.book, "1", minutes) == (place,)
@@ -87,8 +87,8 @@ def gang_that_may_move(
     ends = {"n1": far_in, "n2": 50_000, "n3": far_in, "n4": 50_000, "n5": near_in, "n6": near_in}
     jobs = [running(number, name, FULL, seconds) for number, (name, seconds) in enumerate(ends.items(), 1)]
     behind = [waiting(100 + number, "n2", FULL, submitted=int(NOW)) for number in range(crowd)]
-    picture, jobs = picture_of([node(name, used=FULL) for name in ends], [*jobs, gang, *behind, *others])
-    found = (plan or Plan(BerthPolicy(), Settings())).replan(picture.book(), jobs)
+    tracker, jobs = picture_of([node(name, used=FULL) for name in ends], [*jobs, gang, *behind, *others])
+    found = (plan or Plan(BerthPolicy(), Settings())).replan(tracker.book(), jobs)
     return [one for one in found if isinstance(one, Move) and one.job.id == 50]
 
 

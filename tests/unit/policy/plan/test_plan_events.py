@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Read
 from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.demand import binding
 from policy.request.locality import Insistence, SizeRule, parse_rules, settle
@@ -32,7 +32,7 @@ class World:
         self.nodes = {one.name: one for one in nodes}
         self.jobs = {job.id: job for job in jobs}
         self.at = NOW
-        self.picture = Picture(fleet(self.read()))
+        self.tracker = Tracker(fleet(self.read()))
         self.plan = Plan(BerthPolicy(), Settings())
 
     def read(self) -> Reading:
@@ -40,8 +40,8 @@ class World:
 
     def full(self) -> list[Change]:
         look = self.read()
-        self.picture.update(look)
-        return self.plan.replan(self.picture.book(), look.jobs)
+        self.tracker.update(look)
+        return self.plan.replan(self.tracker.book(), look.jobs)
 
     def end(self, job_id: int) -> list[Change] | None:
         """A job ends, and its Epilog says so."""
@@ -51,8 +51,8 @@ class World:
             used = one.gpus_used & ~(job.gpus or 0)
             self.nodes[name] = replace(one, gpus_used=used, cpus_used=used.bit_count(), completing=True)
         look = self.read()
-        changed = self.picture.update(look)
-        return self.plan.freed(self.picture, changed, look.jobs)
+        changed = self.tracker.update(look)
+        return self.plan.freed(self.tracker, changed, look.jobs)
 
 
 def moves(changes: list[Change] | None) -> list[Move]:
@@ -103,7 +103,7 @@ def test_a_new_pin_that_slurm_shows_is_not_planned_again() -> None:
     )
     look = world.read()
 
-    assert world.plan.freed(world.picture, world.picture.update(look), look.jobs) == []
+    assert world.plan.freed(world.tracker, world.tracker.update(look), look.jobs) == []
 
 
 def test_a_job_that_came_since_the_last_pass_is_not_robbed_of_its_place() -> None:
@@ -136,7 +136,7 @@ def test_no_gpu_is_promised_twice_whatever_ends(pins: list[tuple[int, int, int]]
         for entry in world.plan.queue:
             if entry.last.start == 0.0:
                 for index in entry.last.place:
-                    name = world.picture.fleet.names[index]
+                    name = world.tracker.fleet.names[index]
                     assert not promised.get(name, 0) & entry.last.mask
                     assert not world.nodes[name].gpus_used & entry.last.mask
                     promised[name] = promised.get(name, 0) | entry.last.mask
@@ -206,10 +206,10 @@ def test_a_job_without_gpus_is_never_pinned() -> None:
 def test_a_node_without_gpus_serves_jobs_without_gpus() -> None:
     look = reading([node("c1", gpus=0, seats=0), node("n1")], [without(4, 32, priority=9), waiting(5, "n1", 1)])
     plan = Plan(BerthPolicy(), Settings())
-    picture = Picture(fleet(look, {"n1": "h100"}))
-    picture.update(look)
+    tracker = Tracker(fleet(look, {"n1": "h100"}))
+    tracker.update(look)
 
-    assert plan.replan(picture.book(), look.jobs) == []
+    assert plan.replan(tracker.book(), look.jobs) == []
     assert {entry.job.id: entry.last.place for entry in plan.queue} == {4: (0,), 5: (1,)}
 
 
@@ -223,10 +223,10 @@ def test_a_job_for_several_partitions_may_be_placed_in_each_of_them() -> None:
         reading(nodes, [running(1, "n1", 0xFF, 600), job]),
         partitions=(PartitionFacts("gpu", default=True), PartitionFacts("debug")),
     )
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
 
-    [move] = moves(Plan(BerthPolicy(), Settings()).replan(picture.book(), look.jobs))
+    [move] = moves(Plan(BerthPolicy(), Settings()).replan(tracker.book(), look.jobs))
 
     assert move.berth.names == ("n2",)
 
@@ -246,9 +246,9 @@ def gang_world(insists: str, at: float) -> list[Move]:
     flat = fleet(look)
     leaf = np.array([0, 0, 1, 1])
     made = replace(flat, fabric=replace(Fabric.flat(flat.names), leaf=leaf, pod=np.zeros(4, np.int64)))
-    picture = Picture(made)
-    picture.update(look)
-    return moves(Plan(BerthPolicy(), Settings()).replan(picture.book(), look.jobs))
+    tracker = Tracker(made)
+    tracker.update(look)
+    return moves(Plan(BerthPolicy(), Settings()).replan(tracker.book(), look.jobs))
 
 
 def test_a_gang_waits_for_its_leaf_as_long_as_it_said_and_not_a_second_longer() -> None:
@@ -271,15 +271,15 @@ def test_the_wait_begins_when_the_job_may_start() -> None:
     job = waiting(5, "n3", 0b11, submitted=int(NOW), reason="Dependency", segment=segment)
     kinds = {"n3": "a6000"}
     look = reading([node("n3", used=0b1010_1010)], [running(1, "n3", 0b1010_1010, 90_000), job])
-    picture = Picture(fleet(look, kinds))
+    tracker = Tracker(fleet(look, kinds))
     for at, reason in ((NOW + 5_000, "Dependency"), (NOW + 6_000, "Resources"), (NOW + 6_599, "Resources")):
         look = replace(look, at=at, jobs=(look.jobs[0], replace(job, reason=reason)))
-        picture.update(look)
-        assert plan.replan(picture.book(), look.jobs) == []
+        tracker.update(look)
+        assert plan.replan(tracker.book(), look.jobs) == []
     look = replace(look, at=NOW + 6_601)
-    picture.update(look)
+    tracker.update(look)
 
-    assert len(plan.replan(picture.book(), look.jobs)) == 1
+    assert len(plan.replan(tracker.book(), look.jobs)) == 1
 
 
 def test_what_a_job_insists_on_is_its_own_word_then_the_sites_within_the_cap() -> None:
@@ -403,7 +403,7 @@ def gang_waits(kinds: dict[str, str], used: dict[str, int], ends: float = 600) -
     gang = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
     jobs = [running(place, name, mask, ends) for place, (name, mask) in enumerate(used.items(), 1) if mask]
     world = World([node(name, used=mask) for name, mask in used.items()], [*jobs, gang])
-    world.picture = Picture(fleet(world.read(), kinds))
+    world.tracker = Tracker(fleet(world.read(), kinds))
     world.full()
     return world
 
@@ -438,14 +438,14 @@ def test_a_notice_tells_the_picture_what_the_next_reading_will_say() -> None:
     told, read = World(nodes, jobs), World(nodes, jobs)
     told.full(), read.full()
 
-    assert told.picture.end(1, "n1")
+    assert told.tracker.end(1, "n1")
     del read.jobs[1]
     read.nodes["n1"] = replace(
         read.nodes["n1"], gpus_used=0b1100, cpus_used=2, mem_used=200, completing=True, seats_used=0
     )
-    read.picture.update(read.read())
+    read.tracker.update(read.read())
 
-    ours, theirs = told.picture.book().cluster, read.picture.book().cluster
+    ours, theirs = told.tracker.book().cluster, read.tracker.book().cluster
     for name in ("times", "gpus", "cpus", "mem", "gpus_now", "quiet", "up"):
         assert (getattr(ours, name) == getattr(theirs, name)).all(), name
 
@@ -454,10 +454,10 @@ def test_a_notice_of_an_unknown_job_says_nothing() -> None:
     world = World(full_nodes(1), [running(1, "n1", 0xFF, 600)])
     world.full()
 
-    assert not world.picture.end(7, "n1")
-    assert not world.picture.end(1, "n9")
-    assert world.picture.end(1, "n1")
-    assert not world.picture.end(1, "n1"), "Slurm may run an Epilog twice"
+    assert not world.tracker.end(7, "n1")
+    assert not world.tracker.end(1, "n9")
+    assert world.tracker.end(1, "n1")
+    assert not world.tracker.end(1, "n1"), "Slurm may run an Epilog twice"
 
 
 def test_a_job_on_several_nodes_ends_on_all_of_them_at_its_first_notice() -> None:
@@ -468,12 +468,12 @@ def test_a_job_on_several_nodes_ends_on_all_of_them_at_its_first_notice() -> Non
     world = World(full_nodes(4), jobs)
     world.full()
 
-    places = world.picture.end(1, "n1")
-    found = moves(world.plan.freed(world.picture, places, world.jobs.values()))
+    places = world.tracker.end(1, "n1")
+    found = moves(world.plan.freed(world.tracker, places, world.jobs.values()))
 
     assert places == {0, 1}
     assert [(move.job.id, set(move.berth.names), move.start) for move in found] == [(5, {"n1", "n2"}, 0.0)]
-    assert world.picture.end(1, "n2") == {1}, "known already"
+    assert world.tracker.end(1, "n2") == {1}, "known already"
 
 
 def test_what_slurm_is_starting_is_not_taken_away_from_it_on_an_old_picture() -> None:
@@ -484,9 +484,9 @@ def test_what_slurm_is_starting_is_not_taken_away_from_it_on_an_old_picture() ->
     world.full()
     found = []
     for job_id, name in ((1, "n1"), (2, "n2")):
-        places = world.picture.end(job_id, name)
+        places = world.tracker.end(job_id, name)
         starting = world.plan.starting(places)
-        found += moves(world.plan.replan(world.picture.book(), world.jobs.values(), starting))
+        found += moves(world.plan.replan(world.tracker.book(), world.jobs.values(), starting))
 
     assert starting == {6}
     assert found == []
@@ -497,7 +497,7 @@ def test_a_reading_may_tell_of_an_end_before_the_notice_does() -> None:
     world = World([node("n1", completing=True)], [ending])
     world.full()
 
-    assert world.picture.end(1, "n1") == {0}
+    assert world.tracker.end(1, "n1") == {0}
 
 
 def test_between_readings_a_moved_job_is_where_it_was_moved_to() -> None:
@@ -508,8 +508,8 @@ def test_between_readings_a_moved_job_is_where_it_was_moved_to() -> None:
     world.full()
     found = []
     for job_id, name in ((1, "n1"), (2, "n2")):
-        assert world.picture.end(job_id, name)
-        found += moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+        assert world.tracker.end(job_id, name)
+        found += moves(world.plan.replan(world.tracker.book(), world.jobs.values()))
 
     assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1",)), (6, ("n2",))]
 
@@ -517,10 +517,10 @@ def test_between_readings_a_moved_job_is_where_it_was_moved_to() -> None:
 def test_a_move_that_could_not_be_written_is_forgotten() -> None:
     world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n2", 0xFF)])
     world.full()
-    world.picture.end(1, "n1")
-    [first] = moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+    world.tracker.end(1, "n1")
+    [first] = moves(world.plan.replan(world.tracker.book(), world.jobs.values()))
     world.plan.reread(5)
-    [again] = moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+    [again] = moves(world.plan.replan(world.tracker.book(), world.jobs.values()))
 
     assert first.berth.names == again.berth.names == ("n1",)
 
@@ -549,13 +549,13 @@ def test_a_task_on_its_way_is_not_given_a_second_place() -> None:
     world.full()
     found = []
     for job_id in (2, 3):
-        assert world.picture.end(job_id, "n2")
-        found += moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+        assert world.tracker.end(job_id, "n2")
+        found += moves(world.plan.replan(world.tracker.book(), world.jobs.values()))
 
     assert [move.task for move in found] == [None, 2]
     taken = [gpu for move in found for gpu in move.berth.gpus]
     assert len(set(taken)) == len(taken) == 8
-    assert moves(world.plan.replan(world.picture.book(), world.jobs.values())) == []
+    assert moves(world.plan.replan(world.tracker.book(), world.jobs.values())) == []
 
 
 @pytest.mark.parametrize(
@@ -567,4 +567,4 @@ def test_where_more_than_a_quarter_of_the_nodes_changed_a_whole_pass_is_needed(
     world = World(full_nodes(nodes), [])
     world.full()
 
-    assert (world.plan.freed(world.picture, range(changed), world.jobs.values()) is None) == whole
+    assert (world.plan.freed(world.tracker, range(changed), world.jobs.values()) is None) == whole

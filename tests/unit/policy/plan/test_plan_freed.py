@@ -51,7 +51,7 @@ def test_an_empty_node_without_the_cpus_for_the_first_in_line_goes_to_the_next()
     world.nodes["n1"] = replace(world.nodes["n1"], gpus_used=0, cpus_used=31)
     look = world.read()
 
-    [move] = moves(world.plan.freed(world.picture, world.picture.update(look), look.jobs))
+    [move] = moves(world.plan.freed(world.tracker, world.tracker.update(look), look.jobs))
 
     assert (move.job.id, move.berth.names, move.start) == (6, ("n1",), 0.0)
 
@@ -78,4 +78,4 @@ def test_a_component_whose_node_was_taken_goes_to_no_node_of_another_component()
         world.nodes[name] = node(name, used=used)
     look = world.read()
 
-    assert moves(world.plan.freed(world.picture, world.picture.update(look), look.jobs)) == []
+    assert moves(world.plan.freed(world.tracker, world.tracker.update(look), look.jobs)) == []

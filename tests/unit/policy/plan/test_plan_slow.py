@@ -11,7 +11,7 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.ends_sooner import EndsSooner
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
@@ -28,7 +28,7 @@ SLOW = 1.7
 
 def picture_of(
     ends: dict[str, float | None], jobs: list[JobFacts], slow: float = SLOW
-) -> tuple[Picture, list[JobFacts]]:
+) -> tuple[Tracker, list[JobFacts]]:
     """Leaves of two nodes. `ends`: for each node, in how many seconds the job on it reaches its limit; None: free."""
     nodes: list[NodeFacts] = [node(name, used=0 if end is None else FULL) for name, end in ends.items()]
     there = [running(number, name, FULL, end) for number, (name, end) in enumerate(ends.items(), 1) if end is not None]
@@ -38,9 +38,9 @@ def picture_of(
     scores[0, 3] = slow
     leaf = np.arange(len(nodes)) // 2
     fabric = replace(Fabric.flat(flat.names), leaf=leaf, pod=np.zeros(len(nodes), np.int64))
-    picture = Picture(replace(flat, fabric=fabric, scores={"compute": scores, "": scores}))
-    picture.update(look)
-    return picture, [*there, *jobs]
+    tracker = Tracker(replace(flat, fabric=fabric, scores={"compute": scores, "": scores}))
+    tracker.update(look)
+    return tracker, [*there, *jobs]
 
 
 def given(book: Book, policy: Policy | None = None, settings: Settings | None = None) -> tuple[tuple[str, ...], float]:
@@ -62,21 +62,21 @@ def given(book: Book, policy: Policy | None = None, settings: Settings | None = 
 def test_a_gang_waits_for_faster_gpus_where_it_is_expected_to_end_sooner(
     faster_in: float, place: tuple[tuple[str, ...], float]
 ) -> None:
-    picture, _ = picture_of({"n1": None, "n2": None, "n3": faster_in, "n4": faster_in}, [])
+    tracker, _ = picture_of({"n1": None, "n2": None, "n3": faster_in, "n4": faster_in}, [])
 
-    assert given(picture.book()) == place
+    assert given(tracker.book()) == place
 
 
 def test_gpus_that_are_a_little_slower_are_worth_no_wait() -> None:
-    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [], slow=1.08)
+    tracker, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [], slow=1.08)
 
-    assert given(picture.book()) == (("n1", "n2"), 0.0)
+    assert given(tracker.book()) == (("n1", "n2"), 0.0)
 
 
 def test_of_places_that_come_free_that_is_taken_where_it_ends_sooner() -> None:
-    picture, _ = picture_of({"n1": 100, "n2": 100, "n3": 700, "n4": 700}, [])
+    tracker, _ = picture_of({"n1": 100, "n2": 100, "n3": 700, "n4": 700}, [])
 
-    assert given(picture.book()) == (("n3", "n4"), 700.0)
+    assert given(tracker.book()) == (("n3", "n4"), 700.0)
 
 
 @pytest.mark.parametrize(("waiting_jobs", "place"), [(0, (("n1", "n2"), 100.0)), (1, (("n3", "n4"), 1_700.0))])
@@ -84,31 +84,31 @@ def test_of_places_that_come_free_that_is_taken_which_holds_up_fewer_jobs_behind
     waiting_jobs: int, place: tuple[tuple[str, ...], float]
 ) -> None:
     """On n1 and n2 it would end two minutes sooner, and hold half of all GPUs for 25 minutes more."""
-    picture, _ = picture_of({"n1": 100, "n2": 100, "n3": 1_700, "n4": 1_700}, [])
-    book = picture.book()
+    tracker, _ = picture_of({"n1": 100, "n2": 100, "n3": 1_700, "n4": 1_700}, [])
+    book = tracker.book()
     book.cluster = replace(book.cluster, waiting=waiting_jobs)
 
     assert given(book) == place
 
 
 def test_however_many_wait_what_is_free_now_is_taken_where_it_ends_sooner() -> None:
-    picture, _ = picture_of({"n1": None, "n2": None, "n3": 1_600, "n4": 1_600}, [])
-    book = picture.book()
+    tracker, _ = picture_of({"n1": None, "n2": None, "n3": 1_600, "n4": 1_600}, [])
+    book = tracker.book()
     book.cluster = replace(book.cluster, waiting=9)
 
     assert given(book) == (("n1", "n2"), 0.0)
 
 
 def test_a_policy_that_knows_no_scores_waits_for_nothing() -> None:
-    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
+    tracker, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
 
-    assert given(picture.book(), create("pinned-random")) == (("n1", "n2"), 0.0)
+    assert given(tracker.book(), create("pinned-random")) == (("n1", "n2"), 0.0)
 
 
 def test_where_nothing_may_be_pinned_ahead_a_gang_takes_what_is_free() -> None:
-    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
+    tracker, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
 
-    assert given(picture.book(), settings=Settings(pin_ahead=False)) == (("n1", "n2"), 0.0)
+    assert given(tracker.book(), settings=Settings(pin_ahead=False)) == (("n1", "n2"), 0.0)
 
 
 def gang_at(nodes: tuple[str, ...]) -> JobFacts:
@@ -122,11 +122,11 @@ def replanned(
     plan: Plan, ends: dict[str, float | None], gang: JobFacts, slow: float = SLOW
 ) -> tuple[list[tuple[tuple[str, ...], float]], str]:
     """Where the gang is moved in a pass, and why it waits after it."""
-    picture, jobs = picture_of(ends, [gang], slow)
-    moves = [one for one in plan.replan(picture.book(), jobs) if isinstance(one, Move) and one.job.id == gang.id]
+    tracker, jobs = picture_of(ends, [gang], slow)
+    moves = [one for one in plan.replan(tracker.book(), jobs) if isinstance(one, Move) and one.job.id == gang.id]
     [entry] = [entry for entry in plan.queue if entry.job.id == gang.id]
     assert plan.book is not None
-    reason = why(entry, plan.book, picture.book(), BerthPolicy())
+    reason = why(entry, plan.book, tracker.book(), BerthPolicy())
     return [(move.berth.names, move.start) for move in moves], reason.text if reason else ""
 
 
@@ -168,12 +168,12 @@ def test_what_is_freed_between_two_passes_is_refused_too(slow: float, moves: lis
     plan, gang = Plan(BerthPolicy(), Settings()), gang_at(("n3", "n4"))
     both = running(1, "n1", FULL, 9_000, nodes=("n1", "n2"), required=("n1", "n2"))
     busy: dict[str, float | None] = {"n1": 9_000, "n2": 9_000, "n3": 600, "n4": 600}
-    picture, jobs = picture_of(busy, [gang], slow)
+    tracker, jobs = picture_of(busy, [gang], slow)
     look = reading([node(name, used=FULL) for name in busy], [both, *jobs[2:]])
-    picture.update(look)
-    plan.replan(picture.book(), look.jobs)
+    tracker.update(look)
+    plan.replan(tracker.book(), look.jobs)
 
-    changes = plan.freed(picture, picture.end(1, "n1"), look.jobs)
+    changes = plan.freed(tracker, tracker.end(1, "n1"), look.jobs)
 
     assert changes is not None
     assert [one.berth.names for one in changes if isinstance(one, Move)] == moves
@@ -199,9 +199,9 @@ def wide(book: Book, policy: Policy | None = None) -> tuple[str, float]:
 def test_a_job_on_one_node_waits_where_slow_gpus_cost_more_than_they_bring(
     slow: float, faster_in: float, place: tuple[str, float]
 ) -> None:
-    picture, _ = picture_of({"n1": None, "n2": faster_in, "n3": 9_000, "n4": 9_000}, [], slow)
+    tracker, _ = picture_of({"n1": None, "n2": faster_in, "n3": 9_000, "n4": 9_000}, [], slow)
 
-    assert wide(picture.book()) == place
+    assert wide(tracker.book()) == place
 
 
 def on_one_node() -> JobFacts:

@@ -9,7 +9,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.jobs.promise import SLACK
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions import others_first
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
@@ -45,12 +45,12 @@ class World:
         self.nodes = [node("n1"), node("n2", used=FULL)]
         self.plan = Plan(BerthPolicy(), settings or ON)
         self.fleet = fleet(reading(self.nodes))
-        self.picture = Picture(self.fleet)
+        self.tracker = Tracker(self.fleet)
 
     def replan(self, at: float = NOW) -> list[Change]:
         look = reading(self.nodes, self.jobs, at=at)
-        self.picture.update(look)
-        return self.plan.replan(self.picture.book(), look.jobs)
+        self.tracker.update(look)
+        return self.plan.replan(self.tracker.book(), look.jobs)
 
     def start_of_small(self) -> float | None:
         return next(entry.last.start for entry in self.plan.queue if entry.job.id == SMALL)
@@ -167,7 +167,7 @@ def test_what_ended_jobs_ran_for_counts_more_than_the_limit() -> None:
 def test_when_a_node_is_freed_the_rest_of_the_plan_holds() -> None:
     world = World()
     world.replan()
-    changes = world.plan.freed(world.picture, {0}, world.jobs)
+    changes = world.plan.freed(world.tracker, {0}, world.jobs)
     assert changes is not None
     assert moves_of(changes) == []
 
@@ -188,13 +188,13 @@ def test_a_gang_whose_last_node_is_freed_lets_short_jobs_go_first(whole: bool) -
     world = World()
     world.nodes = [node("n1"), *(node(f"n{place}", used=FULL) for place in (2, 3, 4))]
     world.jobs, world.fleet = [ends, *others, gang, *short], fleet(reading(world.nodes))
-    world.picture = Picture(world.fleet)
+    world.tracker = Tracker(world.fleet)
     world.replan()
-    freed = world.picture.end(1, "n2")
+    freed = world.tracker.end(1, "n2")
     if whole:
-        changes: list[Change] | None = world.plan.replan(world.picture.book(), world.jobs)
+        changes: list[Change] | None = world.plan.replan(world.tracker.book(), world.jobs)
     else:
-        changes = world.plan.freed(world.picture, freed, world.jobs)
+        changes = world.plan.freed(world.tracker, freed, world.jobs)
     assert [move.berth.names for move in moves_of(changes or [], GANG)] == [("n3", "n4")]
 
 
@@ -212,7 +212,7 @@ def test_berth_why_says_for_how_long_at_most() -> None:
     world.replan()
     [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
     assert world.plan.book is not None
-    reason = why(entry, world.plan.book, world.picture.book(), BerthPolicy())
+    reason = why(entry, world.plan.book, world.tracker.book(), BerthPolicy())
     assert reason is not None
     assert (reason.kind, reason.number) == ("fair_share", 517)
     assert f"lets others go first for {MOST:.0f} s more at most" in reason.text

@@ -12,7 +12,7 @@ import pytest
 from policy.formats.arrays import FAR
 from policy.placement.berth import BerthPolicy
 from policy.plan.jobs.waiting import GuestPart, LastPlan, Matter, Shape, Waiting
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue import plan as plan_module
 from policy.plan.queue.index import QueueIndex
 from policy.plan.queue.plan import Plan
@@ -129,11 +129,11 @@ def test_the_index_yields_what_a_walk_along_the_whole_queue_does(seed: int) -> N
 def test_notices_use_the_index_that_a_pass_has_left(first: frozenset[int], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(32, 60)
     fleet = world.fleet()
-    plan, picture, made = Plan(BerthPolicy(), Settings()), Picture(fleet), list[int]()
+    plan, tracker, made = Plan(BerthPolicy(), Settings()), Tracker(fleet), list[int]()
     reading = world.reading()
-    picture.update(reading)
+    tracker.update(reading)
     plan.first = first
-    plan.replan(picture.book(), reading.jobs)
+    plan.replan(tracker.book(), reading.jobs)
     plan.expect_notices()
 
     def counted(line: list[Waiting]) -> QueueIndex:
@@ -144,8 +144,8 @@ def test_notices_use_the_index_that_a_pass_has_left(first: frozenset[int], monke
 
     for _ in range(3):
         job = world.end_one()
-        picture.end(job.id, job.nodes[0])
-        assert plan.freed(picture, {fleet.index[job.nodes[0]]}, reading.jobs) is not None
+        tracker.end(job.id, job.nodes[0])
+        assert plan.freed(tracker, {fleet.index[job.nodes[0]]}, reading.jobs) is not None
     assert made == []
 
     plan.first = frozenset({plan.queue[0].job.id})

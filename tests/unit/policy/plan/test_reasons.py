@@ -18,7 +18,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.answer.beside import compare
 from policy.plan.answer.explain import rows, sentence
 from policy.plan.jobs.waiting import Waiting
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import KINDS, why
@@ -37,13 +37,13 @@ def reason_of(nodes: list[NodeFacts], jobs: list[JobFacts], job_id: int = 5, kin
 
 
 def reason_in(look: Reading, job_id: int = 5, kind: str = "h100") -> Reason | None:
-    picture = Picture(fleet(look, {one.name: kind for one in look.nodes}))
-    picture.update(look)
+    tracker = Tracker(fleet(look, {one.name: kind for one in look.nodes}))
+    tracker.update(look)
     plan = Plan(POLICY, Settings())
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
     [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
     assert plan.book is not None
-    return why(entry, plan.book, picture.book(), POLICY, plan.queue)
+    return why(entry, plan.book, tracker.book(), POLICY, plan.queue)
 
 
 LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
@@ -113,9 +113,9 @@ def test_a_job_that_starts_within_seconds_waits_for_nothing() -> None:
 
 
 def helps_of(look: Reading, job_id: int = 5) -> Pairs:
-    picture, plan = Picture(fleet(look)), Plan(POLICY, Settings())
-    picture.update(look)
-    plan.replan(picture.book(), look.jobs)
+    tracker, plan = Tracker(fleet(look)), Plan(POLICY, Settings())
+    tracker.update(look)
+    plan.replan(tracker.book(), look.jobs)
     [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
     assert plan.book is not None
     return what_helps(entry, plan.book, POLICY)
@@ -167,13 +167,13 @@ def test_nothing_is_tried_for_jobs_on_shares_or_of_several_components(changes: d
 
 def test_what_helps_is_written_beside_the_reason_and_read_in_one_sentence() -> None:
     look = kept_for_eight(7_000, submitted=int(NOW) - 100)
-    picture, plan, notes = Picture(fleet(look)), Plan(POLICY, Settings()), Notes(look.jobs)
-    picture.update(look)
-    plan.replan(picture.book(), look.jobs)
+    tracker, plan, notes = Tracker(fleet(look)), Plan(POLICY, Settings()), Notes(look.jobs)
+    tracker.update(look)
+    plan.replan(tracker.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
     explainer.left = 99
 
-    while explainer.explain_one(plan, picture.book(), frozenset()):
+    while explainer.explain_one(plan, tracker.book(), frozenset()):
         pass
 
     told = sentence(5, "PENDING", JobPlan(notes.said[5]))
@@ -258,30 +258,30 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
         waiting(7, "n1", 0b11, submitted=int(NOW) - 5),
     ]
     look = reading([node("n1", used=0xFF)], jobs)
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan, notes = Plan(POLICY, Settings()), Notes(jobs)
-    changes = plan.replan(picture.book(), look.jobs)
+    changes = plan.replan(tracker.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
     explainer.left = 99
 
     changed = {change.job.id for change in changes}
-    assert explainer.explain_one(plan, picture.book(), changed)
-    assert not explainer.explain_one(plan, picture.book(), changed)
+    assert explainer.explain_one(plan, tracker.book(), changed)
+    assert not explainer.explain_one(plan, tracker.book(), changed)
     assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}
 
 
 def test_a_reason_is_not_written_into_a_record_that_has_changed_since_it_was_read() -> None:
     jobs = [running(1, "n1", 0xFF, 9_000), *(waiting(one, "n1", 0b11, submitted=int(NOW) - 100) for one in (5, 6))]
     look = reading([node("n1", used=0xFF)], jobs)
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan, notes = Plan(POLICY, Settings()), Notes(jobs, {5: "[berth/1 state=released n=1 k=2]"})
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
     explainer.left = 99
 
-    while explainer.explain_one(plan, picture.book(), frozenset()):
+    while explainer.explain_one(plan, tracker.book(), frozenset()):
         pass
 
     assert set(notes.said) == {6}
@@ -302,15 +302,15 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
     numbers = range(5, 12)
     jobs = [running(1, "n1", 0xFF, 9_000), *(waiting(number, "n1", 0b11, **old) for number in numbers)]
     look = reading([node("n1", used=0xFF)], jobs)
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan, notes = Plan(POLICY, Settings()), Notes(jobs)
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
     queue = plan.queue = CountedQueue(plan.queue)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
     explainer.left = 99
 
-    while explainer.explain_one(plan, picture.book(), {7}):
+    while explainer.explain_one(plan, tracker.book(), {7}):
         pass
 
     assert queue.walks == 1
@@ -319,9 +319,9 @@ def test_reasons_of_one_queue_cost_one_walk_along_it_and_each_of_its_jobs_has_it
     # A later pass has a queue of its own, in which a job may be gone.
     plan.queue = [entry for entry in queue if entry.job.id != 5]
     explainer.left = 1
-    assert not explainer.explain_one(plan, picture.book(), {7})
+    assert not explainer.explain_one(plan, tracker.book(), {7})
     explainer.left = 1
-    assert explainer.explain_one(plan, picture.book(), frozenset())
+    assert explainer.explain_one(plan, tracker.book(), frozenset())
     assert not explainer.left
     assert set(notes.said) == set(numbers)
 

@@ -13,7 +13,7 @@ from policy.daemon.known.users import names_of
 from policy.formats.slurm_facts import Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.changes import Change, Move, Release
-from policy.plan.ledger.tracker import Picture, open_book
+from policy.plan.ledger.tracker import Tracker, open_book
 from policy.plan.opinions.opinion import STUCK_AFTER
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
@@ -49,10 +49,10 @@ def asks(look: object, user: int = 4_321, **fields: str) -> Decision:
 def test_reserved_cores_leave_the_other_cores_and_all_gpus() -> None:
     look = reading([node("n1")], reservations=(reservation("n1", cores=(cores("n1", 20),)),))
 
-    picture = open_book(fleet(look), look).cluster
+    tracker = open_book(fleet(look), look).cluster
 
-    assert (picture.up[0], picture.gpus_now[0], picture.cpus_now[0]) == (True, 0xFF, 12)
-    assert picture.then(END, 60).cpus[0] == 32
+    assert (tracker.up[0], tracker.gpus_now[0], tracker.cpus_now[0]) == (True, 0xFF, 12)
+    assert tracker.then(END, 60).cpus[0] == 32
 
 
 def test_cores_that_two_reservations_take_count_once() -> None:
@@ -75,40 +75,40 @@ def test_a_job_of_the_reservation_does_not_take_its_cores_twice_and_frees_them_f
     inside = running(1, "n1", 0b11, 60, cpus=8, reservation="r")
     look = reading([node("n1", used=0b11, cpus_used=8)], [inside], reservations=(one,))
 
-    picture = open_book(fleet(look), look).cluster
+    tracker = open_book(fleet(look), look).cluster
 
-    assert (picture.gpus_now[0], picture.cpus_now[0]) == (0xFC, 12)
-    assert picture.then(NOW + 120, 60).free[0] == 0xFC
-    assert picture.then(END, 60).free[0] == 0xFF
+    assert (tracker.gpus_now[0], tracker.cpus_now[0]) == (0xFC, 12)
+    assert tracker.then(NOW + 120, 60).free[0] == 0xFC
+    assert tracker.then(END, 60).free[0] == 0xFF
 
 
 def test_a_reservation_to_come_lets_short_jobs_have_what_it_takes() -> None:
     one = reservation("n1", start=int(NOW) + 300, cores=(cores("n1", 20),), gpus=types(0, 1, 2, 3))
     look = reading([node("n1")], reservations=(one,))
 
-    picture = open_book(fleet(look), look).cluster
+    tracker = open_book(fleet(look), look).cluster
 
-    assert (picture.now(200).free[0], picture.now(200).cpus[0]) == (0xFF, 32)
-    assert (picture.now(400).free[0], picture.now(400).cpus[0]) == (0xF0, 12)
+    assert (tracker.now(200).free[0], tracker.now(200).cpus[0]) == (0xFF, 32)
+    assert (tracker.now(400).free[0], tracker.now(400).cpus[0]) == (0xF0, 12)
 
 
 def test_the_earlier_of_two_reservations_of_a_node_counts() -> None:
     early, late = (reservation("n1", start=int(NOW) + wait) for wait in (300, 900))
     for both in ((early, late), (late, early)):
         look = reading([node("n1")], reservations=both)
-        picture = open_book(fleet(look), look).cluster
-        assert (picture.now(200).open[0], picture.now(400).open[0]) == (True, False)
+        tracker = open_book(fleet(look), look).cluster
+        assert (tracker.now(200).open[0], tracker.now(400).open[0]) == (True, False)
 
 
 def test_after_a_notice_only_reservations_leave_holes() -> None:
     later = reservation("n2", start=int(NOW) + 300, cores=(cores("n2", 1),), gpus=types(0))
     look = reading([node("n1"), node("n2")], reservations=(later,))
-    picture = Picture(fleet(look))
-    picture.update(look)
-    book = picture.book()
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
+    book = tracker.book()
     book.cluster.hole_until[:] = NOW + 5
 
-    picture.put_back(book, [0, 1])
+    tracker.put_back(book, [0, 1])
 
     assert book.cluster.now(3_600).free.tolist() == [0xFF, 0xFE]
     assert book.cluster.now(200).free.tolist() == [0xFF, 0xFF]
@@ -319,9 +319,9 @@ def test_no_job_gets_what_is_reserved_while_it_may_run(
         for number, (start, lasts, mask, taken) in enumerate(drawn)
     )
     look = reading([node("n1")], reservations=every)
-    picture = open_book(fleet(look), look).cluster
+    tracker = open_book(fleet(look), look).cluster
 
-    view = picture.then(NOW + moment, limit) if moment else picture.now(limit)
+    view = tracker.then(NOW + moment, limit) if moment else tracker.now(limit)
 
     begin = NOW + moment
     overlap = [one for one in every if one.start < begin + limit and one.end > max(begin, NOW)]

@@ -15,7 +15,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings, Sharing
@@ -42,9 +42,9 @@ def neighbours(sharing: Sharing = SHARING) -> Neighbours:
     return Neighbours(KNOWN, FIT, least=sharing.least_speed / 100, capped=sharing.way == "mps")
 
 
-def picture(nodes: list[NodeFacts], jobs: list[JobFacts], at: float = NOW, sharing: Sharing = SHARING) -> Picture:
+def tracker(nodes: list[NodeFacts], jobs: list[JobFacts], at: float = NOW, sharing: Sharing = SHARING) -> Tracker:
     look = reading(nodes, jobs, at=at)
-    made = Picture(fleet(look, sharing))
+    made = Tracker(fleet(look, sharing))
     made.neighbours = neighbours(sharing)
     made.update(look)
     return made
@@ -77,7 +77,7 @@ def two_gpus(first: str, second: str) -> list[JobFacts]:
 
 
 def test_a_heavy_job_joins_the_light_one_and_is_told_both_speeds() -> None:
-    opened = picture(TWO_GPUS, two_gpus("heavy", "light")).book()
+    opened = tracker(TWO_GPUS, two_gpus("heavy", "light")).book()
 
     found = told(ask(opened, "heavy"))
 
@@ -88,7 +88,7 @@ def test_a_heavy_job_joins_the_light_one_and_is_told_both_speeds() -> None:
 
 def test_a_free_gpu_is_opened_rather_than_two_heavy_jobs_put_together() -> None:
     jobs = [called("heavy", packed(1, "n1", 0, 30))]
-    opened = picture([node("n1", shared=(30,))], jobs).book()
+    opened = tracker([node("n1", shared=(30,))], jobs).book()
 
     assert told(ask(opened, "heavy"))["gpus"] == "1"
     assert told(ask(opened, "light"))["gpus"] == "0"
@@ -96,7 +96,7 @@ def test_a_free_gpu_is_opened_rather_than_two_heavy_jobs_put_together() -> None:
 
 def test_of_jobs_that_nobody_measured_there_is_no_opinion() -> None:
     jobs = [called("heavy", packed(1, "n1", 0, 30))]
-    opened = picture([node("n1", shared=(30,))], jobs).book()
+    opened = tracker([node("n1", shared=(30,))], jobs).book()
 
     found = told(ask(opened, "new"))
 
@@ -107,7 +107,7 @@ def test_of_jobs_that_nobody_measured_there_is_no_opinion() -> None:
 def test_a_job_held_to_a_small_part_of_the_sms_harms_little() -> None:
     sharing = replace(SHARING, way="mps")
     jobs = [called("heavy", packed(1, "n1", 0, 30))]
-    opened = picture([node("n1", shared=(30,))], jobs, sharing=sharing).book()
+    opened = tracker([node("n1", shared=(30,))], jobs, sharing=sharing).book()
 
     assert told(ask(opened, "heavy", 10))["gpus"] == "0"
 
@@ -119,14 +119,14 @@ def test_what_company_costs_is_weighed_against_room() -> None:
         called("heavy", packed(1, "n1", 0, 60)),
         called("light", packed(2, "n1", 1, 30)),
     ]
-    opened = picture([node("n1", used=0xFC, shared=(60, 30))], jobs).book()
+    opened = tracker([node("n1", used=0xFC, shared=(60, 30))], jobs).book()
 
     assert told(ask(opened, "new", 40))["gpus"] == "0"
     assert told(ask(opened, "heavy", 40))["gpus"] == "1"
 
 
 def test_a_job_with_bad_company_only_waits_and_gets_its_place_when_that_ends() -> None:
-    opened = picture(TWO_GPUS, two_gpus("heavy", "heavy")).book()
+    opened = tracker(TWO_GPUS, two_gpus("heavy", "heavy")).book()
 
     found = told(ask(opened, "heavy"))
 
@@ -136,7 +136,7 @@ def test_a_job_with_bad_company_only_waits_and_gets_its_place_when_that_ends() -
 
 def test_where_nobody_waits_for_company_the_least_bad_is_taken() -> None:
     sharing = replace(SHARING, company_wait=0)
-    opened = picture(TWO_GPUS, two_gpus("heavy", "heavy"), sharing=sharing).book()
+    opened = tracker(TWO_GPUS, two_gpus("heavy", "heavy"), sharing=sharing).book()
 
     found = told(ask(opened, "heavy"))
 
@@ -158,7 +158,7 @@ def two_nodes(first: str, second: str) -> tuple[list[NodeFacts], list[JobFacts]]
 
 
 def test_on_several_nodes_a_job_joins_those_that_bear_it_on_each() -> None:
-    opened = picture(*two_nodes("heavy", "light")).book()
+    opened = tracker(*two_nodes("heavy", "light")).book()
 
     found = told(ask(opened, "heavy", **ON_TWO_NODES))
 
@@ -166,7 +166,7 @@ def test_on_several_nodes_a_job_joins_those_that_bear_it_on_each() -> None:
 
 
 def test_on_several_nodes_too_bad_company_only_is_waited_for() -> None:
-    opened = picture(*two_nodes("heavy", "heavy")).book()
+    opened = tracker(*two_nodes("heavy", "heavy")).book()
 
     found = told(ask(opened, "heavy", **ON_TWO_NODES))
 
@@ -176,7 +176,7 @@ def test_on_several_nodes_too_bad_company_only_is_waited_for() -> None:
 
 def test_on_several_nodes_nobody_waits_for_company_where_the_site_says_so() -> None:
     sharing = replace(SHARING, company_wait=0)
-    opened = picture(*two_nodes("heavy", "heavy"), sharing=sharing).book()
+    opened = tracker(*two_nodes("heavy", "heavy"), sharing=sharing).book()
 
     assert told(ask(opened, "heavy", **ON_TWO_NODES))["state"] == "placed"
 
@@ -185,7 +185,7 @@ def test_on_several_nodes_nobody_waits_for_company_where_the_site_says_so() -> N
 
 
 def replan(jobs: list[JobFacts], at: float = NOW, plan: Plan | None = None) -> list[Change]:
-    made = picture(TWO_GPUS, jobs, at)
+    made = tracker(TWO_GPUS, jobs, at)
     return (plan or Plan(BerthPolicy(), Settings(sharing=SHARING))).replan(made.book(), jobs)
 
 
@@ -212,7 +212,7 @@ def test_it_waits_for_good_company_so_long_and_no_longer() -> None:
 
 def test_it_is_told_for_what_it_waits() -> None:
     jobs = [*two_gpus("heavy", "heavy"), heavy_waits()]
-    made = picture(TWO_GPUS, jobs)
+    made = tracker(TWO_GPUS, jobs)
     plan = Plan(BerthPolicy(), Settings(sharing=SHARING))
     plan.replan(made.book(), jobs)
     assert plan.book is not None
@@ -233,7 +233,7 @@ def test_two_that_wait_are_not_planned_together_either() -> None:
         called("heavy", packed_waiting(5, "n1", 0, 30, priority=9)),
         called("heavy", packed_waiting(6, "n1", 0, 30, priority=1, submitted=int(NOW))),
     ]
-    made = picture(nodes, jobs)
+    made = tracker(nodes, jobs)
 
     changes = Plan(BerthPolicy(), Settings(sharing=SHARING)).replan(made.book(), jobs)
 

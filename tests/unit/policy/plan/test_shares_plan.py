@@ -15,7 +15,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan.answer.told import moved
 from policy.plan.jobs.waiting_jobs import nodes_avoided
 from policy.plan.ledger.changes import Change, Move, Release, parts_given_up
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
 from policy.request.settings import Settings, Sharing
@@ -30,9 +30,9 @@ WHOLE = {"share": 0, "segment": {"whole": "1"}}
 
 def replan(nodes: list[NodeFacts], jobs: list[JobFacts], plan: Plan | None = None, at: float = NOW) -> list[Change]:
     look = reading(nodes, jobs, at=at)
-    picture = Picture(fleet(look))
-    picture.update(look)
-    return (plan or Plan(BerthPolicy(), Settings())).replan(picture.book(), look.jobs)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
+    return (plan or Plan(BerthPolicy(), Settings())).replan(tracker.book(), look.jobs)
 
 
 def moves(changes: list[Change] | None) -> list[Move]:
@@ -117,11 +117,11 @@ def test_what_was_planned_is_not_written_again_before_slurm_shows_it() -> None:
     nodes = [node("n1", used=0xFE, shared=(30,))]
     jobs = [running(9, "n1", 0xFE, 9_000), packed(1, "n1", 0, 30), packed_waiting(5, "n1", 0, 50, **WHOLE)]
     look = reading(nodes, jobs)
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
 
-    assert len(plan.replan(picture.book(), look.jobs)) == 1
-    assert plan.replan(picture.book(), look.jobs) == []
+    assert len(plan.replan(tracker.book(), look.jobs)) == 1
+    assert plan.replan(tracker.book(), look.jobs) == []
 
 
 def test_whose_part_is_not_free_any_more_is_told_once() -> None:
@@ -129,13 +129,13 @@ def test_whose_part_is_not_free_any_more_is_told_once() -> None:
     rest = packed_waiting(50, "n1", 0, 30, array=50, tasks="1", state="ARRAY")
     tasks = [packed_waiting(50 + task, "n1", 0, 30, array=50, task=task) for task in (2, 3, 4)]
     look = reading([node("n1", used=0xFE)], [running(9, "n1", 0xFE, 9_000), rest, *tasks])
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
 
-    assert [move.reason for move in moves(plan.replan(picture.book(), look.jobs))] == [
+    assert [move.reason for move in moves(plan.replan(tracker.book(), look.jobs))] == [
         "its part of them is not free any more"
     ]
-    assert plan.replan(picture.book(), look.jobs) == []
+    assert plan.replan(tracker.book(), look.jobs) == []
 
 
 def test_who_must_not_start_any_more_is_told_before_another_gets_its_place() -> None:
@@ -200,18 +200,18 @@ def test_an_ended_packed_job_gives_its_part_to_the_first_that_it_helps() -> None
         waiting(7, "n1", 0b1, priority=2),
     ]
     look = reading(nodes, jobs)
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan = Plan(BerthPolicy(), Settings())
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
 
     # As the Epilog says, before any reading shows it.
-    assert picture.end(1, "n1")
-    changes = moves(plan.freed(picture, [0], look.jobs))
+    assert tracker.end(1, "n1")
+    changes = moves(plan.freed(tracker, [0], look.jobs))
 
     assert [(move.job.id, move.start) for move in changes] == [(6, 0.0)]
-    assert picture.end(2, "n1")
-    assert picture.book().cluster.gpus_now[0] == 0b1
+    assert tracker.end(2, "n1")
+    assert tracker.book().cluster.gpus_now[0] == 0b1
 
 
 def test_why_a_packed_job_waits_speaks_of_its_part() -> None:
@@ -219,13 +219,13 @@ def test_why_a_packed_job_waits_speaks_of_its_part() -> None:
     look = reading(
         nodes, [running(9, "n1", 0xFE, 9_000), packed(1, "n1", 0, 90), packed_waiting(5, "n1", 0, 30, **WHOLE)]
     )
-    picture = Picture(fleet(look))
-    picture.update(look)
+    tracker = Tracker(fleet(look))
+    tracker.update(look)
     plan = Plan(BerthPolicy(), Settings())
-    plan.replan(picture.book(), look.jobs)
+    plan.replan(tracker.book(), look.jobs)
     assert plan.book is not None
 
-    reason = why(plan.queue[0], plan.book, picture.book(), BerthPolicy())
+    reason = why(plan.queue[0], plan.book, tracker.book(), BerthPolicy())
 
     assert reason is not None
     assert (reason.kind, "30 %" in reason.text) == ("capacity", True)
@@ -323,7 +323,7 @@ class World:
         self.plan = Plan(BerthPolicy(), Settings(sharing=self.sharing))
         look = self.read()
         self.fleet = fleet(look, self.sharing)
-        self.picture = Picture(self.fleet)
+        self.tracker = Tracker(self.fleet)
 
     def held(self, name: str) -> list[JobFacts]:
         return [job for job in self.jobs.values() if job.state == "RUNNING" and name in job.nodes]
@@ -367,9 +367,9 @@ class World:
 
     def replan(self) -> None:
         look = self.read()
-        self.picture.update(look)
+        self.tracker.update(look)
         self.kept_out.clear()
-        for change in self.plan.replan(self.picture.book(), look.jobs):
+        for change in self.plan.replan(self.tracker.book(), look.jobs):
             if isinstance(change, Move):
                 self.obey(change)
             else:
@@ -416,15 +416,15 @@ class World:
         job = running_jobs[number % len(running_jobs)]
         look = self.read()
         if notice and self.plan.book is not None:
-            self.picture.update(look)
-            self.picture.end(job.id, job.nodes[0])
+            self.tracker.update(look)
+            self.tracker.end(job.id, job.nodes[0])
             self.kept_out.clear()
         self.jobs[job.id] = replace(job, state="COMPLETED")
         if notice and self.plan.book is not None:
             self.start()
             place = self.fleet.index[job.nodes[0]]
-            # As berthd: by the reading that the picture was made of, whatever Slurm has started since.
-            for change in moves(self.plan.freed(self.picture, [place], look.jobs)):
+            # As berthd: by the reading that the snapshot was made of, whatever Slurm has started since.
+            for change in moves(self.plan.freed(self.tracker, [place], look.jobs)):
                 self.obey(change)
         self.start()
 

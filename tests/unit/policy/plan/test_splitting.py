@@ -17,7 +17,7 @@ from policy.plan.answer.told import moved
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.places import free_now
-from policy.plan.ledger.tracker import Picture, open_book
+from policy.plan.ledger.tracker import Tracker, open_book
 from policy.plan.opinions.opinion import Reason
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
@@ -186,11 +186,11 @@ def test_what_is_fragmented_names_all_splits() -> None:
 
 
 def reason_of(look: Reading, plan: Plan, *leaves: int) -> Reason:
-    picture = Picture(fleet(look, fabric=fabric(*leaves)))
-    picture.update(look)
+    tracker = Tracker(fleet(look, fabric=fabric(*leaves)))
+    tracker.update(look)
     [entry] = [entry for entry in plan.queue if entry.job.id == 9]
     assert plan.book is not None
-    reason = why(entry, plan.book, picture.book(), POLICY)
+    reason = why(entry, plan.book, tracker.book(), POLICY)
     assert reason is not None
     return reason
 

@@ -8,7 +8,7 @@ from policy.formats.slurm_facts import NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from tests.unit.deciding import decide
@@ -79,9 +79,9 @@ def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
     held = waiting(5, "n1", 0b11, reason="JobHeldUser", submitted=int(NOW) - 5_000, segment=INSISTS)
     for at, job in ((NOW, held), (NOW + 1, replace(held, reason="Resources")), (NOW + 2, replace(held, reason="None"))):
         look = reading([node("n1"), node("n2")], [job], at=at)
-        picture = Picture(fleet(look))
-        picture.update(look)
-        assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move)]
+        tracker = Tracker(fleet(look))
+        tracker.update(look)
+        assert not [one for one in plan.replan(tracker.book(), look.jobs) if isinstance(one, Move)]
 
     [entry] = plan.queue
     assert entry.level.until == NOW + 601

@@ -14,7 +14,7 @@ from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText
-from policy.plan.ledger.tracker import Picture
+from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
 from policy.request.settings import Settings
 from policy.serve.questions.answers import Questions
@@ -45,7 +45,7 @@ def overview(extra: Iterable[JobFacts] = ()) -> dict[str, Any]:
     jobs = [replace(clara, name="secret"), replace(gang, name="secret"), *extra]
     jobs.append(waiting(5, "n1", 0b11, user=ADA, limit=7_200, segment={"because": "fair_share"}))
     look = reading([node("n1", used=0xFF), node("n2")], jobs)
-    picture, plan = Picture(fleet(look)), Plan(POLICY, Settings())
+    picture, plan = Tracker(fleet(look)), Plan(POLICY, Settings())
     picture.update(look)
     plan.replan(picture.book(), look.jobs)
     moment = moment_of(plan, look)
