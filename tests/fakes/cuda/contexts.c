@@ -51,6 +51,7 @@ void driver_log(const char *format, ...)
 static void in_child(void)
 {
 	forked = ready;
+	device_forget();
 	pthread_mutex_init(&driver_lock, NULL);
 }
 

@@ -14,8 +14,16 @@
 enum { ATTRIBUTE_SM_COUNT = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 #define COPY_BYTES_PER_NS 25
 
-/* For each GPU when it is free, then how many faults there were. */
-static _Atomic uint64_t *shared;
+#define PROCESSES_MAX 64
+/* Bytes of the file that are locked, and by which a process tells that it lives. */
+enum { MEMORY_LOCK, FIRST_LIFE };
+
+/* What the processes that name one file share. */
+static struct shared {
+	_Atomic uint64_t free_at[GPUS_MAX], faults[GPUS_MAX];
+	uint64_t used[PROCESSES_MAX][GPUS_MAX];
+} * shared;
+static int shared_file = -1, own_place = -1;
 static bool client;
 static double part = 100;
 
@@ -50,33 +58,112 @@ static void as_client(void)
 			gpus[i].memory = bytes[i];
 }
 
+/* Such a lock goes with the last descriptor of its opening, however the process ends. */
+static int lock_byte(int command, int byte, short kind)
+{
+	struct flock lock = {.l_type = kind, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+	if (fcntl(shared_file, command, &lock))
+		return -1;
+	return lock.l_type == F_UNLCK;
+}
+
+static void take_place(void)
+{
+	for (int place = 0; place < PROCESSES_MAX && own_place < 0; place++)
+		if (lock_byte(F_OFD_SETLK, FIRST_LIFE + place, F_WRLCK) >= 0) {
+			memset(shared->used[place], 0, sizeof(shared->used[place]));
+			own_place = place;
+		}
+}
+
 void device_start(void)
 {
 	const char *path = getenv("BERTH_FAKE_CUDA_SHARED");
-	int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
 	void *found;
 
+	for (int i = 0; i < gpu_count && i < GPUS_MAX; i++)
+		gpus[i].whole = gpus[i].memory;
 	as_client();
-	if (file < 0)
+	shared_file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+	if (shared_file < 0 || ftruncate(shared_file, sizeof(*shared)))
 		return;
-	if (!ftruncate(file, 2 * GPUS_MAX * sizeof(*shared))) {
-		found = mmap(NULL, 2 * GPUS_MAX * sizeof(*shared), PROT_READ | PROT_WRITE,
-			     MAP_SHARED, file, 0);
-		shared = found == MAP_FAILED ? NULL : found;
+	found = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, shared_file, 0);
+	shared = found == MAP_FAILED ? NULL : found;
+	if (shared)
+		take_place();
+}
+
+void device_forget(void)
+{
+	if (shared_file >= 0)
+		close(shared_file);
+	shared_file = own_place = -1;
+}
+
+/* What all living processes hold; the memory lock is held. */
+static uint64_t held_by_all(int device)
+{
+	uint64_t sum = 0;
+
+	for (int place = 0; place < PROCESSES_MAX; place++)
+		if (shared->used[place][device] &&
+		    (place == own_place || !lock_byte(F_OFD_GETLK, FIRST_LIFE + place, F_WRLCK)))
+			sum += shared->used[place][device];
+	return sum;
+}
+
+uint64_t device_free(int device)
+{
+	struct gpu *gpu = &gpus[device];
+	uint64_t own = gpu->memory - gpu->used, all;
+
+	if (own_place < 0)
+		return own;
+	lock_byte(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK);
+	all = held_by_all(device);
+	lock_byte(F_OFD_SETLK, MEMORY_LOCK, F_UNLCK);
+	all = all < gpu->whole ? gpu->whole - all : 0;
+	return own < all ? own : all;
+}
+
+bool device_take(int device, uint64_t bytes)
+{
+	struct gpu *gpu = &gpus[device];
+	bool fits = gpu->used + bytes <= gpu->memory;
+
+	if (fits && own_place >= 0) {
+		lock_byte(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK);
+		fits = held_by_all(device) + bytes <= gpu->whole;
+		if (fits)
+			shared->used[own_place][device] += bytes;
+		lock_byte(F_OFD_SETLK, MEMORY_LOCK, F_UNLCK);
 	}
-	close(file);
+	if (fits) {
+		gpu->used += bytes;
+		device_tell(device, false);
+	}
+	return fits;
+}
+
+void device_give(int device, uint64_t bytes)
+{
+	gpus[device].used -= bytes;
+	if (own_place >= 0)
+		shared->used[own_place][device] -= bytes;
+	device_tell(device, false);
 }
 
 uint64_t device_faults(int device)
 {
-	return client && shared ? shared[GPUS_MAX + device] : 0;
+	return client && shared ? shared->faults[device] : 0;
 }
 
 void device_fault(CUcontext context)
 {
 	context->fault = CUDA_ERROR_ILLEGAL_ADDRESS;
 	if (client && shared)
-		atomic_fetch_add(&shared[GPUS_MAX + context->device], 1);
+		atomic_fetch_add(&shared->faults[context->device], 1);
 }
 
 void device_tell(int device, bool gone)
@@ -109,11 +196,11 @@ uint64_t device_begin(CUcontext context, uint64_t now, uint64_t *ns)
 		*ns = (uint64_t)((double)*ns * 100 / part);
 	/* Clients of MPS with a part of the GPU work at once, all others one after the other. */
 	if (shared && !(client && (part < 100 || context->sms))) {
-		before = shared[context->device];
+		before = shared->free_at[context->device];
 		do
 			starts = before > now ? before : now;
-		while (
-		    !atomic_compare_exchange_weak(&shared[context->device], &before, starts + *ns));
+		while (!atomic_compare_exchange_weak(&shared->free_at[context->device], &before,
+						     starts + *ns));
 		gpu->free_at = starts + *ns;
 		return starts;
 	}

@@ -16,7 +16,9 @@
 
 struct gpu {
 	CUuuid uuid;
-	uint64_t memory, used, graphs; /* the last: what graphs hold of it */
+	uint64_t memory, used,
+	    graphs;		   /* this process's: limit, what it holds, and graphs of that */
+	uint64_t whole;		   /* what the GPU has for all processes */
 	uint64_t free_at, busy_ns; /* one engine: kernels of all streams run one after the other */
 	CUcontext primary;
 	int retained;
@@ -74,6 +76,14 @@ void device_start(void);
 /* A fault of one client of MPS is every client's. */
 void device_fault(CUcontext context);
 uint64_t device_faults(int device);
+/* Takes bytes of the GPU that all processes share, and gives them back; driver_lock is held. A
+ * process that dies, in whatever way, gives all of its bytes back. */
+bool device_take(int device, uint64_t bytes);
+void device_give(int device, uint64_t bytes);
+/* Bytes that the process could still take. */
+uint64_t device_free(int device);
+/* In a child after fork: the parent's bytes are the parent's. */
+void device_forget(void);
 /* Tells the simulated NVML, if the program knows one, what this process has of the GPU. */
 void device_tell(int device, bool gone);
 CUcontext driver_new_context(int device);

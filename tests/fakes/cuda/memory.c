@@ -30,28 +30,22 @@ static CUresult take(enum block_kind kind, int device, CUcontext context, uint64
 		     uint64_t *name)
 {
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+	int i = 0;
 
 	if (device < 0 || device >= gpu_count)
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (!size)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&driver_lock);
-	if (gpus[device].used + size <= gpus[device].memory) {
-		int i = 0;
-
-		while (i < BLOCKS_MAX && blocks[i].kind != FREE_BLOCK)
-			i++;
-		if (i < BLOCKS_MAX) {
-			blocks[i] = (struct block){kind, next_name, size, 0, device, 1, context};
-			last_block = i >= last_block ? i + 1 : last_block;
-			next_name += (size + 4095) / 4096 * 4096;
-			gpus[device].used += size;
-			*name = blocks[i].name;
-			result = CUDA_SUCCESS;
-		}
+	while (i < BLOCKS_MAX && blocks[i].kind != FREE_BLOCK)
+		i++;
+	if (i < BLOCKS_MAX && device_take(device, size)) {
+		blocks[i] = (struct block){kind, next_name, size, 0, device, 1, context};
+		last_block = i >= last_block ? i + 1 : last_block;
+		next_name += (size + 4095) / 4096 * 4096;
+		*name = blocks[i].name;
+		result = CUDA_SUCCESS;
 	}
-	if (!result)
-		device_tell(device, false);
 	pthread_mutex_unlock(&driver_lock);
 	return result;
 }
@@ -74,7 +68,7 @@ static CUresult give(enum block_kind kind, uint64_t name)
 	pthread_mutex_lock(&driver_lock);
 	block = find(kind, name);
 	if (block) {
-		gpus[block->device].used -= block->size;
+		device_give(block->device, block->size);
 		block->kind = FREE_BLOCK;
 		result = driver_ready();
 	}
@@ -86,7 +80,7 @@ void memory_forget_context(CUcontext context)
 {
 	for (int i = 0; i < last_block; i++)
 		if (blocks[i].kind != FREE_BLOCK && blocks[i].context == context) {
-			gpus[blocks[i].device].used -= blocks[i].size;
+			device_give(blocks[i].device, blocks[i].size);
 			blocks[i].kind = FREE_BLOCK;
 		}
 }
@@ -120,11 +114,9 @@ bool memory_for_graph(int device, uint64_t bytes)
 	bool fits;
 
 	pthread_mutex_lock(&driver_lock);
-	fits = gpus[device].used + bytes <= gpus[device].memory;
-	if (fits) {
-		gpus[device].used += bytes;
+	fits = device_take(device, bytes);
+	if (fits)
 		gpus[device].graphs += bytes;
-	}
 	pthread_mutex_unlock(&driver_lock);
 	return fits;
 }
@@ -143,7 +135,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	if (device < 0 || device >= gpu_count)
 		return CUDA_ERROR_INVALID_DEVICE;
 	pthread_mutex_lock(&driver_lock);
-	gpus[device].used -= gpus[device].graphs;
+	device_give(device, gpus[device].graphs);
 	gpus[device].graphs = 0;
 	pthread_mutex_unlock(&driver_lock);
 	return CUDA_SUCCESS;
@@ -207,7 +199,7 @@ static CUresult less(uint64_t handle)
 	if (!block)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!--block->uses) {
-		gpus[block->device].used -= block->size;
+		device_give(block->device, block->size);
 		block->kind = FREE_BLOCK;
 	}
 	return CUDA_SUCCESS;
@@ -331,8 +323,10 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	CUresult result = driver_context(&context);
 
 	if (!result) {
+		pthread_mutex_lock(&driver_lock);
 		*total = gpus[context->device].memory;
-		*free = *total - gpus[context->device].used;
+		*free = device_free(context->device);
+		pthread_mutex_unlock(&driver_lock);
 	}
 	return result;
 }
