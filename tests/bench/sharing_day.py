@@ -1,12 +1,10 @@
-"""`make bench NAME=sharing-day`: a day of services with guests on 1,000 GPUs, before and after, beside others' figures.
+"""`make bench NAME=sharing-day`: a day of guests on 1,000 GPUs, by berthd's rule, parts of it, simpler ones, an oracle.
 
-Every minute newcomers get seats at the last matching's prices, every quarter of an hour all that wait are matched
-anew; nobody moves. A guest's worth on a seat is the throughput that the guard would leave it: its predicted speed times
-the duty at which the host, as predicted, keeps the guard's bound. The guard is a model: its bound, its reaction and the
-part of the best guest throughput that it reaches are read from build/bench/guard.json, and `reaction` seconds of each
-rise of harm fall on the host in full. Two fleets: GPUs with one published pod each (mostly idle) and guests of all
-sizes; and with four pods, about MuxFlow's 26 % of utilisation, and guests as large as MuxFlow's. AntMan's placement
-(least loaded below 80 %) without a guard stands beside.
+All rules have the same guard, seats and limits: a host that was busy in the last minute takes no guest, a guest leaves
+its host's memory and 5 % free, and nobody moves. The guard is a model: its bound, its reaction and the part of the best
+guest throughput that it reaches are read from build/bench/guard.json, and `reaction` seconds of each rise of harm fall
+on the host in full. Three fleets: GPUs with one published pod each (mostly idle), with four pods (about MuxFlow's 26 %
+of utilisation, and guests as large as MuxFlow's), and with training jobs in spells as long as Philly's.
 """
 
 from __future__ import annotations
@@ -15,17 +13,13 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from policy.sharing import predictor
-from policy.sharing.matching import Guests, Matching, Seats, Tables, match
+from policy.sharing.matching import Guests, Seats
 from tests.bench.guard import device
-from tests.bench.measured_pairs import shipped
-from tests.bench.paper import baselines
-from tests.bench.paper.seats import match_between
+from tests.bench.sharing_rules import Known, Rule, rules
 from tests.bench.sharing_world import (
     ACTIVITY,
     BANDWIDTH,
@@ -40,19 +34,20 @@ from tests.bench.sharing_world import (
     Jobs,
     hosts,
     jobs,
+    trainers,
 )
 from tests.bench.table import FOLDER, Figure, at_most, report
 
-EVERY = 15
-"""Minutes between full matchings, as in MuxFlow."""
 WAITING = 2_000
 """The oldest of those who wait are looked at, no more."""
 RECENT = 60
 """Minutes of a host's past that make its profile."""
 STEP_BUSY, STEP_MEMORY = 0.05, 2.0
 """Hosts that differ by less are alike."""
-RESERVE = 1.0
-"""GiB of each GPU that nobody gets."""
+MARGIN = 0.05
+"""Part of each GPU's memory that no guest gets, beside what its host needs."""
+AHEAD = range(0, 60, 10)
+"""Minutes from now on for which the oracle knows how busy the hosts will be."""
 HEALTHY = 0.8
 """A host busier than this in its last minute takes no guest."""
 
@@ -96,29 +91,46 @@ class Minute:
     """The guest's speed, duty included, over alone."""
 
 
-def beside(
-    contention: Contention, guard: Guard | None, busy: Floats, guest: Floats, factor: Floats, before: Floats
-) -> Minute:
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Hosts beside guests: the harm at a duty, and the duty at which a guard leaves the guest."""
+
+    contention: Contention
+    guard: Guard
+    busy: Floats
+    guest: tuple[Floats, Floats]
+    """Kernel time and memory time alone."""
+    factor: Floats
+
+    def lost(self, duty: Floats) -> Floats:
+        """Speed that hosts lose."""
+        own, bandwidth = self.guest
+        harm = self.contention.lost(self.busy, own * duty, bandwidth * duty, BANDWIDTH * self.busy)
+        return np.asarray(np.minimum(0.9, self.factor * harm))
+
+    def duty(self) -> Floats:
+        """The part of the time that the guard leaves each guest."""
+        full = np.ones(np.broadcast_shapes(self.busy.shape, self.guest[0].shape))
+        harmed = self.lost(full) > self.guard.allowed
+        low, high = np.zeros(full.shape), full
+        for _ in range(12):
+            middle = (low + high) / 2
+            bears = self.lost(middle) <= self.guard.allowed
+            low, high = np.where(bears, middle, low), np.where(bears, high, middle)
+        return np.where(harmed, self.guard.reached_harmed * low, self.guard.reached_unharmed)
+
+    def speed(self, duty: Floats) -> Floats:
+        """The guests' speeds over alone."""
+        own, bandwidth = self.guest
+        return np.asarray(duty * (1.0 - self.contention.lost(own, self.busy, BANDWIDTH * self.busy, bandwidth)))
+
+
+def beside(contention: Contention, guard: Guard, busy: Floats, guest: Floats, factor: Floats, before: Floats) -> Minute:
     """A minute of hosts (`busy`) beside guests (rows of profiles), at first with the guests' duty of before."""
-    own, bandwidth = guest[:, 0], guest[:, 1]
-
-    def lost(duty: Floats) -> Floats:
-        harm = contention.lost(busy, own * duty, bandwidth * duty, BANDWIDTH * busy)
-        return np.asarray(np.minimum(0.9, factor * harm))
-
-    full = np.ones(len(busy))
-    slowed = contention.lost(own, busy, BANDWIDTH * busy, bandwidth)
-    if guard is None:
-        return Minute(lost(full), full, 1.0 - slowed)
-    low, high = np.zeros(len(busy)), full
-    harmed = lost(full) > guard.allowed
-    for _ in range(12):
-        middle = (low + high) / 2
-        bears = lost(middle) <= guard.allowed
-        low, high = np.where(bears, middle, low), np.where(bears, high, middle)
-    duty = np.where(harmed, guard.reached_harmed * low, guard.reached_unharmed)
-    part = np.where(lost(before) > guard.allowed, guard.reaction_s / 60, 0.0)
-    return Minute(part * lost(before) + (1 - part) * lost(duty), duty, duty * (1.0 - slowed))
+    pairs = Pairs(contention, guard, busy, (guest[:, 0], guest[:, 1]), factor)
+    duty, late = pairs.duty(), pairs.lost(before)
+    part = np.where(late > guard.allowed, guard.reaction_s / 60, 0.0)
+    return Minute(part * late + (1 - part) * pairs.lost(duty), duty, pairs.speed(duty))
 
 
 @dataclass(slots=True)
@@ -142,50 +154,15 @@ class Day:
         return float(some.mean()), float(np.quantile(some, 0.99))
 
 
-Chooser = Callable[[int, Seats, Guests, Floats], Ints]
-"""From the minute, the seats, those who wait, and the hosts' recent kernel time: a seat for each, or -1."""
-
-
-class Matched:
-    """Berth: matching by predicted throughput under the guard."""
-
-    def __init__(self, kinds: Floats, guard: Guard) -> None:
-        self._fit, self._kinds, self._guard = shipped(), kinds, guard
-        self._last: Matching | None = None
-
-    def __call__(self, minute: int, seats: Seats, guests: Guests, recent: Floats) -> Ints:
-        tables = self._tables(recent)
-        if minute % EVERY == 0 or self._last is None:
-            self._last = match(seats, guests, tables)
-            return self._last.seat
-        # Hosts change little in a quarter of an hour: the kinds of then are taken for those of now.
-        return match_between(self._last, seats, guests, tables)
-
-    def _tables(self, busy: Floats) -> Tables:
-        # Memory is no part of a service's harm; its room is the matching's own question.
-        profiles = np.column_stack([busy, BANDWIDTH * busy, np.full(len(busy), 2.0)])
-        said = predictor.predict(self._fit, profiles, self._kinds, 0.85)
-        harm = np.maximum(1 - said.host, 1e-6)
-        duty = np.minimum(1.0, self._guard.allowed / harm)
-        return Tables(np.clip(said.guest, 0.05, 1.0) * duty, np.ones(duty.shape, dtype=np.bool_))
-
-
-class LeastLoaded:
-    """AntMan's placement."""
-
-    def __call__(self, minute: int, seats: Seats, guests: Guests, recent: Floats) -> Ints:  # noqa: ARG002
-        return baselines.least_loaded(seats, guests, recent)
-
-
-def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard | None, choose: Chooser, seed: int) -> Day:
+def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: str, seed: int) -> Day:
     """The day, minute by minute."""
     count = len(fleet.memory)
     factor = np.exp(np.random.default_rng(seed).normal(0.0, OFFSET, (count, len(queue.kinds))))
     left, begun = queue.work.copy(), np.zeros(len(queue.work), dtype=np.bool_)
     at, duty = np.full(count, -1), np.zeros(count)
     day, slow = Day(), []
-    steps = np.arange(0, 1 + STEP_BUSY / 2, STEP_BUSY)
-    room = np.floor((CARD - fleet.memory - RESERVE) / STEP_MEMORY) * STEP_MEMORY
+    choose: Rule = rules(Known(np.arange(0, 1 + STEP_BUSY / 2, STEP_BUSY), queue.kinds), seed)[rule]
+    room = np.floor((CARD * (1.0 - MARGIN) - fleet.memory) / STEP_MEMORY) * STEP_MEMORY
     for minute in range(MINUTES):
         busy = fleet.busy[:, minute]
         past = fleet.busy[:, max(0, minute - RECENT) : max(1, minute)]
@@ -196,7 +173,16 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard | None, 
             seats = Seats(kind, room, np.full(count, -1), free)
             age = (minute - queue.arrives[waiting]) / 60
             guests = Guests.of(queue.kind[waiting].tolist(), queue.memory[queue.kind[waiting]].tolist(), age.tolist())
-            seat = choose(minute, seats, guests, steps)
+
+            def truth(places: Ints, minute: int = minute) -> Floats:
+                known, of = queue.kinds.T[:, None, :], np.zeros((len(places), len(queue.kinds)))
+                for later in AHEAD:
+                    now = fleet.busy[places, min(MINUTES - 1, minute + later), None]
+                    pairs = Pairs(contention, guard, now, (known[0], known[1]), factor[places])
+                    of += pairs.speed(pairs.duty()) / len(AHEAD)
+                return of
+
+            seat = choose(minute, seats, guests, truth)
             seated = (seat >= 0) & free[seat]
             at[seat[seated]], begun[waiting[seated]], duty[seat[seated]] = waiting[seated], True, 1.0
         here = np.flatnonzero(at >= 0)
@@ -228,30 +214,31 @@ def _alone(fleet: Hosts) -> Day:
     return Day(utilisation=busy, activity=ACTIVITY * busy, memory=float(fleet.memory.mean()) / CARD)
 
 
-def _figures(fleet: str, before: Day, ours: Day, theirs: Day, offered: float) -> list[Figure]:
-    """Percent; the peers' values are those that MuxFlow's and AntMan's authors published."""
+def _figures(fleet: str, before: Day, days: dict[str, Day], offered: float) -> list[Figure]:
+    """Percent; MuxFlow's and AntMan's values are those that their authors published."""
+    ours, simple = days["all"], days["least_loaded"]
     mean, late = ours.slowdown
     muxflow = {"utilisation": (26, 76), "activity": (16, 33), "memory": (42, 48)}
-    rows = []
+    found = []
     for name, (then, now) in muxflow.items():
-        values = [100 * float(getattr(day, name)) for day in (before, ours, theirs)]
-        rows += [
-            Figure(f"{fleet}_{name}_before", values[0], "%", "MuxFlow", then),
-            Figure(f"{fleet}_{name}_after", values[1], "%", "MuxFlow", now),
-            Figure(f"{fleet}_{name}_after_least_loaded", values[2], "%"),
+        found += [
+            Figure(f"{fleet}_{name}_before", 100 * float(getattr(before, name)), "%", "MuxFlow", then),
+            Figure(f"{fleet}_{name}_after", 100 * float(getattr(ours, name)), "%", "MuxFlow", now),
         ]
-    return [
-        *rows,
+    found += [
         Figure(f"{fleet}_memory_gain", 100 * (ours.memory - before.memory), "points", "AntMan, up to", 42),
         Figure(f"{fleet}_compute_gain", 100 * (ours.utilisation - before.utilisation), "points", "AntMan, up to", 34),
-        at_most(f"{fleet}_host_slowdown_mean", 100 * mean, 5, "%", "least loaded, no guard", 100 * theirs.slowdown[0]),
-        at_most(f"{fleet}_host_slowdown_p99", 100 * late, 20, "% of minutes", "least loaded, no guard",
-                100 * theirs.slowdown[1]),
         Figure(f"{fleet}_oversold", 100 * ours.duty, "% of GPU time", "MuxFlow, up to", 86.42),
-        Figure(f"{fleet}_guest_work", 100 * ours.work / offered, "% of all submitted", "least loaded, no guard",
-               100 * theirs.work / offered),
-        Figure(f"{fleet}_guests_done", ours.done, "jobs", "least loaded, no guard", theirs.done),
-    ]  # fmt: skip
+        at_most(f"{fleet}_host_slowdown_mean", 100 * mean, 5, "%", "least loaded", 100 * simple.slowdown[0]),
+        at_most(f"{fleet}_host_slowdown_p99", 100 * late, 20, "% of minutes", "least loaded", 100 * simple.slowdown[1]),
+    ]
+    for rule, day in days.items():
+        peer = ("", None) if rule == "least_loaded" else ("least loaded", 100 * simple.work / offered)
+        found.append(Figure(f"{fleet}_work_{rule}", 100 * day.work / offered, "% of all submitted", *peer))
+    for rule, day in days.items():
+        peer = ("", None) if rule == "least_loaded" else ("least loaded", 100 * simple.utilisation)
+        found.append(Figure(f"{fleet}_use_{rule}", 100 * day.utilisation, "% of GPU time", *peer))
+    return found
 
 
 def main() -> int:
@@ -265,17 +252,23 @@ def main() -> int:
     guard = Guard.measured()
     contention = Contention(np.array(device.fitted(DATA / "colocation").contention))
     figures = []
-    for name, pods in (("idle", 1), ("muxflow", 4)):
+    for name in ("idle", "muxflow", "philly"):
         queue = jobs(arguments.seed, large=name == "muxflow")
         offered = float(queue.work.sum())
-        fleet = hosts(arguments.gpus, pods, arguments.seed)
-        ours = run(fleet, queue, contention, guard, Matched(queue.kinds, guard), arguments.seed)
-        theirs = run(fleet, queue, contention, None, LeastLoaded(), arguments.seed)
-        figures += _figures(name, _alone(fleet), ours, theirs, offered)
-        print(f"bench-sharing-day: {name}: {ours.utilisation:.0%} busy, {ours.done} guests done", flush=True)
+        fleet = (
+            trainers(arguments.gpus, arguments.seed)
+            if name == "philly"
+            else hosts(arguments.gpus, 4 if name == "muxflow" else 1, arguments.seed)
+        )
+        days = {}
+        for rule in ("least_loaded", "random", "matching_alone", "predictor_alone", "all", "oracle"):
+            days[rule] = day = run(fleet, queue, contention, guard, rule, arguments.seed)
+            print(f"{name}, {rule}: {day.utilisation:.1%} busy, {day.done} done, {day.work / offered:.1%}", flush=True)
+        figures += _figures(name, _alone(fleet), days, offered)
     notes = {
         "gpus": str(arguments.gpus), "guests": str(len(queue.work)), "guest hours": f"{offered / 60:.0f}",
-        "fleets": "idle: one published pod on each GPU; muxflow: four, guests that train on ImageNet",
+        "fleets": "idle: one published pod on each GPU; muxflow: four, guests that train on ImageNet; philly: training "
+        "jobs in spells as long as Philly's",
         "guard": str(guard),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }  # fmt: skip

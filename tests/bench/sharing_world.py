@@ -84,6 +84,29 @@ def hosts(count: int, pods: int, seed: int) -> Hosts:
     return Hosts(np.minimum(busy, 1.0), CARD * random.uniform(*HOST_MEMORY, count))
 
 
+def trainers(count: int, seed: int) -> Hosts:
+    """A training job on each GPU: as busy as one of Lucid's, for as long as one of Philly's, then idle.
+
+    The spells between are drawn so that GPUs are busy for about 52 % of the time, as in Philly.
+    """
+    random = np.random.default_rng(seed)
+    with (DATA / "colocation/lucid_single.csv").open(encoding="utf-8") as file:
+        alone = [(float(row["gpu_util"]) / 100, float(row["gmem"]) / 1_024) for row in csv.DictReader(file)]
+    with (DATA / "philly/philly_week_2017-10-16.csv").open(encoding="utf-8") as file:
+        minutes = [float(row["duration"]) / 60 for row in csv.DictReader(file)]
+    lengths = np.clip(np.array(minutes), 1, MINUTES).astype(np.int64)
+    busy, memory = np.zeros((count, MINUTES)), np.zeros(count)
+    mean = float(np.mean([one for one, _ in alone]))
+    for gpu in range(count):
+        own, memory[gpu] = alone[int(random.integers(len(alone)))]
+        begins = int(random.integers(-MINUTES, 1))
+        while begins < MINUTES:
+            length = int(random.choice(lengths))
+            busy[gpu, max(0, begins) : max(0, begins + length)] = own
+            begins += length + int(random.exponential(length * max(0.0, mean / 0.52 - 1.0)))
+    return Hosts(np.minimum(busy, 1.0), np.minimum(memory, HOST_MEMORY[1] * CARD))
+
+
 def jobs(seed: int, *, large: bool) -> Jobs:
     """`large`: all of them train on ImageNet, as the guests of MuxFlow's authors did."""
     random = np.random.default_rng(seed)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from policy.sharing import predictor
-from tests.bench.sharing_day import Guard, LeastLoaded, Matched, beside, run
+from policy.sharing.matching import Guests, Seats
+from tests.bench.sharing_day import Guard, beside, run
+from tests.bench.sharing_rules import Known, oracle, rules
 from tests.bench.sharing_world import MINUTES, Contention, Hosts, Jobs
 
 HEAVY = Contention(np.array([1.0, 0.5, 0.5, 0.5, 0.3]))
@@ -29,20 +31,10 @@ def test_the_guard_keeps_its_bound_but_for_its_reaction() -> None:
     assert late.lost.max() > now.lost.max()
 
 
-@pytest.mark.slow
-def test_without_a_guard_hosts_suffer_more_and_guests_less() -> None:
-    fleet, queue = world(0.5)
-
-    guarded = run(fleet, queue, HEAVY, Guard(), Matched(KINDS, Guard()), seed=1)
-    free = run(fleet, queue, HEAVY, None, LeastLoaded(), seed=1)
-
-    assert guarded.slowdown[0] < 0.06 < free.slowdown[0]
-
-
 def test_jobs_that_disturb_nobody_do_all_their_work() -> None:
     fleet, queue = world(0.0)
 
-    day = run(fleet, queue, FREE, None, LeastLoaded(), seed=1)
+    day = run(fleet, queue, FREE, Guard(reached_unharmed=1.0), "least_loaded", seed=1)
 
     assert day.done == len(queue.work)
     assert np.isclose(day.work, queue.work.sum())
@@ -52,4 +44,34 @@ def test_jobs_that_disturb_nobody_do_all_their_work() -> None:
 def test_a_busy_host_takes_no_guest() -> None:
     fleet, queue = world(0.9)
 
-    assert run(fleet, queue, FREE, None, LeastLoaded(), seed=1).work == 0
+    assert run(fleet, queue, FREE, Guard(), "least_loaded", seed=1).work == 0
+
+
+@pytest.mark.parametrize("rule", rules(Known(np.array([0.0, 1.0]), KINDS), 1))
+def test_no_rule_gives_a_closed_seat_or_memory_that_the_host_needs(rule: str) -> None:
+    seats = Seats.of([0, 1, 0, 1], [8.0, 8.0, 2.0, 8.0], open=[True, True, True, False])
+    guests = Guests.of([0, 1, 0], [4.0, 2.0, 4.0], [0.0, 1.0, 2.0])
+
+    seat = rules(Known(np.array([0.0, 0.5]), KINDS), 1)[rule](
+        0, seats, guests, lambda places: np.ones((len(places), 2))
+    )
+
+    taken = seat[seat >= 0].tolist()
+    assert sorted(taken) == sorted(set(taken))
+    assert 3 not in taken
+    assert all(guests.memory[guest] <= seats.memory[place] for guest, place in enumerate(seat) if place >= 0)
+
+
+def test_the_oracle_knows_which_pair_is_slow() -> None:
+    seats, guests = Seats.of([0, 0], [8.0, 8.0]), Guests.of([0, 1], [4.0, 4.0], [0.0, 0.0])
+    truth = np.array([[0.9, 0.2], [0.3, 0.1]])
+
+    assert oracle(0, seats, guests, lambda places: truth[places]).tolist() == [0, 1]
+
+
+@pytest.mark.slow
+def test_the_guard_keeps_its_bound_by_each_rule() -> None:
+    fleet, queue = world(0.5)
+
+    for rule in rules(Known(np.array([0.0]), KINDS), 1):
+        assert run(fleet, queue, HEAVY, Guard(), rule, seed=1).slowdown[0] < 0.06
