@@ -88,7 +88,8 @@ def main() -> None:
     _show(console, "Berth's guard under other conditions", others)
     paired = _pairings(world, cases[::PART], runs)
     _show(console, "MuxFlow and its ablations, with mean measured speeds of each pair of models", paired)
-    report("guard", "The guard's bound and what guests get", _figures(world, laws, others), _notes(cases, world))
+    figures = [*_figures(world, laws, others), *_published(laws, paired)]
+    report("guard", "The guard's bound and what guests get", figures, _notes(cases, world))
 
 
 def _laws(world: World, cases: Sequence[Case], runs: Runs) -> dict[str, Summary]:
@@ -206,6 +207,23 @@ def _figures(world: World, laws: dict[str, Summary], others: dict[str, Summary])
         at_most("sliced_slowdown_p99", sliced.slowdown_p99, BOUND, "of 10 s windows"),
         Figure("sliced_guest_share", sliced.guest_share, "of the oracle's"),
         Figure("device_error", world.model.error, "of speed", "mean of the other half", world.model.error_of_mean),
+    ]
+
+
+def _published(laws: dict[str, Summary], paired: dict[str, Summary]) -> list[Figure]:
+    """The laws of AntMan and MuxFlow beside ours, on the same pairs."""
+    beside = {"antman": (laws["AntMan's duty cycle"], laws[DEFAULT])}
+    for key, title in (("muxflow", "MuxFlow"), ("muxflow_s", "MuxFlow-S")):
+        if title in paired:
+            beside[key] = paired[title], paired["Berth, matched"]
+    return [
+        Figure(f"{key}_{name}", float(getattr(theirs, name)), unit, "Berth, same pairs", float(getattr(ours, name)))
+        for key, (theirs, ours) in beside.items()
+        for name, unit in (
+            ("guest_share", "of the oracle's"),
+            ("slowdown_p99", "of 10 s windows"),
+            ("services_kept", "of services"),
+        )
     ]
 
 
