@@ -33,18 +33,20 @@ OPEN = 1000
 """The duty in permille at which no process waits."""
 
 # Places of the 64-bit numbers of the order.
-MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA = range(6)
+MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA, GUEST = range(7)
 # Places of the 64-bit numbers of a slot; RECENT_AT is in bytes.
 PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOCH, REFUSED, UNKNOWN = range(13)
 OWN_STEPS, OWN_NS, APP = range(13, 16)
 RECENT_AT = 128
+LACKING = 26
+"""It stands behind the last step times and two numbers of an earlier release."""
 
 LIBRARY = 1 << 32
 """Set in PROCESS if the library for any CUDA program writes the slot, and not Python."""
 ELSEWHERE = 1 << 33
 """Set in PROCESS by Python if the library gates the process: this slot only beats."""
 
-_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I")
+_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I16xQ")
 _MOST = 1 << 62
 """No counter of an honest job ever reaches this."""
 
@@ -97,6 +99,8 @@ class WordBeat:
     """A number that is the same wherever the same command runs with as many ranks; 0: not told."""
     elsewhere: bool = False
     """True if the library gates this process, in a slot of its own."""
+    lacking: int = 0
+    """The bytes of GPU memory that an owner waits for, which its guest holds."""
 
     def mean_step_s(self, before: WordBeat | None) -> float | None:
         """Returns the mean time of the steps since an earlier reading of the same process; None if there was none."""
@@ -182,10 +186,10 @@ class OrderPage:
         if self._numbers[MAGIC] != ORDER_MAGIC:
             raise WordError(f"{order_path(word)} is no berth-word/1: remove it")
 
-    def give(self, duty: int, memory: int = 0, host_bound: int = 0, *, quota: int = 0, lease_s: float) -> int:
-        """Orders a duty (permille), a memory target and a quota; returns the epoch.
+    def give(self, duty: int, memory: int = 0, host_bound: int = 0, *, quota: int | None = 0, lease_s: float) -> int:
+        """Orders a duty (permille), a memory target and a quota; returns the epoch. A quota of None stays as it is.
 
-        After `lease_s` the gate opens by itself.
+        After `lease_s` the gate opens by itself; the quota has no end.
         """
         if not 0 <= duty <= OPEN:
             raise WordError(f"a duty is 0 to {OPEN} permille, not {duty}")
@@ -195,10 +199,16 @@ class OrderPage:
             epoch = (epoch + 1) & 0xFFFFFFFF
         for place, number in ((MEMORY, memory), (HOST_BOUND, host_bound), (QUOTA, quota)):
             # No GPU has as much as _MOST, so it is no limit; a larger number would not fit.
-            numbers[place] = min(max(number, 0), _MOST)
+            if number is not None:
+                numbers[place] = min(max(number, 0), _MOST)
         numbers[UNTIL] = time.monotonic_ns() + round(lease_s * 1e9)
         numbers[DUTY] = epoch << 32 | duty
         return epoch
+
+    def tell_owner(self, guest: int, *, lease_s: float) -> None:
+        """Tells an owner how many bytes its guest holds: it may wait for that many until `lease_s` is over."""
+        self._numbers[GUEST] = min(guest, _MOST)
+        self._numbers[UNTIL] = time.monotonic_ns() + round(lease_s * 1e9)
 
     def close(self) -> None:
         """Closes the page; the order stands until its lease ends."""
@@ -240,7 +250,8 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     process, ready, at, steps = numbers[:4]
     step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
     own_steps, own_ns, app = numbers[13:16]
-    if max(numbers[:15]) > _MOST or at > now or (steps and not at):
+    lacking = numbers[-1]
+    if max(*numbers[:15], lacking) > _MOST or at > now or (steps and not at):
         return None
     if max(step_ns, idle_ns, own_ns) > now or steps > step_ns:
         return None
@@ -250,7 +261,7 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     return WordBeat(
         slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
         launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
-        bool(process & ELSEWHERE),
+        bool(process & ELSEWHERE), lacking,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ struct order {
 	_Atomic uint64_t host_bound;
 	_Atomic uint64_t until; /* CLOCK_MONOTONIC, ns: after it everything is open */
 	_Atomic uint64_t quota;
+	_Atomic uint64_t guest; /* to an owner: bytes that its guest holds and would lose */
 };
 
 /* One process's part of the beat. */
@@ -26,7 +27,9 @@ struct slot {
 	_Atomic uint64_t refused, unknown;
 	uint64_t unused[3];
 	_Atomic uint32_t recent_us[16];
-	uint64_t rest[8];
+	uint64_t gone[2];	  /* of an earlier release */
+	_Atomic uint64_t lacking; /* bytes that an owner waits for */
+	uint64_t rest[5];
 };
 
 #define SLOT_LIBRARY (1ULL << 32)

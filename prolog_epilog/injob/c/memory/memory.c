@@ -3,6 +3,7 @@
 #include "driver/hooks.h"
 #include "memory/books.h"
 #include "memory/graphs.h"
+#include "memory/retry.h"
 
 /* Asks the driver for what was booked; the booking ends if it says no, or cannot be noted. */
 #define TAKE(kind, device, size, name, call, undo)                                                 \
@@ -10,7 +11,7 @@
 		CUresult result_;                                                                  \
 		if (!books_reserve(device, size))                                                  \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                           \
-		result_ = (call);                                                                  \
+		result_ = TRY(device, size, call);                                                 \
 		if (!result_ && !books_note(kind, (uint64_t)(name), device, size, 1)) {            \
 			undo;                                                                      \
 			result_ = CUDA_ERROR_OUT_OF_MEMORY;                                        \
@@ -267,13 +268,20 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 	GIVE_BACK(MIPMAPPED, array, real(array));
 }
 
-/* The program sees a GPU as large as its quota, and sizes itself by it. */
+/*
+ * The program sees a GPU as large as its quota, and sizes itself by it. What an owner's guest would
+ * give back is free to the owner.
+ */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	NEED(cuMemGetInfo_v2);
 	CUresult result = real(free, total);
 	uint64_t left, quota;
 
+	if (!result && free && total) {
+		*free += retry_room(current_device());
+		*free = *free < *total ? *free : *total;
+	}
 	if (!result && books_left(current_device(), &left, &quota)) {
 		if (free && left < *free)
 			*free = left;
