@@ -123,7 +123,8 @@ OPEN = mark("open")
 SHARE, ASKED_SHARE, GPU_MEM, WAY = whole("share"), whole("asked_share"), whole("gpu_mem"), word("way")
 WHOLE, GRANTED = mark("whole"), whole("granted")
 TIER, MPS, UPGRADE, PARKED, OWNS = word("tier"), mark("mps"), whole("upgrade"), whole("parked"), mark("owns")
-SLOPE, SMS = decimal("slope", ".2f"), whole("sms")
+SLOPE, SMS, NEED = decimal("slope", ".2f"), whole("sms"), word("need")
+"""The last: the job number of a guest's owner, and the MiB that it is known to need, as `JOB:MIB`."""
 EVICTED, EVICTED_TEXT, SHORT_RUNS = whole("evicted"), word("evicted_text"), whole("short")
 DEGRADED, DEGRADED_TEXT = whole("degraded"), word("degraded_text")
 

@@ -8,6 +8,7 @@ planner asks for the same pairs every second.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,9 @@ MOST_NEW = 3_000
 """Most pairs that one call of `learn` predicts, which takes some milliseconds; the others come with the next calls."""
 
 MOST_KEPT = 400_000
+
+ENOUGH_PEAKS = 3
+"""Runs, beside the newest one, from whose highest peak it is known how much GPU memory such jobs need."""
 
 _MOST_LESSONS = 20
 """Users whose latest trial beside a job corrects its predictions: one user's many jobs teach as much as one job."""
@@ -114,6 +118,8 @@ class _Job:
     memory: float | None
     """GPU memory in MiB; None where it was neither requested nor measured."""
     measured: bool
+    need: int | None
+    """MiB that it needs as an owner; None where it does not say and too few runs were measured."""
 
 
 class Companions:
@@ -180,6 +186,10 @@ class Companions:
     def memory_of(self, who: JobIdentity) -> float | None:
         """Returns the MiB that a job needs, as requested or as measured; None where neither is known."""
         return self._job(who).memory
+
+    def need_of(self, who: JobIdentity) -> int | None:
+        """Returns the MiB that a job needs as an owner, as it says or as its runs have shown; None if not known."""
+        return self._job(who).need
 
     def measured(self, who: JobIdentity) -> Measured | None:
         """Returns the profile of a job, or the one that stands for it; None where nothing was measured."""
@@ -312,7 +322,10 @@ class Companions:
         numbers = predictor.profile(profile.busy or 0.0, profile.bandwidth or 0.0, profile.memory or 0.0)
         busy, bandwidth, memory = predictor.rounded(numbers).tolist()
         needs = who.gpu_mem if who.gpu_mem is not None else own.memory if own else None
-        return _Job(key, (busy, bandwidth, memory), needs, own is not None and own.busy is not None)
+        need = who.gpu_mem
+        if need is None and own is not None and own.peak is not None and (own.peaks or 0.0) >= ENOUGH_PEAKS:
+            need = ceil(own.peak)
+        return _Job(key, (busy, bandwidth, memory), needs, own is not None and own.busy is not None, need)
 
 
 _NO_PROFILES = Store()

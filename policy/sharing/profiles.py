@@ -61,7 +61,13 @@ class Measured:
     bandwidth: float | None = None
     """Part of the time in which the GPU's memory was read or written."""
     memory: float | None = None
-    """Peak GPU memory, MiB."""
+    """Peak GPU memory, MiB; later runs count more."""
+    peak: float | None = None
+    """Highest peak of GPU memory in any run, MiB."""
+    peaks: float | None = None
+    """Runs before the newest one that `peak` is of."""
+    newest: float | None = None
+    """Start of the newest of them, seconds since 1970: one that began earlier counts no more, so none counts twice."""
     step: float | None = None
     """Seconds of a step alone."""
     step_shared: float | None = None
@@ -254,6 +260,10 @@ def _merge(old: Measured, new: Measured) -> Measured:
             merged[name] = was if now is None else now
         elif name == "memory":
             merged[name] = max(now, now + kept / (kept + new.runs) * (was - now))
+        elif name in {"peak", "newest"}:
+            merged[name] = max(was, now)
+        elif name == "peaks":
+            merged[name] = max(was + ((new.newest or 0.0) > (old.newest or 0.0)), now)
         else:
             merged[name] = (kept * was + new.runs * now) / (kept + new.runs)
     return Measured(**merged)

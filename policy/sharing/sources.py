@@ -112,7 +112,7 @@ def _alone(allocated: Mapping[str, str], needed: frozenset[str]) -> bool:
 
 def _measured(job: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Measured | None:
     """Returns the measurement of one job: kernel time is the mean over steps by their length, memory the maximum."""
-    ended = _moment(job["End"])
+    ended, elapsed = _moment(job["End"]), float(job["ElapsedRaw"] or 0)
     busy, length, memory = 0.0, 0.0, 0.0
     for line in lines:
         seconds = float(line["ElapsedRaw"] or 0)
@@ -130,7 +130,13 @@ def _measured(job: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Mea
         runs=min(1.0, length / _FULL_RUN_S),
         busy=min(1.0, busy / length / 100),
         memory=memory or None,
+        **peak_of(memory or None, ended - elapsed),
     )
+
+
+def peak_of(memory: float | None, start: float) -> dict[str, float]:
+    """Returns the fields of a profile that say how much memory one run took at most."""
+    return {} if memory is None else {"peak": memory, "peaks": 0.0, "newest": start}
 
 
 def _amount(text: str) -> tuple[float, str]:

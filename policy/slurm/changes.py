@@ -27,6 +27,7 @@ from policy.formats.plan_fields import (
     LATER,
     LEVEL,
     MOVE_UNTIL,
+    NEED,
     NODES,
     OPEN,
     OTHERS,
@@ -61,11 +62,11 @@ from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
 from policy.slurm.interface import Pin
 
-_OF_A_PLACE_ALONE = (NODES, GPUS, SEATS, START, WHOLE, GRANTED, SLOPE, SMS, OTHERS)
+_OF_A_PLACE_ALONE = (NODES, GPUS, SEATS, START, WHOLE, GRANTED, SLOPE, SMS, NEED, OTHERS)
 
 _OF_A_PLACE = (*_OF_A_PLACE_ALONE, SHARE, ASKED_SHARE, GPU_MEM, WAY, TIER, PARKED)
 
-_WHERE = (NODES, GPUS, SEATS, START, WAY, LEVEL, GBPS, SUM, SLOPE, SMS, OTHERS)
+_WHERE = (NODES, GPUS, SEATS, START, WAY, LEVEL, GBPS, SUM, SLOPE, SMS, NEED, OTHERS)
 
 _OF_FAILURES = (FAIL, FAIL_TEXT, FAIL_AT, TRIED, TRIED_BEFORE, AGAIN, RETRY_TEXT)
 """Written beside the plan, which may not have read them yet."""
@@ -381,9 +382,10 @@ def _tier(place: Pin) -> dict[str, str]:
         return {}
     mem = {"mem": str(plan[GPU_MEM])} if GPU_MEM in plan else {}
     slope = {"slope": f"{plan[SLOPE]:.2f}"} if SLOPE in plan else {}
+    need = {"need": plan[NEED]} if place.guest and NEED in plan else {}
     # A guest under MPS is held to what its host leaves; what both have beyond that is the guard's.
     held = {"share": str(plan[SMS])} if place.guest and SMS in plan else {}
-    return {"tier": tier, **held, **mem, "way": plan.get(WAY, "time"), **slope}
+    return {"tier": tier, **held, **mem, "way": plan.get(WAY, "time"), **slope, **need}
 
 
 def _on_nodes(plan: JobPlan, nodes: int, *, was_open: bool = False) -> dict[str, str]:

@@ -14,9 +14,10 @@ __all__ = ["NOW", "book", "fleet", "guest", "host", "node", "parked", "plan", "r
 
 
 def host(job_id: int, name: str, gpus: int, ends_in: float = 9_000, **changes: object) -> JobFacts:
-    """A guaranteed job that runs."""
-    segment = {"state": "placed", "id": f"{job_id:016x}", "tier": "guaranteed", "way": "time"}
+    """A guaranteed job that runs; a `gpu_mem` of "" in its segment: it does not say what memory it needs."""
+    segment = {"state": "placed", "id": f"{job_id:016x}", "tier": "guaranteed", "way": "time", "gpu_mem": "2048"}
     segment |= changes.pop("segment", {})  # type: ignore[call-overload]
+    segment = {key: value for key, value in segment.items() if value}
     return running(job_id, name, gpus, ends_in, **{"segment": segment, "holds": (gpus,), **changes})
 
 

@@ -38,6 +38,8 @@ class Host:
     gpu_mem: int | None = None
     """MiB of each GPU that the job says it needs."""
     who: JobIdentity = NOBODY
+    job: int = 0
+    """Job number; 0 for one that Slurm does not show yet."""
 
 
 @dataclass(frozen=True, slots=True)

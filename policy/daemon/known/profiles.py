@@ -20,6 +20,7 @@ from policy.sharing.companions import LEAST, Companions
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Measured, ProfileKey, Store, shared_out
+from policy.sharing.sources import peak_of
 from policy.site import log
 from topology import atomic
 from topology.errors import TopologyError
@@ -169,6 +170,7 @@ class Profiles:
             bandwidth=_part(said.bandwidth),
             memory=said.memory,
             step=said.step,
+            **peak_of(said.memory, float(job.start or at)),
         )
         who, key = who_is(job), self._key(job)
         for one in (key, replace(key, name=f"class:{who.app_class}")) if who.app_class else (key,):

@@ -130,6 +130,7 @@ def moved(move: Move, at: float) -> JobPlan:
         | JobPlan.of(
             fields.SLOPE(move.slope),
             fields.SMS(move.sms),
+            fields.NEED(move.need),
             fields.AT(int(at)),
             fields.PINS(old.get(fields.PINS, 0) + 1),
             fields.WHY(f"{move.reason}; {move.berth.why}"),
@@ -155,6 +156,7 @@ _OF_THE_LAST_PLACE = (
         fields.HELD_TEXT,
         fields.SLOPE,
         fields.SMS,
+        fields.NEED,
         fields.OPEN,
     ),
     *fields.UNDER_WAY,

@@ -27,6 +27,8 @@ class Move:
     """The most speed that the host is predicted to lose, for a seat beside a host."""
     sms: int | None = None
     """Percent of the SMs that the guest is limited to, for a seat under MPS."""
+    need: str | None = None
+    """The job number of the host and the MiB that it was measured to need, for a seat beside it."""
 
     @property
     def concerns(self) -> tuple[str, ...]:

@@ -421,7 +421,7 @@ class Tracker:
             elif job.known.get(TIER) == GUARANTEED and (mask := gpus_held(job, node.name)):
                 gpus = mask.bit_count() * len(job.nodes)
                 mps, gpu_mem = _bears_mps(job.known, node.name), job.known.get(GPU_MEM)
-                hosts.append(Host(mask, gpus, job.user, mps, gpu_mem, who_is(job)))
+                hosts.append(Host(mask, gpus, job.user, mps, gpu_mem, who_is(job), job.id))
         sharers = Sharers(tuple(hosts), tuple(guests))
         if hosts or guests:
             self._sharers[place] = sharers

@@ -14,14 +14,13 @@ import numpy as np
 from policy.cluster.shared.sharers import NOBODY, Host, JobIdentity, who_is
 from policy.formats.errors import NotNow
 from policy.plan.opinions.guests.judge import HostJudge, HostKind
-from policy.plan.opinions.guests.seats import Left, Seat, Unfit
+from policy.plan.opinions.guests.seats import FAR_MIB, Left, Seat, Unfit
 from policy.plan.opinions.guests.trial_ledger import TrialLedger
 from policy.sharing.companions import Companions, Pair
 from policy.sharing.matching import Guests, Matching, Seats, Tables
 from topology.sets.wiring import positions
 
 if TYPE_CHECKING:
-    from policy.cluster.snapshot import Cluster
     from policy.formats.arrays import Bools
     from policy.plan.jobs.waiting import Shape, Waiting
 
@@ -115,6 +114,10 @@ class Chooser:
         self._judges: dict[JobIdentity, HostJudge] = {}
         self._none_idle: set[Shape] = set()
         """Shapes for which no GPU is idle in this pass."""
+
+    def need_of(self, host: Host) -> int | None:
+        """Returns the MiB that a host needs, as it says or as was measured of such jobs; None if not known."""
+        return self._companions.need_of(host.who)
 
     def look(self, left: Left, waiting: Sequence["Waiting"]) -> None:
         """Prepares a pass: predicts speeds, and states the next matching if one is due."""
@@ -226,8 +229,8 @@ class Chooser:
 def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, tries: bool) -> Problem | None:
     """Returns the matching for the first guests in line; None if there is nothing to choose."""
     cluster = left.cluster
-    open_now = zip(left.place.tolist(), left.hosts, left.free.tolist(), strict=True)
-    there = [(place, host, mask) for place, host, mask in open_now if mask]
+    open_now = zip(left.place.tolist(), left.hosts, left.free.tolist(), left.room.tolist(), strict=True)
+    there = [(place, host, mask, room) for place, host, mask, room in open_now if mask]
     free_gpus = _idle(left, due[0])
     if not there or len(due) <= len(free_gpus):
         return None
@@ -238,7 +241,9 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
     patterns: dict[bytes, int] = {}
     rows: dict[tuple[HostKind, int], tuple[int, JobIdentity, Bools]] = {}
     profile, memory, places, kinds = [], [], [], []
-    for place, host, mask in (*((place, None, 1 << gpu) for place, gpu in free_gpus), *there):
+    whole = cluster.fleet.gpu_mem_for_shares
+    idle = ((place, None, 1 << gpu, whole(place) or FAR_MIB) for place, gpu in free_gpus)
+    for place, host, mask, room in (*idle, *there):
         nodes = open_to[:, place]
         if not nodes.any():
             continue
@@ -248,10 +253,9 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
         if row not in rows and len(rows) >= MOST_PAIRS // FEWEST_GUESTS:
             continue
         number, _, _ = rows.setdefault(row, (len(rows), who, nodes))
-        spare = _memory_left(cluster, place, host, companions)
         for gpu in positions(mask):
             profile.append(number)
-            memory.append(spare)
+            memory.append(room / 1_024)
             places.append((place, gpu))
             kinds.append(kind)
     if not rows:
@@ -311,12 +315,3 @@ def _idle(left: Left, first: "Waiting") -> list[tuple[int, int]]:
         if len(found) >= MOST_GUESTS:
             break
     return found[:MOST_GUESTS]
-
-
-def _memory_left(cluster: "Cluster", place: int, host: Host | None, companions: Companions) -> float:
-    """Returns the GiB that a guest may take; 1e6 if the GPU's memory is not known."""
-    capacity = cluster.fleet.gpu_mem_for_shares(place)
-    if not capacity:
-        return 1e6
-    taken = companions.memory_of(host.who) if host else None
-    return max(0.0, capacity - (taken or 0.0)) / 1_024

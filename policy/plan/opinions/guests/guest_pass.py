@@ -184,7 +184,9 @@ class GuestPass(Opinion):
         return True
 
     def _pin(self, entry: Waiting, seat: seats.Seat, why: str, task: int | None = None) -> None:
-        self.ledger.write(Move(entry.job, seat.berth, 0.0, why, task, entry.adopted, seat.way, seat.slope, seat.sms))
+        self.ledger.write(
+            Move(entry.job, seat.berth, 0.0, why, task, entry.adopted, seat.way, seat.slope, seat.sms, seat.need)
+        )
 
     def _find(self, entry: Waiting) -> seats.Seat | None:
         if not self.ledger.may_change:
@@ -226,7 +228,9 @@ class GuestPass(Opinion):
     @property
     def _left(self) -> seats.Left:
         if self._left_now is None:
-            self._left_now = seats.Left(self.book.cluster, self.state.touched)
+            cluster, touched = self.book.cluster, self.state.touched
+            chooser = self._chooser
+            self._left_now = seats.Left(cluster, touched, chooser.need_of) if chooser else seats.Left(cluster, touched)
         return self._left_now
 
     def _take(self, entry: Waiting, node: int, mask: int) -> None:

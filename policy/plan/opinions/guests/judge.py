@@ -12,10 +12,10 @@ from policy.sharing.companions import Companions
 HostKind = tuple[object, ...]
 
 HostTable = NDArray[np.float64]
-"""A table of hosts for one guest, one host per row, with four columns.
+"""A table of hosts for one guest, one host per row, with three columns.
 
 1 if the guest may go there; 1 if the host is known to keep its speed (such hosts come before all others); the worth
-of the seat; the MiB that the host needs, 0 if not known."""
+of the seat."""
 
 
 class HostJudge:
@@ -41,14 +41,13 @@ class HostJudge:
             self._all = hosts, self.table(hosts)
         return self._all[1]
 
-    def _row(self, host: JobIdentity) -> tuple[float, float, float, float]:
+    def _row(self, host: JobIdentity) -> tuple[float, float, float]:
         pair = self._companions.pair(host, self.who)
-        memory = self._companions.memory_of(host) or 0.0
         if pair.safe:
             price = self._prices.get(self._companions.kind_of(host), 0.0) if self._prices else 0.0
-            return (1.0, 1.0, pair.guest - price, memory)
+            return (1.0, 1.0, pair.guest - price)
         may = self._trials is not None and not pair.barred and self._trials.may(host, self.who)
-        return (float(may), 0.0, pair.worth, memory)
+        return (float(may), 0.0, pair.worth)
 
     def slope(self, host: JobIdentity) -> float | None:
         pair = self._companions.pair(host, self.who)

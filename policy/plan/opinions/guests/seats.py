@@ -4,7 +4,7 @@ Guests never delay an owner. The owners are planned as if there were no guests, 
 from the guests. So an owner starts as early as without guests, and guests get what is left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,19 @@ Keys = NDArray[Any]
 LEAST = 120.0
 """Seconds for which no job may be planned on an idle GPU, so that a guest begins on it."""
 
+MARGIN = 0.05
+"""The part of a GPU's memory that a guest leaves free beside what its host needs, as nodes have it."""
+
+LEAST_MIB = 1_024
+"""The least memory that a seat gives to a guest which does not say what it needs."""
+
+FAR_MIB = 1 << 40
+
 NOTHING = Sharers()
+
+
+def _said(host: Host) -> int | None:
+    return host.gpu_mem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,8 @@ class Seat:
     """The most speed that the host is predicted to lose; None without a prediction."""
     sms: int | None = None
     """Percent of the SMs that it is limited to; None: as many as its guard allows."""
+    need: str | None = None
+    """The job number of a host that does not say its need, and the MiB that such jobs were measured to need."""
     beside: JobIdentity | None = None
     """The owner; None on a GPU that no job uses, and where no judge was asked."""
 
@@ -92,9 +106,16 @@ class Left:
     Built once for all guests of a pass, since a cluster has thousands of seats. A seat that is given is no longer free.
     """
 
-    def __init__(self, cluster: "Cluster", places: Iterable[int] | None = None) -> None:
-        """Covers the nodes `places`, or all nodes."""
+    def __init__(
+        self, cluster: "Cluster", places: Iterable[int] | None = None, need_of: Callable[[Host], int | None] = _said
+    ) -> None:
+        """Covers the nodes `places`, or all nodes; `need_of` tells the MiB that a host needs, None if not known.
+
+        Without its need known, a host has no seat: a guest could take the memory that it needs.
+        """
         self.cluster = cluster
+        self._silent = 0
+        """Hosts with a free seat whose need is not known."""
         here = cluster.sharers.keys() if places is None else places
         self._here: Bools = np.full(len(cluster.fleet.names), places is None)
         if places is not None:
@@ -121,18 +142,23 @@ class Left:
             self._mem[place] -= sum(guest.mem for guest in sharers.guests)
             free = ~taken & ~cluster.closed.get(place, 0)
             for host in sharers.hosts:
-                if host.mask & free:
+                need = need_of(host) if host.mask & free else None
+                if need is not None:
                     kind = whos.setdefault(host.who, len(whos))
-                    rows.append((place, host.mask & free, host.gpus, host.gpu_mem or 0, kind))
+                    rows.append((place, host.mask & free, host.gpus, need, kind))
                     self.hosts.append(host)
+                self._silent += bool(host.mask & free) and need is None
         for place, closed in cluster.closed.items():
             self.idle[place] &= ~closed
-        self.place, self.free, self._gpus, self._named, self._kind = np.array(rows, np.int64).reshape(-1, 5).T
+        self.place, self.free, self._gpus, self._needs, self._kind = np.array(rows, np.int64).reshape(-1, 5).T
         self.whos = list(whos)
         """The jobs of the hosts, each once."""
         fleet = cluster.fleet
         self._capacity: Ints = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
         """MiB of each GPU, by node; 0 if not known."""
+        memory = fleet.gpu_mem[self.place]
+        self.room: Ints = np.where(memory > 0, (memory * (1.0 - MARGIN)).astype(np.int64) - self._needs, FAR_MIB)
+        """MiB that a guest may hold beside each host; `FAR_MIB` if the memory of its GPUs is not known."""
 
     def take(self, place: int, mask: int, cpus: int, mem: int) -> None:
         """Takes a seat and a guest's CPUs and memory away."""
@@ -159,7 +185,7 @@ class Left:
         """Tells whether a given seat is free."""
         if not self.enough(demand)[place]:
             return False
-        seats = self.free[(self.place == place) & self._fits(demand.gpu_mem, self._named)]
+        seats = self.free[(self.place == place) & self._fits(demand.gpu_mem)]
         return bool(int(self.idle[place]) & mask) or bool((seats & mask).any())
 
     def find(self, demand: "Demand", judge: "HostJudge | None" = None) -> Seat:
@@ -184,11 +210,10 @@ class Left:
             return self._on_idle(demand, place, mask)
         return self._beside(demand, (self.place == place) & (self.free & mask != 0), judge, mask)
 
-    def _fits(self, needs: float | None, host: "Ints") -> "Bools":
-        """Tells for each host if its GPUs have the memory for guest and host; True if that is not known."""
-        capacity = self._capacity[self.place]
-        fits: Bools = (capacity == 0) | (host + (needs or 0) <= capacity)
-        return fits if needs else np.ones_like(fits)
+    def _fits(self, needs: float | None) -> "Bools":
+        """Tells for each host if it leaves a guest the memory that the guest needs."""
+        fits: Bools = self.room >= (needs or LEAST_MIB)
+        return fits
 
     def _idle(self, demand: "Demand", nodes: "Bools") -> Seat | None:
         if demand.gpu_mem is not None:
@@ -212,7 +237,7 @@ class Left:
 
     def _beside(self, demand: "Demand", rows: "Bools", judge: "HostJudge | None", only: int = -1) -> Seat | None:
         """Returns the best seat beside the hosts in `rows`; `only` is the mask of GPUs that may be used."""
-        rows = rows & self._fits(demand.gpu_mem, self._named)
+        rows = rows & self._fits(demand.gpu_mem)
         here = np.flatnonzero(rows)
         if not here.size:
             return None
@@ -241,7 +266,8 @@ class Left:
         if judge is not None:
             why, slope = f"{why}; {judge.why(host.who)}", judge.slope(host.who)
         beside = host.who if judge is not None else None
-        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms, beside)
+        need = None if host.gpu_mem is not None else f"{host.job}:{self._needs[row]}"
+        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms, need, beside)
 
     def _that_take(self, demand: "Demand", here: "Ints") -> "Ints":
         """Returns the rows without the hosts under MPS that this guest cannot join; raises `Unfit` if none is left."""
@@ -265,8 +291,7 @@ class Left:
         one = kinds.size == 1
         table = judge.table([self.whos[int(kinds[0])]]) if one else judge.of_all(self.whos)[kinds]
         place = self.place[here]
-        capacity = self._capacity[place]
-        fits = (table[:, 0] > 0) & ((capacity == 0) | (table[:, 3] + judge.needs <= capacity))
+        fits = (table[:, 0] > 0) & self._fits(judge.needs)[here]
         if not fits.any():
             seats = int(np.bitwise_count(self.free[here]).sum())
             raise Unfit(f"{seats} seats are free, and no host there is known to bear this guest or free for a trial")
@@ -281,12 +306,15 @@ class Left:
 
     def _none(self, demand: "Demand") -> Seat:
         taken = int(self._guests.sum())
-        hosts = int(np.bitwise_count(self.free[self._fits(demand.gpu_mem, self._named)]).sum())
+        hosts = int(np.bitwise_count(self.free[self._fits(demand.gpu_mem)]).sum())
         idle = int(np.bitwise_count(np.where(demand.candidates, self.idle, 0)).sum())
         if idle + hosts:
             raise NotNow(
                 f"no node with a free seat has the cores and memory for one more guest ({idle + hosts} seats)", 311
             )
+        silent = f"; {self._silent} hosts do not say how much GPU memory they need (--gpu-mem)" if self._silent else ""
         raise NotNow(
-            f"no seat is free: {taken} have guests, and no other GPU where it could run is idle or may have one", 311
+            f"no seat is free: {taken} have guests, and no other GPU where it could run is idle or may have "
+            f"one{silent}",
+            311,
         )

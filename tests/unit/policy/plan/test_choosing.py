@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from policy.daemon.known.matcher import ProcessMatcher
+from policy.formats.plan_fields import GPU_MEM
 from policy.formats.slurm_facts import JobText
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.told import moved
@@ -162,14 +163,35 @@ def test_what_a_trial_showed_goes_before_the_prediction() -> None:
     assert "measured beside each other: its host 0.98, it 0.55 of what each does alone" in given[10].berth.why
 
 
-def test_no_seat_without_the_memory_that_host_and_guest_were_measured_to_use() -> None:
+def measured_hosts(runs: float) -> World:
+    """A heavy host of 12,288 MiB and a light one of 2,000, which do not say so."""
     nodes, jobs = hosts("heavy", "light")
-    both = [guest(10, "heavy", segment={"gpu_mem": "14336"}), guest(11, "heavy", segment={"gpu_mem": "14336"})]
-    world = World(nodes, [*jobs, *both])
-    assert world.seats() == world.seats() == {}
-    world.jobs[-1] = guest(12, "half")
+    known = store()
+    for key, peak in ((HEAVY, 12_287.2), (LIGHT, 2_000.0)):
+        known.measured[key] = replace(known.measured[key], peak=peak, peaks=runs, newest=NOW)
+    return World(nodes, [replace(job, plan=job.known.without(GPU_MEM)) for job in jobs], known=known)
 
-    assert where(world.seats()) == {12: "n2"}
+
+def test_no_seat_without_the_memory_that_the_host_was_measured_to_need() -> None:
+    world = measured_hosts(3.0)
+    world.jobs += [guest(10, "light", segment={"gpu_mem": "8192"})]
+
+    [move] = world.seats().values()
+
+    assert where({10: move}) == {10: "n2"}
+    assert move.need == "2:2000"
+    text = changes.pin(JobText(10, "PENDING", 0, "", "", "", "gres/gpu:1", ""),
+                       Pin(move.berth.names, move.berth.gpus, seats=False, plan=moved(move, NOW)))  # fmt: skip
+    assert " need=2:2000]" in text["extra"]
+    world.jobs[-1] = guest(11, "light", segment={"gpu_mem": "15360"})
+    assert world.seats() == {}
+
+
+def test_a_host_of_which_too_few_runs_were_measured_has_no_seat() -> None:
+    world = measured_hosts(2.0)
+    world.jobs += [guest(10, "light")]
+
+    assert world.seats() == {}
 
 
 def test_thousands_of_profiles_are_matched_in_parts() -> None:
