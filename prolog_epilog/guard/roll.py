@@ -42,6 +42,8 @@ class Member:
     slope: float | None = None
     share: int | None = None
     """For a guest under MPS, the percentage of the SMs that it is held to; None: only the guard holds it."""
+    need: tuple[int, int] | None = None
+    """For a guest: its owner's job, and the MiB of each GPU that berthd knows that job to need."""
 
 
 @dataclass(slots=True)
@@ -153,4 +155,4 @@ class Roll:
 def _member(file: ShareRecord) -> Member:
     folder = Path(file.word) if file.word else None
     words = {uuid: folder / uuid for uuid in file.uuids} if folder else {}
-    return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope, file.share)
+    return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope, file.share, file.need)

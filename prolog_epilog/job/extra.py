@@ -21,6 +21,7 @@ _WORD = re.compile(
     r"([A-Za-z0-9_.-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\])?(?=,|\Z)", re.ASCII
 )
 _FRACTION = re.compile(r"0(?:\.[0-9]{1,6})?|1(?:\.0{1,6})?")
+_NEED = re.compile(r"([1-9][0-9]{0,9}):([1-9][0-9]{0,7})")
 _SHARING_KEYS = ("share", "mem", "way", "tier", "slope")
 
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
@@ -45,6 +46,8 @@ class NodeBerth(NamedTuple):
     """For a guest: the share of its speed that its owner is predicted to lose when nothing holds the guest back."""
     asked_share: int | None = None
     """The percentage of each GPU's SMs that its user asked for, if Slurm counts more for its memory."""
+    need: tuple[int, int] | None = None
+    """For a guest: its owner's job, and the MiB of each GPU that berthd knows that job to need."""
 
     @property
     def is_shared(self) -> bool:
@@ -108,13 +111,21 @@ def _shared(berth: NodeBerth, values: dict[str, str]) -> NodeBerth:
     if way not in {"mps", "time"}:
         raise ExtraError(f"the job's Extra has way={way[:16]}, where mps or time has to stand; requeue the job")
     asked = _number("asked_share", values["asked_share"], 1, 100) if share and "asked_share" in values else None
-    return NodeBerth(berth.nodes, berth.gpus, share, mem, way, tier, _slope(values.get("slope")), asked)
+    slope, need = _slope(values.get("slope")), _need(values.get("need"))
+    return NodeBerth(berth.nodes, berth.gpus, share, mem, way, tier, slope, asked, need)
 
 
 def _slope(text: str | None) -> float | None:
     if text is not None and not _FRACTION.fullmatch(text):
         raise ExtraError(f"the job's Extra has slope={text[:16]}, where 0 to 1 has to stand; requeue the job")
     return None if text is None else float(text)
+
+
+def _need(text: str | None) -> tuple[int, int] | None:
+    found = None if text is None else _NEED.fullmatch(text)
+    if text is not None and found is None:
+        raise ExtraError(f"the job's Extra has need={text[:32]}, where JOB:MIB has to stand; requeue the job")
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _gpus(text: str) -> tuple[int, ...]:

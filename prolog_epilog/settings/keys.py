@@ -19,7 +19,8 @@ class NodeConfig(NamedTuple):
     mps_stop_timeout: Annotated[float, (1, None)] = 20.0
     multi_user: bool = False
     violation: Annotated[str, ("warn", "terminate", "requeue")] = "warn"
-    inject: Annotated[str, ("none", "hooks", "all")] = "none"
+    inject: Annotated[str, ("none", "library", "hooks", "all")] = "library"
+    memory_retry: bool = False
     count_launches: bool = False
     inject_from: Annotated[str, "path"] = "/usr"
     jobs_for_dcgm: Annotated[str, "path"] = ""

@@ -1,4 +1,4 @@
-"""Adds code to jobs that have an owner or a guest beside them: the PyTorch hooks, and the library into guests.
+"""Adds code to owners and guests: the PyTorch hooks, and the library, by which a guest leaves its owner's memory alone.
 
 The share file names both as paths that go before what the user's PYTHONPATH and LD_PRELOAD list (docs/formats.md). A
 path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
@@ -23,14 +23,15 @@ _TRY_SECONDS = 20.0
 def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
     """Returns the paths that the site wants in jobs of a tier, by the variable that lists them.
 
-    An owner only has to be heard: by its launches, if it reports nothing itself and the site wants that. A guest has to
-    be held back too: the library does that for programs of any kind.
+    A guest gets the library, which holds it back and keeps it off its owner's memory. An owner only has to be heard: it
+    gets the library if its launches are counted, or its failed allocations tried again.
     """
     found = {}
-    if tier and config.inject != "none":
+    if tier and config.inject in {"hooks", "all"}:
         found[HOOKS] = f"{config.inject_from}/share/berth/injob"
-        if config.inject == "all" and (tier == OPPORTUNISTIC or config.count_launches):
-            found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
+    counted = config.inject == "all" and config.count_launches
+    if tier and (config.memory_retry or counted if tier != OPPORTUNISTIC else config.inject in {"library", "all"}):
+        found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
     return found
 
 

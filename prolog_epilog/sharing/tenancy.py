@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from prolog_epilog.errors import Busy, CannotShare, HardwareFault, NodeError, NodeFormatError, NodeSlurmError
 from prolog_epilog.here import Here, drain, indices_of, run_chain
+from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
@@ -26,7 +27,7 @@ from prolog_epilog.node import cgroups, devices, files, freezer
 from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.sharing import inject, time_slices
-from prolog_epilog.tenants import arrivals, pages, quarantine, share_file, state
+from prolog_epilog.tenants import arrivals, pages, quarantine, reserve, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
 from prolog_epilog.tenants.share_file import ShareRecord
 
@@ -53,6 +54,7 @@ def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
         tier=berth.tier,
         node=job.node,
         slope=berth.slope,
+        need=berth.need,
         start=job.start,
     )
     # Write this first, so that the Epilog of a Prolog that was killed half-way knows what to clear.
@@ -265,16 +267,19 @@ def _named(here: Here, indices: Sequence[int]) -> tuple[NodeGpu, ...]:
 def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
+    room = None
     if file.tier == GUARANTEED:
         file, got = _as_owner(here, file, gpus)
+        reserve.make_room(here.paths, file, here.say)
     elif file.tier == OPPORTUNISTIC:
-        file, got = _as_guest(here, file, gpus)
+        room = reserve.room_for(here.paths, file)
+        file, got = _as_guest(here, file, gpus, room)
     else:
         got = _share(here, file, gpus)
     for note in got.notes:
         here.say(note)
     if file.tier:
-        file = _with_words(here, file, got.environment)
+        file = _with_words(here, file, got.environment, room)
     if file.tier == OPPORTUNISTIC:
         # Slurm's books have no GPU for it: its steps must ask for none (cli_filter).
         file = replace(file, environment={**file.environment, "BERTH_GUEST": "1"})
@@ -300,7 +305,7 @@ def _share(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], *, joins: boo
     return lifecycle.attach(here.paths, here.config, gpus, tenant, joins=joins)
 
 
-def _as_guest(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[ShareRecord, Attached]:
+def _as_guest(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], room: int | None) -> tuple[ShareRecord, Attached]:
     """Gives a guest its seat: by MPS only where its host is in MPS's books, else in turn.
 
     MPS that a guest starts would close the GPU to an owner that comes at the same moment.
@@ -309,16 +314,19 @@ def _as_guest(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> tuple[S
         return file, _share(here, file, gpus)
     joins = time_slices.host_under_mps(here.paths, file.uuids)
     try:
-        return _as_one_of(here, file, gpus, joins=joins)
+        return _as_one_of(here, file, gpus, room, joins=joins)
     except CannotShare:
         # Its host may have come, or gone, since the books were looked at.
         if time_slices.host_under_mps(here.paths, file.uuids) == joins:
             raise
-    return _as_one_of(here, file, gpus, joins=not joins)
+    return _as_one_of(here, file, gpus, room, joins=not joins)
 
 
-def _as_one_of(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], *, joins: bool) -> tuple[ShareRecord, Attached]:
-    file = file if joins else replace(file, way="time")
+def _as_one_of(
+    here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], room: int | None, *, joins: bool
+) -> tuple[ShareRecord, Attached]:
+    # MPS fixes a client's limit when the client starts.
+    file = replace(file, mem_mib=room) if joins else replace(file, way="time")
     return file, _share(here, file, gpus, joins=joins)
 
 
@@ -357,12 +365,16 @@ def _keep_apart(paths: Paths, file: ShareRecord) -> None:
                 )
 
 
-def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str]) -> ShareRecord:
+def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str], room: int | None = None) -> ShareRecord:
     """Makes the pages by which guard and job communicate, named in the order of the job's CUDA devices."""
     folder = here.paths.word(file.job)
     order = environment["CUDA_VISIBLE_DEVICES"].split(",") if "CUDA_VISIBLE_DEVICES" in environment else file.uuids
     try:
         words, lack = pages.make(here.paths, file.job, order, file.uid)
+        if room is not None:
+            for one in words:
+                # The guard goes on from there; if it dies, this stands.
+                word.OrderPage(one).give(word.OPEN, quota=room << 20, lease_s=0.0)
     except (WordError, NodeError, OSError) as problem:
         here.say(f"job {file.job} gets no word ({problem}); the guard can only freeze it, and does not hear it")
         return file
@@ -374,7 +386,9 @@ def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str]) -
             here.say(f"job {file.job} gets nothing into {name}: {lack}")
         else:
             prepend[name] = path
-    return replace(file, word=str(folder), environment={VARIABLE: ":".join(map(str, words))}, prepend=prepend)
+    retry = {"BERTH_MEMORY_RETRY": "1"} if file.tier == GUARANTEED and here.config.memory_retry else {}
+    environment = {VARIABLE: ":".join(map(str, words)), **retry}
+    return replace(file, word=str(folder), environment=environment, prepend=prepend)
 
 
 def _take_back(here: Here, job: NodeJob, file: ShareRecord) -> None:

@@ -47,11 +47,14 @@ def guests_on(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
 
 
 def shut(guest: ShareRecord, uuids: Sequence[str]) -> None:
-    """Shuts a guest's gate on these GPUs for some seconds; a guest without a word is left to the guard."""
+    """Shuts a guest's gate on these GPUs for some seconds, and gives it no more memory until the guard says how much.
+
+    A guest without a word is left to the guard.
+    """
     for uuid in set(guest.uuids) & set(uuids) if guest.word else ():
         with suppress(WordError, OSError):
             page = word.OrderPage(Path(guest.word) / uuid)
-            page.give(0, lease_s=SHUT_SECONDS)
+            page.give(0, quota=1, lease_s=SHUT_SECONDS)
             page.close()
 
 

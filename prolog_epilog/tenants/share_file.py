@@ -47,6 +47,8 @@ class ShareRecord:
     """The start of this run of the job, seconds since 1970; 0: not known."""
     slope: float | None = None
     """For a guest: the share of its speed that its owner is predicted to lose to it."""
+    need: tuple[int, int] | None = None
+    """For a guest: its owner's job, and the MiB of each GPU that berthd knows that job to need."""
     level: str = ""
     level_text: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +79,7 @@ def text(share: ShareRecord) -> str:
         ("node", share.node),
         ("word", share.word),
         ("slope", "" if share.slope is None else f"{share.slope:g}"),
+        ("need", "" if share.need is None else "{}:{}".format(*share.need)),
         ("start", str(share.start) if share.start else ""),
         ("level", share.level),
         ("level_text", share.level_text),
@@ -117,6 +120,7 @@ def parse(contents: str) -> ShareRecord:
             word=values.get("word", ""),
             start=int(values.get("start", "0")),
             slope=float(values["slope"]) if "slope" in values else None,
+            need=_pair_of_numbers(values["need"]) if "need" in values else None,
             level=values.get("level", ""),
             level_text=values.get("level_text", ""),
             environment={key[4:]: value for key, value in values.items() if key.startswith("set.")},
@@ -133,6 +137,11 @@ def _pair(line: str) -> tuple[str, str]:
     if match is None or value is None:
         raise NodeFormatError(f"a share file with the line {line[:40]!r}; requeue the job")
     return match.group(1), value
+
+
+def _pair_of_numbers(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    return int(first), int(last)
 
 
 def _numbers(words: str) -> tuple[int, ...]:

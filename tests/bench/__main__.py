@@ -53,6 +53,7 @@ BENCHMARKS = {
     "runtime": Benchmark("run times predicted from history beside limits and simple rules"),
     "node": Benchmark("Prolog, Epilog and guard on one node, with a simulated driver and MPS"),
     "guard": Benchmark("the guard in a closed loop beside TGS, AntMan, PI, MuxFlow and an oracle (CASES=file)"),
+    "owner-memory": Benchmark("owners that allocate beside guests that take all they can (root)"),
     "injob": Benchmark("launches, gate and hooks inside the job (BERTH_TORCH_PYTHON: a Python with torch)"),
     "packing": Benchmark("shares of GPUs fed to Alibaba's cluster until one finds no place"),
     "company": Benchmark("packed jobs put together by room, and by what they would lose", one_thread=True),

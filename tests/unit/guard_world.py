@@ -231,6 +231,8 @@ class World:
         self.tells_utilisation = True
         self.off_gpu: set[int] = set()
         """Jobs with nothing on the GPU."""
+        self.held: dict[int | None, int] = {}
+        """Bytes of GPU memory that each job holds, as the driver says."""
         self.harm = 0.0
         """Speed that hosts lose at the guest's full duty."""
         self.berthd = berthd
@@ -280,7 +282,8 @@ class World:
         tells: bool = True,
         uuid: str = UUID,
     ) -> Program:
-        """A job's Prolog has run, and its program begins."""
+        """A job's Prolog has run, and its program begins; an owner needs a quarter of the GPU if nothing is said."""
+        mem = 20 * 1024 if mem is None and tier == "guaranteed" else mem or None  # 0: it says nothing
         word.create(self.paths.word(job), (uuid,), os.getuid(), os.getgid())
         share = ShareRecord(
             job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
@@ -328,7 +331,7 @@ class World:
             sms = self.sm_active if self.tells_utilisation else None
             sample = DeviceSample(self.now, utilisation, sms, 1.0, held_back=False, memory=self.memory)
             read = [uuid for uuid in self._uuids() if uuid in self.devices.watched]
-            self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in read}
+            self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB, self.held) for uuid in read}
         self.keeper.turn(self.now)
         for _ in range(self.keeper.slow_work._waiting.qsize()):
             self.keeper.slow_work.run(0.0)

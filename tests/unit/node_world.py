@@ -53,6 +53,8 @@ class World:
         (self.folder / "records").mkdir()
         answer = f"[ -e {self.folder}/records/$3 ] || exit 1\nexec /bin/cat {self.folder}/records/$3"
         self.settings["scontrol"] = str(self.script("scontrol", f'echo "$@" >>{self.folder}/asked\n{answer}'))
+        # What a guest gets by default is not installed here.
+        self.settings["inject"] = "none"
         # A loaded machine may need a second to start a shell.
         self.settings["scontrol_timeout"] = 30.0
 

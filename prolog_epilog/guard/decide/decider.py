@@ -229,10 +229,14 @@ class Decider:
         """Starts a new law: the freezer holds the guest now; the old law learned from a guest that was not held."""
         self._law, self._law_since = law, now
 
-    def unplanned_job(self, now: float) -> list[Action]:
-        """Freezes and ends the guest before the first task of a job that was given this GPU without a berth."""
+    def end_now(self, now: float, cause: str) -> list[Action]:
+        """Freezes and ends the guest: it has no time to save its work."""
         self._by = Do.FREEZER
-        return self._leave(now, "a job without a berth was given this GPU", 0.0)
+        return self._leave(now, cause, 0.0)
+
+    def send_away(self, now: float, cause: str, grace_s: float) -> list[Action]:
+        """Makes the guest leave, if it has not been told to already."""
+        return [] if self._leaving is not None else self._leave(now, cause, grace_s)
 
     def fault(self, now: float, xid: int) -> list[Action]:
         """Handles an Xid of the device, or the MPS server's FAULT state (xid 0)."""

@@ -50,11 +50,13 @@ class GuestHold:
         """True if another process thawed it, or it waits for SIGTERM: Slurm may be ending it."""
         self.memory = 0
         """The limit in bytes of GPU memory that the guest is asked to keep to; 0: no limit."""
+        self.quota: int | None = None
+        """The bytes of GPU memory beyond which it gets no more; 0: no limit, None: what its Prolog said."""
         self._ground = ground
         self._host_bound = round(settings.host_bound_mib) * _MIB
         self._word = guest.words.get(uuid)
         self._page: OrderPage | None = None
-        self._told: tuple[int, int] | None = None
+        self._told: tuple[int, int, int | None] | None = None
         self._renewed = 0.0
         self._leased = 0.0
         self._let_go_until = 0.0
@@ -104,15 +106,15 @@ class GuestHold:
     def _tell(self, now: float) -> None:
         # If the freezer does the work of a gate that is not obeyed, the gate is left open, except for a duty of 0.
         duty = round(self.duty * OPEN) if not self.by_freezer or self.duty == 0.0 else OPEN
-        if self._word is None or ((duty, self.memory) == self._told and now - self._renewed < _RENEW_S):
+        order = duty, self.memory, self.quota
+        if self._word is None or (order == self._told and now - self._renewed < _RENEW_S):
             return
-        quota = (self.guest.mem_mib or 0) * _MIB
         bound = self._host_bound if self.memory else 0
         try:
             if self._page is None:
                 self._page = OrderPage(self._word)
-            self.epoch = self._page.give(duty, self.memory, bound, quota=quota, lease_s=freezer.LEASE_SECONDS)
-            self._told = (duty, self.memory)
+            self.epoch = self._page.give(duty, self.memory, bound, quota=self.quota, lease_s=freezer.LEASE_SECONDS)
+            self._told = order
         except (WordError, OSError):
             # The Epilog has removed it, or is about to.
             self._page = None
@@ -165,8 +167,7 @@ class GuestHold:
     def obeys(self, now: float, *, on_gpu: bool) -> bool:
         """Tells whether the guest does what it was told, as far as is seen; one without anything on the GPU does.
 
-        In the first moments the guest is believed, since no job waits for the answer. If a job waits, ask
-        `says_it_stands`.
+        In the first moments the guest is believed.
         """
         if self.duty >= 1.0 or (self.frozen and not self.by_freezer):
             return True
@@ -180,15 +181,6 @@ class GuestHold:
         self._answered |= follows
         # The freezer may hold the guest because of another of its GPUs, and a frozen guest cannot answer.
         return follows or (not self.frozen and freezer.is_frozen(self.guest.job, self._ground.cgroups))
-
-    def says_it_stands(self, now: float) -> bool:
-        """Tells whether a guest with a shut gate reports that it keeps off the GPU; the device shows if that is so."""
-        if self.duty > 0.0:
-            return False
-        beats = self._gated()
-        if not beats or not self._has_settled(now, beats):
-            return False
-        return all(self._has_stopped(beat) for beat in beats)
 
     @property
     def told_at(self) -> float:
@@ -213,15 +205,6 @@ class GuestHold:
             return True
         # The step during which the gate was shut may still be reported.
         return beat.launches == before.launches and beat.steps <= before.steps + 1 and not _is_in_a_step(now, beat)
-
-    def _has_stopped(self, beat: WordBeat) -> bool:
-        """Tells whether the process has stopped: its gate says so, or the library gates it and nothing was launched.
-
-        The library's gate stands before every launch, unless the process has found ways that the library does not know.
-        """
-        before = self._before_of(beat)
-        gated = beat.library and not beat.unknown
-        return beat.epoch == self.epoch or (gated and before is not None and beat.launches == before.launches)
 
     def _before_of(self, beat: WordBeat) -> WordBeat | None:
         """Returns the beat of this process from when the order had settled; None if the process has come since."""
@@ -250,7 +233,7 @@ class GuestHold:
             self._thaw()
         if self._page is not None:
             with suppress(WordError):
-                self._page.give(OPEN, lease_s=0.0)
+                self._page.give(OPEN, quota=self.quota, lease_s=0.0)
             self._page.close()
             self._page = None
 

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.measure.telemetry import Telemetry
@@ -22,6 +22,8 @@ class Look:
     jobs: frozenset[int | None]
     """The jobs with a process on it."""
     memory_bytes: int
+    held: Mapping[int | None, int] = field(default_factory=dict)
+    """The bytes that the processes of each job hold."""
 
 
 class DeviceReader:
@@ -79,8 +81,10 @@ class DeviceReader:
         for uuid in wanted if telemetry is not None else ():
             sample = telemetry.sample(uuid) if telemetry is not None else None
             if telemetry is not None and sample is not None:
-                jobs = frozenset(cgroups.job_of(pid) for pid in telemetry.users(uuid))
-                looks[uuid] = Look(sample, jobs, telemetry.memory_bytes(uuid))
+                held = Counter[int | None]()
+                for pid, memory in telemetry.users(uuid).items():
+                    held[cgroups.job_of(pid)] += memory
+                looks[uuid] = Look(sample, frozenset(held), telemetry.memory_bytes(uuid), held)
         self.looks = {**{uuid: look for uuid, look in self.looks.items() if uuid in wanted}, **looks}
 
     def _listen(self, due: float) -> None:

@@ -141,15 +141,20 @@ class Telemetry:
         except self._nvml.NVMLError:
             return 0
 
-    def users(self, uuid: str) -> frozenset[int]:
-        """Returns the processes that compute or draw on this GPU: shaders take it from others as kernels do."""
-        nvml, found = self._nvml, set()
+    def users(self, uuid: str) -> dict[int, int]:
+        """Returns the processes that compute or draw on this GPU, and their memory in bytes; 0: the driver hides it.
+
+        Shaders take the GPU from others as kernels do.
+        """
+        nvml, found = self._nvml, dict[int, int]()
         for kind in ("Compute", "MPSCompute", "Graphics"):
             # An older pynvml or driver may lack one of them.
             with suppress(nvml.NVMLError, AttributeError):
                 call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
-                found |= {int(one.pid) for one in call(self._open(uuid).handle)}
-        return frozenset(found)
+                for one in call(self._open(uuid).handle):
+                    # A client of MPS may be listed twice.
+                    found[int(one.pid)] = max(found.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
+        return found
 
     def xid(self, seconds: float) -> tuple[str, int] | None:
         """Waits this long for an Xid; returns its GPU and its number."""

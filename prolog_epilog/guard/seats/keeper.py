@@ -173,7 +173,7 @@ class Keeper:
         here = [self.seats[uuid] for uuid in one.uuids if uuid in self.seats]
         for seat in here:
             self._attempt(now, seat, partial(seat.arrives, now, one))
-        if all(seat.is_safe(now) for seat in here):
+        if all(seat.is_safe for seat in here):
             arrivals.answer(self.ground.paths, one.job)
         if all(seat.held is None for seat in here):
             arrivals.forget(self.ground.paths, one.job)
@@ -204,5 +204,6 @@ def _beats(host: Member) -> dict[Rank, WordBeat]:
     found: dict[Rank, WordBeat] = {}
     for uuid, page in host.words.items():
         with suppress(WordError, OSError):
-            found |= {(uuid, beat.slot): beat for beat in word.read_beats(page) if beat.ready or beat.launches}
+            beats = word.read_beats(page)
+            found |= {(uuid, beat.slot): beat for beat in beats if beat.ready or beat.launches or beat.lacking}
     return found

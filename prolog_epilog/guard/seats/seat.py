@@ -13,6 +13,7 @@ from prolog_epilog.guard.decide.muxflow import blind_law
 from prolog_epilog.guard.hold.ending import Ending, GuestEnd
 from prolog_epilog.guard.hold.guest_hold import Ground, GuestHold
 from prolog_epilog.guard.hold.memory import MemoryTarget
+from prolog_epilog.guard.hold.owner_memory import OwnerMemory
 from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard.measure.heartbeat import OwnerHeartbeat, Rank
 from prolog_epilog.guard.measure.machine import State, Transition
@@ -37,10 +38,8 @@ _MOST_GRACE = 99_999
 """The longest grace time in seconds that a notice can hold."""
 _WAITS_S = 600.0
 """Seconds for which an unused GPU is watched until it is Healthy; berthd trusts a notice no longer than this."""
-_SHOWS_S = 1.5
-"""Seconds until the device shows a change: it is read once a second, and its load may be that of the second before."""
-_IDLE = 0.02
-"""Share of time with a kernel below which no program counts as computing."""
+_ARRIVAL_GRACE_S = 2.0
+"""The longest grace of a guest whose owner's Prolog waits until the guest's memory is free."""
 _WARNING = signal.SIGUSR1
 """The signal that tells a guest to save its work because it has to leave; sent only to processes that catch it."""
 
@@ -94,6 +93,7 @@ class GuardedSeat:
         self._empty_since = self._deserted_since = self._now = now
         self._broken = False
         self._told_state: State | None = None
+        self._owner_memory = OwnerMemory(uuid)
 
     # The jobs that are here.
 
@@ -178,22 +178,20 @@ class GuardedSeat:
         if self._arrival is not None:
             return
         self._arrival = arrival
-        grace = self._set.action.evict_grace_s
+        grace = min(self._set.action.evict_grace_s, _ARRIVAL_GRACE_S)
         if arrival.planned:
             law = self._law(self.held)
             self._do(now, self.decider.owner_arrives(now, law, tolerates=False, evict_grace_s=grace))
         else:
-            self._do(now, self.decider.unplanned_job(now))
+            self._do(now, self.decider.end_now(now, "a job without a berth was given this GPU"))
 
-    def is_safe(self, now: float) -> bool:
-        """Tells whether no guest harms the job that came: the guest is gone, or held still while it saves its work."""
+    @property
+    def is_safe(self) -> bool:
+        """Tells whether the job that came finds no guest that computes or holds memory."""
         if self.held is None or (self._ending is not None and self._ending.over):
             return True
-        if not self._is_awaited or self.held.duty > 0.0:
-            return False
-        if self.held.by_freezer:
-            return freezer.is_frozen(self.held.guest.job, self._ground.cgroups)
-        return self._stands_still(now, self.held)
+        look = self._look
+        return look is not None and look.sample.at > self.held.told_at and not self._is_on_gpu()
 
     def left(self) -> None:
         """Registers that the job that came is done with, or its guest is gone."""
@@ -224,6 +222,8 @@ class GuardedSeat:
         beat = self._hear(now, words, alone=alone) if self.host is not None else None
         if fresh is not None:
             self._note(fresh, alone=alone)
+        if self.host is not None:
+            self._keep_memory(now, self.host, words, fresh)
         self._count(now, beat, fresh)
         guest = self._guest(now)
         disobeys = guest is not None and not guest.obeys
@@ -258,6 +258,7 @@ class GuardedSeat:
             self._end(now, self._ending)
         if self.held is not None:
             self.held.memory = self._memory.wish(now, self._look, self.held)
+            self.held.quota = self._owner_memory.quota(self.host, self.held.guest, self._look)
             self.held.measured = self.host is not None and self._ending is None and self.decider.measures(now)
             self.held.turn(now)
             if self.held.by_freezer and 0.0 < self.held.duty < 1.0:
@@ -277,6 +278,25 @@ class GuardedSeat:
         busy = look.sample.sm_active if look.sample.sm_active is not None else look.sample.utilisation
         if alone and self.host is not None and busy is not None:
             self._peak = max(self._peak, busy)
+
+    def _keep_memory(self, now: float, host: Member, words: Mapping[Rank, WordBeat], fresh: Look | None) -> None:
+        """Keeps the owner's memory for the owner."""
+        memory, held = self._owner_memory, None if self._ending is not None and self._ending.over else self.held
+        memory.tell(now, host, held, self._look)
+        if held is None:
+            return
+        if self._ending is None and fresh is not None:
+            need = memory.need(host, held.guest)
+            if need is None:
+                grace = self._set.action.evict_grace_s
+                self._do(now, self.decider.send_away(now, "how much memory its host needs is not known", grace))
+            elif cause := memory.breach(need, held.guest, fresh):
+                self._do(now, self.decider.end_now(now, cause))
+        if memory.is_awaited(words):
+            if self._ending is None:
+                self._do(now, self.decider.end_now(now, "an allocation of its host waits for the memory that it holds"))
+            if self._ending is not None:
+                self._ending.hurry()
 
     @property
     def _alone(self) -> int:
@@ -302,28 +322,8 @@ class GuardedSeat:
     def _guest(self, now: float) -> GuestState | None:
         if self.held is None or self._ending is not None:
             return None
-        if self._is_awaited:
-            # Its owner's Prolog waits: a guest that is not known to stand still is held by the freezer.
-            obeys = self._stands_still(now, self.held) or self._may_be_believed(now, self.held)
-        else:
-            obeys = self.held.obeys(now, on_gpu=self._is_on_gpu())
+        obeys = self.held.obeys(now, on_gpu=self._is_on_gpu())
         return GuestState(runs=True, obeys=obeys, held_since=self.held.held_since)
-
-    @property
-    def _is_awaited(self) -> bool:
-        """Tells whether a job waits until the guest, which has its grace time, stands still."""
-        return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
-
-    def _stands_still(self, now: float, held: GuestHold) -> bool:
-        """Tells whether the guest stands still: no other job uses this GPU now, so the device checks what it says."""
-        look = self._look
-        if look is None or look.sample.at <= held.told_at:
-            return False
-        return not self._is_on_gpu() or (_is_idle(look.sample) and held.says_it_stands(now))
-
-    def _may_be_believed(self, now: float, held: GuestHold) -> bool:
-        """Tells whether to believe the guest until the device has shown it; no job is called safe because of this."""
-        return now - held.told_at < _SHOWS_S and held.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:
         # Without a reading of the device, the guest counts as being there.
@@ -436,9 +436,3 @@ class GuardedSeat:
 
     def _log(self, sentence: str) -> None:
         self._say(sentence)
-
-
-def _is_idle(sample: DeviceSample) -> bool:
-    """Tells whether the device says that nothing computes on it; false if the device cannot tell."""
-    busy = sample.utilisation if sample.utilisation is not None else sample.sm_active
-    return busy is not None and busy <= _IDLE

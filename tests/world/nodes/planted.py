@@ -126,7 +126,7 @@ def _guests_end_for_no_reason(put: Replaced) -> None:
     def broken(one: Any, now: float) -> None:
         changed(one, now)
         if one.held is not None:
-            one._do(now, one.decider.unplanned_job(now))
+            one._do(now, one.decider.end_now(now, "planted"))
 
     put.set(seat, "_host_changed", broken)
 

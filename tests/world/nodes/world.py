@@ -136,9 +136,13 @@ class NodeWorld(NodePart):
             job.tres_per_node = pin_text.tres_text(("shard",), gpus, job.share)
         elif kind == "host":
             more = {"tier": "guaranteed", "way": way}
+            if size % 4:
+                more["mem"] = str(10_240 * (1 + size % 5))
             job.tres_per_node = pin_text.tres_text(("gpu",), gpus, 1)
         elif kind == "guest":
             more = {"tier": "opportunistic", "way": way}
+            if size % 3 == 0:
+                more["mem"] = str(2_048 * (1 + size % 7))
             job.tres_per_node = pin_text.tres_text(("seat",), gpus, 1)
         else:
             job.tres_per_node = pin_text.tres_text(("gpu",), gpus, 1)

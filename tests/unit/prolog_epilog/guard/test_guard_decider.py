@@ -210,7 +210,7 @@ def test_a_job_without_a_berth_gets_its_gpu_by_the_freezer() -> None:
     story = Story()
     story.seconds(20)
     begin = story.now
-    story.did(story.decider.unplanned_job(begin))
+    story.did(story.decider.end_now(begin, "a job without a berth was given this GPU"))
 
     assert story.done(begin) == [Do.FREEZER, Do.TERMINATE]
 
@@ -220,7 +220,7 @@ def test_a_shorter_grace_overtakes_a_longer_one_and_never_the_other_way() -> Non
     story.seconds(20)
     begin = story.now
     story.did(story.decider.owner_arrives(begin, Fixed(1.0), tolerates=False, evict_grace_s=100.0))
-    story.did(story.decider.unplanned_job(begin))
+    story.did(story.decider.end_now(begin, "a job without a berth was given this GPU"))
     assert story.last.do is Do.TERMINATE
     story.seconds(10)
     story.did(story.decider.owner_arrives(story.now, Fixed(1.0), tolerates=False, evict_grace_s=50.0))

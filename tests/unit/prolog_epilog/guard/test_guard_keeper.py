@@ -206,40 +206,33 @@ def test_slurm_that_does_not_answer_does_not_save_the_guest(world: World) -> Non
     assert "slurmctld is gone [BERTH-921]" in world.said
 
 
-def test_an_owner_with_a_berth_lets_its_guest_save_its_work(world: World) -> None:
+def test_an_owner_with_a_berth_waits_until_its_guest_is_gone_which_has_two_seconds(world: World) -> None:
     guest = world.comes(GUEST, "opportunistic", step=0.2)
     world.seconds(2)
     arrive(world, OTHER, planned=True)
 
-    took = world.seconds(6, until=lambda: safe(world, OTHER))
-
-    assert took < 2.0  # the device is looked at once a second
+    assert world.seconds(1.8, until=lambda: guest.process.poll() is not None) == pytest.approx(1.8)
+    assert not safe(world, OTHER)
     assert guest.order().duty == 0
-    world.seconds(20)
-    assert guest.process.poll() is None
-    world.seconds(15)
+    took = world.seconds(6, until=lambda: safe(world, OTHER))
+    assert took + 1.8 < arrivals.WAIT_SECONDS - 1.0
     assert guest.process.wait(5.0)
     words = [one for one in world.told if one.word != "state"]
     assert [one.word for one in words] == ["leave", "evict"]
-    assert words[0].text.endswith(" state=init word=leave grace=30")
 
 
-def test_an_owner_is_not_told_that_it_is_safe_before_its_guest_has_stopped(world: World) -> None:
+@pytest.mark.parametrize("obeys", [True, False])
+def test_an_owner_is_not_told_that_it_is_safe_before_its_guests_memory_is_free(world: World, *, obeys: bool) -> None:
     guest = world.comes(GUEST, "opportunistic", step=30.0)
+    guest.obeys = obeys
+    stubborn(world, GUEST)
     world.seconds(4)
-    guest.obeys = False
     arrive(world, OTHER, planned=True)
 
-    took = world.seconds(6, until=lambda: safe(world, OTHER) or guest.frozen)
+    took = world.seconds(6, until=lambda: safe(world, OTHER))
 
-    assert guest.frozen
-    assert not safe(world, OTHER), "the kernel has only begun to hold it"
-    # The Prolog waits for 6 s.
-    assert 2.0 <= took < 4.0
-    (guest.group.parent / "task_1").rename(world.paths.root / "gone")
-    (guest.group / "cgroup.events").write_text("populated 1\nfrozen 1\n")
-    assert world.seconds(1, until=lambda: safe(world, OTHER)) < 0.5
-    assert guest.process.poll() is None, "it has its grace"
+    assert guest.process.poll() is not None
+    assert took < arrivals.WAIT_SECONDS
 
 
 def test_an_owner_does_not_wait_for_a_guest_that_has_nothing_on_the_gpu(world: World) -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from prolog_epilog.guard.decide.decider import ANSWER_S, Action, Decider, Do, GuestState
+from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.settings.guard_keys import GuardSettings
-from prolog_epilog.tenants import arrivals
-from prolog_epilog.tenants.arrivals import Arrival
 from tests.bench.guard.laws.fixed import Fixed
-from tests.unit.guard_world import UUID, Program, World
+from tests.unit.guard_world import Program, World
 
 pytestmark = pytest.mark.slow
 
@@ -276,48 +274,6 @@ def test_nobody_is_accused_where_no_freezer_reaches_the_guest() -> None:
     assert Do.FREEZER not in [action.do for action in done]
 
 
-# At an owner's arrival.
-
-
-@pytest.mark.parametrize("tells", [True, False])
-def test_an_owner_is_not_safe_from_a_guest_that_lies_before_that_is_frozen(world: World, *, tells: bool) -> None:
-    world.tells_utilisation = tells
-    guest = lying(world)
-    world.seconds(4.2)
-    arrive(world)
-
-    took = world.seconds(6, until=lambda: safe(world) or guest.frozen)
-
-    assert guest.frozen
-    assert not safe(world), "the kernel has only begun to hold it"
-    assert ANSWER_S <= took < 4.0, "the Prolog waits for 6 s"
-    is_held(guest)
-    assert world.seconds(1, until=lambda: safe(world)) < 0.5
-    assert guest.process.poll() is None, "it has its grace"
-
-
-@pytest.mark.parametrize("after_s", [4.0, 4.3, 4.9])
-def test_an_owner_waits_for_one_look_at_the_device_where_the_guest_is_honest(world: World, after_s: float) -> None:
-    guest = world.comes(GUEST, "opportunistic", step=0.2)
-    world.seconds(after_s)
-    arrive(world)
-
-    assert world.seconds(6, until=lambda: safe(world)) < 2.0
-    world.seconds(10)
-    assert not guest.frozen, "it saves its work"
-
-
-def test_a_device_that_cannot_tell_its_load_vouches_for_nobody(world: World) -> None:
-    world.tells_utilisation = False
-    guest = world.comes(GUEST, "opportunistic", step=0.2)
-    world.seconds(4)
-    arrive(world)
-
-    assert world.seconds(6, until=lambda: safe(world) or guest.frozen) < 4.0
-    assert guest.frozen
-    assert not safe(world)
-
-
 def lying(world: World) -> Program:
     guest = world.comes(GUEST, "opportunistic", step=0.2)
     guest.lies = True
@@ -332,18 +288,3 @@ def speed(world: World, host: Program, seconds: float) -> float:
     before = host.done
     took = world.seconds(seconds)
     return (host.done - before) * host.step / took
-
-
-def arrive(world: World) -> None:
-    world.paths.arrivals.mkdir(mode=0o700, exist_ok=True)
-    arrivals.announce(world.paths, Arrival(OWNER, (UUID,), planned=True))
-
-
-def safe(world: World) -> bool:
-    return (world.paths.arrivals / f"{OWNER}.safe").exists()
-
-
-def is_held(guest: Program) -> None:
-    """The kernel says so."""
-    (guest.group.parent / "task_1" / "cgroup.events").write_text("populated 0\nfrozen 1\n")
-    (guest.group / "cgroup.events").write_text("populated 1\nfrozen 1\n")

@@ -1,0 +1,165 @@
+"""`make bench NAME=owner-memory`: owners that allocate beside guests that take all they can: who fails, who waits.
+
+Real draws are real processes on a simulated GPU with real Prologs, library, freezer and guard (root, and a v1 freezer).
+Each owner takes what it needs in some pieces. By the *reserve* it said what it needs; by the *retry* it needs more than
+it said, and `memory_retry` is set. Modelled draws are the guard's own code and constants with drawn delays of berthd,
+the kernel and the driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from prolog_epilog.guard.hold.ending import HURRY_S
+from prolog_epilog.guard.hold.owner_memory import OwnerMemory
+from prolog_epilog.guard.measure.device_reader import Look
+from prolog_epilog.guard.measure.signals import DeviceSample
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.seats.keeper import PERIOD
+from prolog_epilog.tenants import reserve
+from tests.bench.table import Figure, at_most, report
+from tests.unit.memory_node import GREEDY, OWNER, TOTAL_MIB, MemoryNode
+
+KINDS = ("plain", "deaf", "graphs", "outside deaf")
+_MIB = 1 << 20
+
+
+def real(draw: random.Random, node: MemoryNode, number: int, *, retry: bool) -> tuple[str, str, bool, float]:
+    """One owner and one guest: the way, the guest's kind, whether the owner failed, and its longest allocation."""
+    host, guest = 1_000 + 2 * number, 1_001 + 2 * number
+    way, kind = draw.choice(("time", "mps")), draw.choice(KINDS)
+    need = draw.randrange(2_048, TOTAL_MIB * 3 // 4, 128)
+    node.settings["memory_retry"] = retry
+    said = draw.randrange(256, 1_024) if retry else need
+    guest_first = way == "time" and draw.random() < 0.4
+    for job in (guest, host) if guest_first else (host, guest):
+        if job == host:
+            node.prolog(host, "guaranteed", way=way, mem=said)
+            node.begin(host, OWNER)
+            assert node.line(host) == "ready"
+        else:
+            node.prolog(guest, "opportunistic", way=way)
+            node.begin(guest, GREEDY, kind, outside="outside" in kind)
+            node.line(guest)
+    if retry or not guest_first:
+        time.sleep(1.2 if retry else draw.random())  # the guard looks at the device once a second
+    failed, longest, left = False, 0.0, need
+    while left:
+        piece = min(left, draw.randrange(128, need + 128, 128))
+        result, seconds = node.takes(host, piece)
+        failed, longest, left = failed or result != 0, max(longest, seconds), left - piece
+    node.end(guest, "opportunistic")
+    node.end(host, "guaranteed")
+    return way, kind, failed, longest
+
+
+def modelled_reserve(draw: random.Random) -> bool:
+    """Whether an owner finds less than it needs, in a story of arrivals, growth, guards that die and come back."""
+    memory, total = OwnerMemory("GPU-1"), draw.choice((16, 24, 40, 80, 141)) * 1_024
+    said = draw.random() < 0.8
+    need = draw.randrange(512, total)
+    guest = Member(8, 0, ("GPU-1",), {}, "time", need=None if said else (7, need))
+    host = Member(7, 0, ("GPU-1",), {}, "time", need if said else None)
+    look = Look(DeviceSample(0.0), frozenset({8}), total * _MIB)
+    held, there, quota = 0, draw.random() < 0.5, 0
+    if there:
+        room = reserve.ceiling_mib(total, reserve.need_mib(host, guest))
+        if not room:
+            return False  # its Prolog refuses it
+        quota = room * _MIB
+    for _ in range(draw.randrange(5, 40)):
+        happens = draw.random()
+        if happens < 0.6:
+            held += draw.randrange(0, total * _MIB // 4) if not quota else max(0, min(total * _MIB // 4, quota - held))
+            held = min(held, total * _MIB)
+        elif happens < 0.9:  # the guard's turn; before its first look it leaves what the Prolog said
+            found = memory.quota(host if there else None, guest, draw.choice((None, look)))
+            quota = quota if found is None else found
+        elif not there:
+            there, quota = True, 1
+            if held // _MIB + need > total:
+                held = 0  # it is gone before the owner starts
+        else:
+            there = False
+        if there and held // _MIB + need > total:
+            return True
+    return False
+
+
+def modelled_delay(draw: random.Random, way: str) -> float:
+    """Seconds that an allocation waits for its guest's end."""
+    asked = min(HURRY_S, draw.lognormvariate(-3.5, 1.0))
+    freed = draw.uniform(0.02, 0.25)
+    ended = draw.uniform(0.02, 0.1) if way == "mps" else draw.uniform(0.0, PERIOD) + PERIOD
+    return draw.uniform(0.0, PERIOD) + asked + ended + freed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--modelled", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    draw = random.Random(asked.seed)
+    found: defaultdict[tuple[bool, str, bool], list[tuple[bool, float]]] = defaultdict(list)
+    began, load = time.monotonic(), [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory(prefix="bn") as folder, MemoryNode(Path(folder)) as node:
+        node.start_guard()
+        for number in range(asked.draws):
+            retry = bool(number % 2)
+            way, kind, failed, longest = real(draw, node, number, retry=retry)
+            found[retry, way, "outside" in kind].append((failed, longest))
+            load.append(os.getloadavg()[0])
+            if failed:
+                print(f"draw {number}: {'retry' if retry else 'reserve'}, {way}, {kind}: failed", flush=True)
+    modelled = [modelled_reserve(draw) for _ in range(asked.modelled)]
+    figures = [
+        at_most("reserve_failures", sum(map(_failed, _of(found, retry=False, outside=False))), 0, "of owners"),
+        Figure("reserve_owners", len(_of(found, retry=False, outside=False)), "real processes"),
+        Figure("reserve_outside_failures", sum(map(_failed, _of(found, retry=False, outside=True))),
+               "of owners beside guests outside the library"),
+        Figure("reserve_outside_owners", len(_of(found, retry=False, outside=True)), "real processes"),
+        at_most("reserve_modelled_failures", sum(modelled), 0, f"of {len(modelled)}"),
+    ]  # fmt: skip
+    for way, bound in (("mps", 1.0), ("time", 1.5)):
+        these = [one for outside in (False, True) for one in found[True, way, outside]]
+        model = [modelled_delay(draw, way) for _ in range(asked.modelled)]
+        figures += [
+            at_most(f"retry_{way}_failures", sum(map(_failed, these)), 0, f"of {len(these)} owners"),
+            at_most(f"retry_{way}_delay_p99", _late(these), bound, "s, longest allocation of an owner"),
+            at_most(f"retry_{way}_modelled_delay_p99", float(np.quantile(model, 0.99)), bound, "s"),
+        ]
+    notes = {
+        "draws": str(asked.draws),
+        "load": f"{np.mean(load):.1f} on average, {max(load):.1f} at most",
+        "seconds": f"{time.monotonic() - began:.0f}",
+    }
+    report("owner-memory", "owners' allocations beside greedy guests", figures, notes)
+    return 0
+
+
+def _of(
+    found: dict[tuple[bool, str, bool], list[tuple[bool, float]]], *, retry: bool, outside: bool
+) -> list[tuple[bool, float]]:
+    return [one for way in ("time", "mps") for one in found.get((retry, way, outside), [])]
+
+
+def _failed(one: tuple[bool, float]) -> bool:
+    return one[0]
+
+
+def _late(these: Sequence[tuple[bool, float]]) -> float:
+    return float(np.quantile([seconds for _, seconds in these], 0.99)) if these else 0.0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""What a guest may hold of its host's GPU, in a world of the guard's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prolog_epilog.node import cgroups
+from tests.unit.guard_world import GIB, World
+
+pytestmark = pytest.mark.slow
+
+GUEST, HOST = 7, 107
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path)
+    monkeypatch.setattr(
+        cgroups, "job_of", lambda pid: next((one.job for one in made.programs.values() if one.process.pid == pid), None)
+    )
+    yield made
+    made.close()
+
+
+def test_a_guest_whose_host_says_no_need_leaves_and_has_its_grace(world: World) -> None:
+    # As after an upgrade: an earlier release seated it.
+    world.comes(HOST, "guaranteed", step=0.4, mem=0)
+    guest = world.comes(GUEST, "opportunistic", step=0.2)
+
+    world.seconds(20)
+    assert guest.process.poll() is None
+    assert guest.order().quota == 1, "it gets no more memory"
+    assert guest.order().duty == 0
+    world.seconds(20)
+
+    assert guest.process.poll() is not None
+    assert any("how much memory its host needs is not known" in said for said in world.said)
+
+
+def test_a_guest_that_holds_what_its_host_needs_is_ended_at_once(world: World) -> None:
+    world.comes(HOST, "guaranteed", step=0.4, mem=60 * 1024)
+    guest = world.comes(GUEST, "opportunistic", step=0.2)
+    world.held[GUEST] = 15 * GIB
+    world.seconds(5)
+    assert guest.process.poll() is None
+    assert guest.order().quota == (int(80 * 1024 * 0.95) - 60 * 1024) << 20
+
+    world.held[GUEST] = 21 * GIB
+    world.seconds(5, until=lambda: guest.process.poll() is not None)
+
+    assert guest.process.poll() is not None
+    assert "evict" in [one.word for one in world.told]
+
+
+def test_a_guest_may_have_the_rest_when_its_host_has_gone(world: World) -> None:
+    world.comes(HOST, "guaranteed", step=0.4, mem=60 * 1024)
+    guest = world.comes(GUEST, "opportunistic", step=0.2, mem=30 * 1024)
+    world.seconds(2)
+    assert guest.order().quota == (int(80 * 1024 * 0.95) - 60 * 1024) << 20
+
+    world.goes(HOST)
+    world.seconds(1)
+
+    assert guest.order().quota == 30 * GIB
+
+
+def test_a_new_guard_leaves_the_ceiling_as_it_is_until_it_has_seen_the_device(world: World) -> None:
+    world.comes(HOST, "guaranteed", step=0.4, mem=60 * 1024)
+    guest = world.comes(GUEST, "opportunistic", step=0.2)
+    world.seconds(2)
+    ceiling = guest.order().quota
+    world.driver, world.devices.looks = False, {}
+    world.restart()
+
+    world.seconds(3)
+
+    assert guest.order().quota == ceiling > 1
