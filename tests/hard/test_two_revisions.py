@@ -165,7 +165,7 @@ def test_jobs_outlive_an_upgrade_and_the_way_back(slurm: Slurm, order: tuple[str
     for part in PARTS:
         lay(slurm, part, old)
     for image in (new, old):
-        owner = runs("--gpus=8", "-w", "n1", "--gpu-tier=guaranteed", user="bob")
+        owner = runs("--gpus=8", "-w", "n1", "--gpu-tier=guaranteed", "--gpu-mem=1G", user="bob")
         shares = [runs("--gpu-share=30", "--gpu-mem=1G", "-w", "n2", user="alice") for _ in range(2)]
         rest = [runs("--gpus=8", "-w", node, user="carol") for node in ("n3", "n4")]
         for job in (owner, *shares, *rest):

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.any_slurm, pytest.mark.slurm, pytest.mark.timeout(600)
 NODE = "n3"
 ROOM = "2m"
 """The room on the node's file system for /run, which is memory."""
-OWNER = ("-w", NODE, "-n1", "--gpus=1", "--gpu-tier=guaranteed")
+OWNER = ("-w", NODE, "-n1", "--gpus=1", "--gpu-tier=guaranteed", "--gpu-mem=1G")
 GUEST = ("-w", NODE, "-n1", "--gpus=1", "--gpu-tier=opportunistic")
 SHARE = ("-w", NODE, "-n1", "--gpu-share=20")
 PAGE = "page=${BERTH_WORD%%:*}\n"

@@ -29,7 +29,10 @@ def sit(slurm: Slurm, *options: str, body: str = SLEEP, user: str = "alice") -> 
 
 def occupy(slurm: Slurm, tier: str, *nodes: str, gpus: int = 8) -> list[int]:
     """Jobs of a tier on these nodes."""
-    jobs = [slurm.submit(f"--gpu-tier={tier}", f"--gpus={gpus}", "-w", node, "-t", "30", body=SLEEP) for node in nodes]
+    # A host that does not say what memory it needs has no guest.
+    need = ["--gpu-mem=1G"] if tier.startswith("guaranteed") else []
+    options = (f"--gpu-tier={tier}", f"--gpus={gpus}", *need, "-t", "30")
+    jobs = [slurm.submit(*options, "-w", node, body=SLEEP) for node in nodes]
     for job in jobs:
         slurm.wait_state(job, {"RUNNING"})
     return jobs
@@ -256,7 +259,9 @@ def test_of_two_guests_the_heavy_one_goes_beside_the_light_host(known: Slurm) ->
     nodes = all_nodes(known)
     occupy(known, "exclusive", *nodes[2:])
     for node, name in zip(nodes, ("half", "light"), strict=False):
-        host = known.submit("--gpu-tier=guaranteed", "--gpus=8", "-w", node, "-J", name, "-t", "30", body=SLEEP)
+        host = known.submit(
+            "--gpu-tier=guaranteed", "--gpu-mem=1G", "--gpus=8", "-w", node, "-J", name, "-t", "30", body=SLEEP
+        )
         known.wait_state(host, {"RUNNING"})
     known.settle()
     options = ("--gpu-tier=opportunistic", "--gpus=1", "--begin=now+3", "-t", "20")
@@ -300,7 +305,9 @@ def test_a_guest_under_mps_is_held_to_what_its_host_leaves(known: Slurm) -> None
     node = all_nodes(known)[1]
     occupy(known, "exclusive", *(one for one in all_nodes(known) if one != node))
     occupy(known, "exclusive", node, gpus=7)
-    host = known.submit("--gpu-tier=guaranteed,mps", "--gpus=1", "-w", node, "-J", "serve", "-t", "30", body=SLEEP)
+    host = known.submit(
+        "--gpu-tier=guaranteed,mps", "--gpu-mem=1G", "--gpus=1", "-w", node, "-J", "serve", "-t", "30", body=SLEEP
+    )
     known.wait_state(host, {"RUNNING"})
     # A guard speaks of its host once a minute.
     time.sleep(75)

@@ -137,7 +137,7 @@ exec python3 {slurm.shared}/steps.py {slurm.shared}/steps.py
         # makes its first step after the guest was held.
         begin = f"{slurm.shared}/begin.{guest}"
         host = slurm.submit(
-            "--gpu-tier=guaranteed", "--gpus=8", "-w", node.name, "-t", "20",
+            "--gpu-tier=guaranteed", "--gpu-mem=1G", "--gpus=8", "-w", node.name, "-t", "20",
             body=f"exec srun -n1 --overlap python3 {slurm.shared}/steps.py {begin}",
         )  # fmt: skip
         slurm.wait_state(host, {"RUNNING"})
@@ -157,7 +157,7 @@ def test_with_all_of_it_a_guest_has_the_library_and_a_host_has_not(slurm: Slurm,
         assert json.loads(shown.splitlines()[-1])["PYTHONPATH"] == HOOKS
 
         show = f"srun -n1 python3 {slurm.shared}/show.py step\nexec sleep 300"
-        host = slurm.submit("--gpu-tier=guaranteed", "--gpus=8", "-w", node.name, "-t", "20", body=show)
+        host = slurm.submit("--gpu-tier=guaranteed", "--gpu-mem=1G", "--gpus=8", "-w", node.name, "-t", "20", body=show)
         slurm.wait_state(host, {"RUNNING"})
         occupy(slurm, "exclusive", *[name for name in all_nodes(slurm) if name != node.name])
         guest = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", "-t", "20", body=show)

@@ -33,7 +33,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 _SHARED: Mapping[str, tuple[str, str]] = {
     "a share": ("--gpu-share=30", _USES_CUDA),
     "a large share": ("--gpu-share=60", _USES_CUDA),
-    "a host": ("--gpus=1 --gpu-tier=guaranteed", _USES_CUDA),
+    "a host": ("--gpus=1 --gpu-tier=guaranteed --gpu-mem=1G", _USES_CUDA),
     "a guest": ("--gpus=1 --gpu-tier=opportunistic", _USES_CUDA),
 }
 _WIDE: Mapping[str, tuple[str, str]] = {

@@ -201,20 +201,20 @@ def test_a_host_that_bears_mps_goes_in_turn_with_a_guest_that_is_there_already(w
     guest = berth(2, tier="opportunistic", way="time")
     assert world.run("prolog", guest, "", job=8).returncode == 0
 
-    done = world.run("prolog", berth(2, tier="guaranteed", way="mps"), "2", job=7)
+    done = world.run("prolog", berth(2, tier="guaranteed", mem=1024, way="mps"), "2", job=7)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (share(world).degraded, share(world).way, share(world).tier) == (False, "time", "guaranteed")
     assert sorted(world.books()) == [7, 8]
-    for job, extra, gpus in ((7, berth(2, tier="guaranteed", way="mps"), "2"), (8, guest, "")):
+    for job, extra, gpus in ((7, berth(2, tier="guaranteed", mem=1024, way="mps"), "2"), (8, guest, "")):
         assert world.run("epilog", extra, gpus, job=job).returncode == 0
     assert world.books() == {}
 
 
 HOSTS = {
-    "in turn": (berth(2, tier="guaranteed", way="time"), "2"),
-    "by MPS, of another user": (berth(2, tier="guaranteed", way="mps"), "2"),
-    "on two GPUs": (berth(2, 3, tier="guaranteed", way="time"), "2,3"),
+    "in turn": (berth(2, tier="guaranteed", mem=1024, way="time"), "2"),
+    "by MPS, of another user": (berth(2, tier="guaranteed", mem=1024, way="mps"), "2"),
+    "on two GPUs": (berth(2, 3, tier="guaranteed", mem=1024, way="time"), "2,3"),
 }
 
 
@@ -249,7 +249,8 @@ def test_a_guest_under_mps_whose_host_has_gone_makes_way_for_one_that_cannot_joi
 
 
 def test_a_guest_whose_prolog_comes_twice_keeps_its_share_though_its_host_has_gone(world: World) -> None:
-    host, guest = (berth(2, tier=tier, way="mps") for tier in ("guaranteed", "opportunistic"))
+    host = berth(2, tier="guaranteed", mem=1024, way="mps")
+    guest = berth(2, tier="opportunistic", way="mps")
     own = str(world.script("own", CHAINED))
     world.settings["chain_prolog"] = [own]
     world.run("prolog", host, "2", job=6)

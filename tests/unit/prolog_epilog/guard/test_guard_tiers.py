@@ -97,7 +97,7 @@ def test_a_seat_that_slurm_did_not_give_is_not_taken(world: World) -> None:
 
 
 def test_a_host_on_two_gpus_and_a_guest_on_one_of_them(world: World) -> None:
-    world.run("prolog", berth(2, 3, tier="guaranteed"), "3", job=7)
+    world.run("prolog", berth(2, 3, tier="guaranteed", mem=1024), "3", job=7)
     host = share(world)
     assert list(host.environment) == ["BERTH_WORD"]  # Slurm binds its tasks to its GPUs
     assert host.environment["BERTH_WORD"].split(":") == [str(world.paths.word(7) / uuid) for uuid in host.uuids]
@@ -107,7 +107,7 @@ def test_a_host_on_two_gpus_and_a_guest_on_one_of_them(world: World) -> None:
     assert not share(world, 8).degraded
     assert world.books() == {7: 100, 8: 100}
 
-    world.run("epilog", berth(2, 3, tier="guaranteed"), "3", job=7)
+    world.run("epilog", berth(2, 3, tier="guaranteed", mem=1024), "3", job=7)
     assert world.books() == {8: 100}
     world.run("epilog", berth(3, **GUEST), job=8)
     assert world.books() == {}
@@ -126,7 +126,7 @@ def test_an_owner_finds_its_guests_gate_shut(world: World) -> None:
     world.run("prolog", berth(2, **GUEST), job=8)
     page = world.paths.word(8) / share(world, 8).uuids[0]
 
-    assert world.run("prolog", berth(2, tier="guaranteed"), "2", job=7).returncode == 0
+    assert world.run("prolog", berth(2, tier="guaranteed", mem=1024), "2", job=7).returncode == 0
 
     assert word.read_order(word.map_order(page)).duty == 0
 
