@@ -107,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--modelled", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no draw after so many")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     draw = random.Random(asked.seed)
@@ -115,6 +116,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bn") as folder, MemoryNode(Path(folder)) as node:
         node.start_guard()
         for number in range(asked.draws):
+            if time.monotonic() > began + 60.0 * asked.minutes:
+                break
             retry = bool(number % 2)
             way, kind, failed, longest = real(draw, node, number, retry=retry)
             found[retry, way, "outside" in kind].append((failed, longest))
@@ -139,7 +142,7 @@ def main() -> int:
             at_most(f"retry_{way}_modelled_delay_p99", float(np.quantile(model, 0.99)), bound, "s"),
         ]
     notes = {
-        "draws": str(asked.draws),
+        "draws": f"{len(load) - 1} real, {asked.modelled} modelled",
         "load": f"{np.mean(load):.1f} on average, {max(load):.1f} at most",
         "seconds": f"{time.monotonic() - began:.0f}",
     }

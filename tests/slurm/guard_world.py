@@ -94,7 +94,8 @@ class Scene:
 
     def submit(self, tier: str, *words: str, body: str = "", user: str = "alice") -> int:
         """A job of a tier on the node, for one GPU; it runs before this returns."""
-        options = [f"--gpu-tier={tier}", "--gpus=1", "-w", NAME, "-n1", "--mem=100", "-t", "30"]
+        need = ["--gpu-mem=1G"] if tier == "guaranteed" else []
+        options = [f"--gpu-tier={tier}", *need, "--gpus=1", "-w", NAME, "-n1", "--mem=100", "-t", "30"]
         job = self.slurm.submit(*options, body=body or program(*words), user=user)
         self.slurm.wait_state(job, {"RUNNING"})
         until(f"job {job} to work", lambda: self.work(job) or None)
