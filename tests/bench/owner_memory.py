@@ -1,9 +1,9 @@
 """`make bench NAME=owner-memory`: owners that allocate beside guests that take all they can: who fails, who waits.
 
 Real draws are real processes on a simulated GPU with real Prologs, library, freezer and guard (root, and a v1 freezer).
-Each owner takes what it needs in some pieces. By the *reserve* it said what it needs; by the *retry* it needs more than
-it said, and `memory_retry` is set. Modelled draws are the guard's own code and constants with drawn delays of berthd,
-the kernel and the driver.
+Each owner takes what it needs in some pieces. By the *reserve* it said what it needs. By the *retry* it needs more than
+its runs before, and `memory_retry` is set (under MPS its own limit holds an owner to what it says). Modelled draws are
+the guard's own code and constants with drawn delays of berthd, the kernel and the driver.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def real(draw: random.Random, node: MemoryNode, number: int, *, retry: bool) -> 
     way, kind = draw.choice(("time", "mps")), draw.choice(KINDS)
     need = draw.randrange(2_048, TOTAL_MIB * 3 // 4, 128)
     node.settings["memory_retry"] = retry
-    said = draw.randrange(256, 1_024) if retry else need
-    guest_first = way == "time" and draw.random() < 0.4
+    owner: dict[str, object] = {} if retry else {"mem": need}
+    known: dict[str, object] = {"need": f"{host}:{draw.randrange(256, 1_024)}"} if retry else {}
+    guest_first = way == "time" and not retry and draw.random() < 0.4
     for job in (guest, host) if guest_first else (host, guest):
         if job == host:
-            node.prolog(host, "guaranteed", way=way, mem=said)
+            node.prolog(host, "guaranteed", way=way, **owner)
             node.begin(host, OWNER)
             assert node.line(host) == "ready"
         else:
-            node.prolog(guest, "opportunistic", way=way)
+            node.prolog(guest, "opportunistic", way=way, **known)
             node.begin(guest, GREEDY, kind, outside="outside" in kind)
             node.line(guest)
     if retry or not guest_first:
