@@ -19,8 +19,7 @@ class NodeConfig(NamedTuple):
     mps_stop_timeout: Annotated[float, (1, None)] = 20.0
     multi_user: bool = False
     violation: Annotated[str, ("warn", "terminate", "requeue")] = "warn"
-    inject: Annotated[str, ("none", "library", "hooks", "all")] = "library"
-    memory_retry: bool = False
+    inject: Annotated[str, ("none", "library", "hooks", "all", "retry")] = "library"
     count_launches: bool = False
     inject_from: Annotated[str, "path"] = "/usr"
     jobs_for_dcgm: Annotated[str, "path"] = ""

@@ -16,6 +16,9 @@ from prolog_epilog.settings.config import NodeConfig
 HOOKS = "PYTHONPATH"
 LIBRARY = "LD_PRELOAD"
 
+RETRY = "retry"
+"""The value of `inject` by which an owner's failed allocations are tried again."""
+
 _INSTALL = "make -C prolog_epilog/injob/c install on this node, or mend inject and inject_from in [node]"
 _TRY_SECONDS = 20.0
 
@@ -27,10 +30,10 @@ def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
     gets the library if its launches are counted, or its failed allocations tried again.
     """
     found = {}
-    if tier and config.inject in {"hooks", "all"}:
+    if tier and config.inject in {"hooks", "all", RETRY}:
         found[HOOKS] = f"{config.inject_from}/share/berth/injob"
-    counted = config.inject == "all" and config.count_launches
-    if tier and (config.memory_retry or counted if tier != OPPORTUNISTIC else config.inject in {"library", "all"}):
+    guests, owners = {"library", "all", RETRY}, {"all", RETRY} if config.count_launches else {RETRY}
+    if tier and config.inject in (guests if tier == OPPORTUNISTIC else owners):
         found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
     return found
 

@@ -386,7 +386,7 @@ def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str], r
             here.say(f"job {file.job} gets nothing into {name}: {lack}")
         else:
             prepend[name] = path
-    retry = {"BERTH_MEMORY_RETRY": "1"} if file.tier == GUARANTEED and here.config.memory_retry else {}
+    retry = {"BERTH_MEMORY_RETRY": "1"} if file.tier == GUARANTEED and here.config.inject == inject.RETRY else {}
     environment = {VARIABLE: ":".join(map(str, words)), **retry}
     return replace(file, word=str(folder), environment=environment, prepend=prepend)
 

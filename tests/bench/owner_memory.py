@@ -2,7 +2,7 @@
 
 Real draws are real processes on a simulated GPU with real Prologs, library, freezer and guard (root, and a v1 freezer).
 Each owner takes what it needs in some pieces. By the *reserve* it said what it needs. By the *retry* it needs more than
-its runs before, and `memory_retry` is set (under MPS its own limit holds an owner to what it says). Modelled draws are
+its runs before, and `inject` is `retry` (under MPS its own limit holds an owner to what it says). Modelled draws are
 the guard's own code and constants with drawn delays of berthd, the kernel and the driver.
 """
 
@@ -38,7 +38,7 @@ def real(draw: random.Random, node: MemoryNode, number: int, *, retry: bool) -> 
     host, guest = 1_000 + 2 * number, 1_001 + 2 * number
     way, kind = draw.choice(("time", "mps")), draw.choice(KINDS)
     need = draw.randrange(2_048, TOTAL_MIB * 3 // 4, 128)
-    node.settings["memory_retry"] = retry
+    node.settings["inject"] = "retry" if retry else "library"
     owner: dict[str, object] = {} if retry else {"mem": need}
     known: dict[str, object] = {"need": f"{host}:{draw.randrange(256, 1_024)}"} if retry else {}
     guest_first = way == "time" and not retry and draw.random() < 0.4

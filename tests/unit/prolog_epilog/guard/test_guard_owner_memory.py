@@ -146,7 +146,7 @@ def test_a_guest_outside_the_library_is_ended_as_soon_as_it_is_seen_to_hold_the_
 
 @pytest.mark.parametrize("kind", ["plain", "deaf", "graphs", "outside deaf"])
 def test_an_allocation_beyond_what_was_said_waits_for_the_guest_to_go(node: MemoryNode, kind: str) -> None:
-    node.settings["memory_retry"] = True
+    node.settings["inject"] = "retry"
     node.start_guard()
     owner_comes(node, 2_048 if "outside" not in kind else 64)
     guest_comes(node, kind)
@@ -160,7 +160,7 @@ def test_an_allocation_beyond_what_was_said_waits_for_the_guest_to_go(node: Memo
 
 
 def test_without_a_guest_an_allocation_that_fails_is_not_delayed(node: MemoryNode) -> None:
-    node.settings["memory_retry"] = True
+    node.settings["inject"] = "retry"
     node.start_guard()
     owner_comes(node)
 
@@ -171,7 +171,7 @@ def test_without_a_guest_an_allocation_that_fails_is_not_delayed(node: MemoryNod
 
 
 def test_an_allocation_that_the_guest_could_not_serve_fails_at_once(node: MemoryNode) -> None:
-    node.settings["memory_retry"] = True
+    node.settings["inject"] = "retry"
     node.start_guard()
     owner_comes(node)
     guest_comes(node)
