@@ -4,7 +4,7 @@ Each becomes a bar: these GPUs of these nodes, from `start` to `end`. GPUs that 
 before it in line are bars too. A job that may not be seen has no number and no user; its size and its times are told.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,7 +31,7 @@ def ahead_of(
     partitions = set(own["partition"].split(","))
     nodes = {one["name"]: one["gpus"] for one in overview["nodes"] if not partitions.isdisjoint(one["partitions"])}
     names = cache(lambda text: [name for name in hostlist.expand(text) if name in nodes])
-    free = cache(lambda name: {place for place, cell in enumerate(nodes[name]) if cell["state"] == "free"})
+    free = {name: {place for place, one in enumerate(cells) if one["state"] == "free"} for name, cells in nodes.items()}
     place = own.get("planned", {"nodes": "", "gpus": []})
     wanted = {name: set(place["gpus"]) for name in names(place["nodes"])}
     before = [job for job in line[: line.index(own)] if "planned" in job and names(job["planned"]["nodes"])]
@@ -70,15 +70,15 @@ def _planned(
     job: Mapping[str, Any],
     at: float,
     names: Sequence[str],
-    free_on: Callable[[str], set[int]],
+    free_on: Mapping[str, set[int]],
     wanted: Mapping[str, set[int]],
 ) -> Iterator[dict[str, Any]]:
     """Yields where the plan of a job before this one keeps free GPUs, and where it is on this one's place."""
     gpus, start = job["planned"]["gpus"], job["planned"]["start"]
-    if start is None:
+    if start is None or not any(free_on[name] or name in wanted for name in names):
         return
     end = (start or at) + job["limit"] if job["limit"] else None
-    free = [name for name in names if not free_on(name).isdisjoint(gpus)]
+    free = [name for name in names if not free_on[name].isdisjoint(gpus)]
     there = [name for name in names if name not in free and not wanted.get(name, set()).isdisjoint(gpus)]
     for here, kept in ((free, True), (there, False)):
         if here:
