@@ -182,7 +182,9 @@ class _Asked:
         if request.tasks or request.tasks_per_node:
             task = replace(request, min_cpus_per_node=0, tasks=None, tasks_per_node=None)
         with suppress(LeftToSlurm):
-            one = self.room(request.nodes or 2, 1, task)
+            one = self.room(nodes, request.per_node) if request.per_node else self.room(request.nodes or 2, 1, task)
+            if request.per_node and not (fleet.size[one.nodes] > request.per_node).any():
+                return None  # whole nodes have all GPUs in common
             _, _, cpus, mem = one.size
             if cpus is not None and mem is not None and one.nodes.any():
                 could = one.nodes, one.pools

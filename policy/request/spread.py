@@ -1,7 +1,8 @@
 """Jobs with a number of GPUs in all (`--gpus=N`, `--gpus-per-task`), which may lie on nodes in several ways.
 
 Spreading: a pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job
-can have its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth.
+can have its request as its user wrote it: Slurm starts it on as many nodes as it takes, as it does without Berth. The
+same holds for as many GPUs on each of several nodes, where no GPUs are free on all of them: `-N2 --gres=gpu:4`.
 
 Splits, such as 8 = 1 x 8, 2 x 4, 4 x 2 or 8 x 1: a job may be split if its user gives no number of nodes and says by
 `--locality` how near its GPUs must be. Slurm gives such a job one task on each of its nodes, with the CPUs of a task
@@ -88,7 +89,10 @@ class SpreadNeeds:
 
 def may_spread(request: "Request") -> bool:
     """Tells whether Slurm may lay the job's GPUs on several nodes in any way."""
-    in_all = request.total is not None and request.total > 1 and request.tasks != 1
+    if request.per_node is not None:
+        in_all = (request.nodes or 1) > 1
+    else:
+        in_all = request.total is not None and request.total > 1 and request.tasks != 1
     # Slurm adds nodes to a single one that is named.
     named = bool(request.only) and len(request.only) != request.nodes
     # Without a number of tasks Slurm takes one node for those of --ntasks-per-node.
@@ -115,6 +119,12 @@ def needs_of(
     `could` are the nodes that could ever be one of its nodes, in all and in each of several partitions.
     """
     cpus, mem = alone
+    if request.per_node is not None:
+        # As one task of so many GPUs on each node.
+        return SpreadNeeds(
+            cpus, mem, tasks=nodes, task_gpus=request.per_node, tasks_on_node=1, nodes=nodes,
+            restores=restores(request, nodes), model=model, candidates=could[0], pools=could[1],
+        )  # fmt: skip
     by_cpu = (memory.per_cpu or 0) if memory.per_node is None else 0
     gpu_cpus = _cpus_of_a_gpu(request)
     needs = SpreadNeeds(

@@ -322,3 +322,45 @@ def test_a_job_that_keeps_its_request_where_slurm_preempts_is_only_noted_by_a_si
     decision = answer(FULL, FULL, settings=Settings(pin_ahead=False))
 
     assert values(only_watch(decision))["state"] == "observed"
+
+
+@pytest.mark.parametrize("masks", [(0x0F, 0xF0), (0x0F, 0x1E, 0xFF), (0x55, 0x33, 0x0F)])
+def test_a_gang_whose_nodes_have_no_set_in_common_keeps_its_request_and_starts_on_sets_of_their_own(
+    masks: tuple[int, ...],
+) -> None:
+    decision = decide(
+        submit(tres_per_node="gres/gpu:4", min_nodes="2", max_nodes="2", gpus="8"),
+        book(reading(*used(*masks))), POLICY, Settings(), NOW,
+    )  # fmt: skip
+
+    assert on_several(decision)
+    found = values(decision)
+    assert (found["n"], found["k"], found["open"]) == ("2", "4", "1")
+    assert found["spread"] == "1:100:0:2:0:0:4:1:2"
+
+
+@pytest.mark.parametrize(
+    ("masks", "k"),
+    [((0x0F, 0x0F), 4), ((0xFE, 0xFF), 4), ((0x00, 0x01), 8)],
+    ids=["a set in common", "too few free", "whole nodes"],
+)
+def test_other_gangs_have_places_of_their_own(masks: tuple[int, ...], k: int) -> None:
+    decision = decide(
+        submit(tres_per_node=f"gres/gpu:{k}", min_nodes="2", max_nodes="2", gpus=str(2 * k)),
+        book(reading(*used(*masks))), POLICY, Settings(), NOW,
+    )  # fmt: skip
+
+    assert decision.verb == "place"
+
+
+def test_a_waiting_gang_gets_its_request_back_when_two_nodes_have_enough_of_their_own() -> None:
+    of_gang = {"n": "2", "k": "4", "nodes": "n1,n2", "gpus": "0,1,2,3", "spread": "1:100:0:2:0:0:4:1:2"}
+    gang = replace(pinned(9, **of_gang), nodes=(), required=("n1", "n2"), count=2)
+    plan = Plan(POLICY, Settings())
+    assert replan(plan, (FULL, FULL), gang) == []
+
+    [change] = replan(plan, (0x0F, 0xF0), gang)
+
+    assert isinstance(change, Release)
+    assert change.for_now
+    assert replan(Plan(POLICY, Settings()), (0xF0, 0xF0), gang) == [], "its place is free, a set that both have"
