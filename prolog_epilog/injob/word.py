@@ -102,13 +102,6 @@ class WordBeat:
     lacking: int = 0
     """The bytes of GPU memory that an owner waits for, which its guest holds."""
 
-    def mean_step_s(self, before: WordBeat | None) -> float | None:
-        """Returns the mean time of the steps since an earlier reading of the same process; None if there was none."""
-        steps, took = self.steps, self.step_ns
-        if before is not None and before.pid == self.pid:
-            steps, took = steps - before.steps, took - before.step_ns
-        return took / steps / 1e9 if steps > 0 and took >= 0 else None
-
 
 def order_path(word: Path) -> Path:
     """Returns the path of the page that root writes."""

@@ -8,7 +8,6 @@ from prolog_epilog.errors import ControlError
 from prolog_epilog.mps import daemon, lifecycle, losses
 from prolog_epilog.mps.control import Control, MpsConfig
 from prolog_epilog.mps.limits import Method
-from prolog_epilog.node import processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -25,14 +24,6 @@ class Reset:
     tenants: tuple[Tenant, ...]
     causes: tuple[int, ...]
     restarted: bool
-
-
-def server_status(paths: Paths, config: MpsConfig, uuid: str) -> str:
-    """Returns ACTIVE, INITIALIZING or FAULT as MPS says; GONE: no server; NONE: no job shares the GPU."""
-    state = states.load(paths, uuid)
-    if state is None or state.boot != processes.boot_id(paths.boot_id):
-        return "NONE"
-    return lifecycle.status_of(paths, config, state)
 
 
 def terminate_clients(paths: Paths, config: MpsConfig, uuid: str, pids: Iterable[int]) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.settings.config import NodeConfig
 from prolog_epilog.tenants.state import Tenant
 from tests.bench.table import Figure, report
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -113,7 +114,7 @@ def test_up_and_down_leave_nothing(gpu: NodeGpu, paths: Paths, record: Record) -
     began = time.monotonic()
     held = share(paths, gpu, 1, 50)
     record("mps_start_ms", round(1000 * (time.monotonic() - began)), "ms", held.level.name)
-    assert trouble.server_status(paths, CONFIG, gpu.uuid) == "ACTIVE"
+    assert server_status(paths, CONFIG, gpu.uuid) == "ACTIVE"
     assert said(start(held, "sms"))
 
     began = time.monotonic()
@@ -130,7 +131,7 @@ def test_a_tenant_cannot_command_the_daemon(gpu: NodeGpu, paths: Paths, record: 
         [str(CONTROL)], input="quit\n", env=held.environment, user=NOBODY,
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
-    alive = trouble.server_status(paths, CONFIG, gpu.uuid) == "ACTIVE"
+    alive = server_status(paths, CONFIG, gpu.uuid) == "ACTIVE"
     record("quit_refused", int(alive), "yes or no", (asked.stdout + asked.stderr).strip()[:80])
     assert alive
 
@@ -190,7 +191,7 @@ def test_killing_a_busy_client_beside_another(gpu: NodeGpu, paths: Paths, record
         time.sleep(1.5)
         victim.kill()
         victim.communicate(timeout=30)
-        broken += beside.poll() is not None or trouble.server_status(paths, CONFIG, gpu.uuid) != "ACTIVE"
+        broken += beside.poll() is not None or server_status(paths, CONFIG, gpu.uuid) != "ACTIVE"
     record("killed_busy_clients_that_broke_others", broken, "of 20")
     beside.kill()
     beside.communicate(timeout=30)

@@ -15,7 +15,7 @@ import pytest
 
 from prolog_epilog import doctor
 from prolog_epilog.errors import CannotShare, ControlError
-from prolog_epilog.mps import detach, sweep, trouble
+from prolog_epilog.mps import detach, sweep
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
 from prolog_epilog.mps.losses import causes
@@ -38,6 +38,7 @@ from tests.real.control_program import (
 )
 from tests.real.packages import DEBIANS, DRIVERS, UBUNTUS, unpacked
 from tests.rights import needs_root
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = [needs_root, pytest.mark.slow]
 
@@ -266,7 +267,7 @@ def test_a_share_lives_and_ends(node: Node) -> None:
     assert known is not None
     log = node.paths.log(known.name) / "control.log"
     assert "NEW SERVER" in log.read_text()
-    assert trouble.server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
+    assert server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
     await_true(lambda: limits(node) == {"percent": 30.0, "memory": [5000 << 20]})
     node.attach(2, 50, mem=2000)
     await_true(lambda: limits(node) == {"percent": 50.0, "memory": [5000 << 20]})
@@ -340,11 +341,11 @@ def test_what_a_killed_daemon_leaves_is_swept_up(node: Node) -> None:
     [known] = state.everything(node.paths)
     assert known.daemon is not None
     os.kill(known.daemon.pid, signal.SIGKILL)
-    await_true(lambda: trouble.server_status(node.paths, node.config, GPUS[1]) == "GONE")
+    await_true(lambda: server_status(node.paths, node.config, GPUS[1]) == "GONE")
 
     node.attach(2, 30)
 
-    assert trouble.server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
+    assert server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
     for job in (1, 2):
         detach(node.paths, node.config, job)
     sweep(node.paths, node.config)

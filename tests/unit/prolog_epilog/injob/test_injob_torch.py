@@ -89,7 +89,7 @@ def run(code: str, words: object = "", *, site: bool = True, **more: str) -> Any
 def test_a_program_that_knows_nothing_of_us_beats_once_a_step(made: Path) -> None:
     code = "began = time.monotonic()\ntraining(20, 0.01)\ntook = time.monotonic() - began\n"
     code += f"import berth_injob\n{GUARD}"
-    code += "print(json.dumps([[one.steps, one.ready, one.mean_step_s(None), took] for one in beats()]))"
+    code += "print(json.dumps([[one.steps, one.ready, one.step_ns / one.steps / 1e9, took] for one in beats()]))"
     ((steps, ready, mean, took),), said = run(code, made)
 
     assert (steps, ready) == (19, True)
@@ -337,7 +337,7 @@ for number in range(12):
     optimizer.step()
 dist.barrier()
 if rank == 0:
-    print(json.dumps([[one.mean_step_s(None), one.own_steps, one.own_ns / 1e9, one.app] for one in beats()]))
+    print(json.dumps([[one.step_ns / one.steps / 1e9, one.own_steps, one.own_ns / 1e9, one.app] for one in beats()]))
 dist.barrier()
 """
 

@@ -100,9 +100,11 @@ def test_what_the_job_tells_the_guard_reads(made: Path) -> None:
     assert (beat.pid, beat.ready, beat.library, beat.steps) == (os.getpid(), True, False, 21)
     assert (beat.used, beat.peak, beat.spilled) == (5 << 30, 6 << 30, 1 << 30)
     assert beat.recent_us == (50_000,) * 15 + (70_000,)
-    assert beat.mean_step_s(None) == pytest.approx((20 * 0.05 + 0.07) / 21)
+    assert beat.step_ns / beat.steps == pytest.approx((20 * 0.05e9 + 0.07e9) / 21)
     job.beat(0.03)
-    assert read_beats(made)[0].mean_step_s(beat) == pytest.approx(0.03)
+    (later,) = read_beats(made)
+    assert later.steps - beat.steps == 1
+    assert later.step_ns - beat.step_ns == pytest.approx(0.03e9)
 
 
 def test_each_process_has_its_own_slot_and_takes_it_along_when_it_dies(made: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from prolog_epilog.errors import CannotShare
 from prolog_epilog.mps import detach, sweep, tenants
-from prolog_epilog.mps.trouble import server_status
 from prolog_epilog.node import devices, processes
 from prolog_epilog.tenants import state
 from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node
 from tests.rights import needs_root
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = pytest.mark.slow
 

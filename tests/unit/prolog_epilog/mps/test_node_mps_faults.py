@@ -12,11 +12,12 @@ import pytest
 
 from prolog_epilog.errors import CannotShare, ControlError, HardwareFault
 from prolog_epilog.mps import detach, tenants
-from prolog_epilog.mps.trouble import causes, reset_after_fault, server_status, terminate_clients
+from prolog_epilog.mps.trouble import causes, reset_after_fault, terminate_clients
 from prolog_epilog.node import devices
 from prolog_epilog.tenants import state
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
 from tests.rights import needs_root
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,13 @@ from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps import detach, tenants
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities, mebibytes, why_not_started
 from prolog_epilog.mps.limits import shows_memory, shows_percent
-from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminate_clients
+from prolog_epilog.mps.trouble import reset_after_fault, terminate_clients
 from prolog_epilog.mps.walls import raise_wall
 from prolog_epilog.tenants import state
 from tests.fakes.mps.programs import TRANSCRIPTS
 from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node
 from tests.rights import needs_root
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = pytest.mark.slow
 

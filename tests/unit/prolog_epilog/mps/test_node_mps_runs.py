@@ -19,7 +19,7 @@ from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.injob import word
 from prolog_epilog.mps import Attached, Tenant, attach, detach, losses, tenants
 from prolog_epilog.mps.losses import LossRecord
-from prolog_epilog.mps.trouble import reset_after_fault, server_status
+from prolog_epilog.mps.trouble import reset_after_fault
 from prolog_epilog.node import devices, files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.settings.config import NodeConfig
@@ -28,6 +28,7 @@ from prolog_epilog.tenants.audit import Judge
 from prolog_epilog.tenants.share_file import ShareRecord
 from tests.examples import examples
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node
+from tests.unit.prolog_epilog.mps.status import server_status
 
 pytestmark = pytest.mark.slow
 
