@@ -108,6 +108,18 @@ def test_a_job_that_cannot_be_looked_into_is_named_and_leaves_no_alarm(
     assert logged[0].startswith("job 7 failed, and berthd was not told of what: scontrol says nothing")
 
 
+@pytest.mark.parametrize(("seconds", "looked"), [(299.0, True), (301.0, False)])
+def test_a_job_that_slurm_has_forgotten_by_its_turn_is_named_and_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch, logged: list[str], seconds: float, *, looked: bool
+) -> None:
+    monkeypatch.setattr(aftermath, "look", lambda *_: WORD)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    found = aftermath._looked_into(Failed(JOB, "1:0", time.time() - seconds), here())
+    assert (found == WORD) is looked
+    too_late = "job 7 failed, and berthd was not told of what: too many failed before it"
+    assert logged == ([] if looked else [too_late])
+
+
 @pytest.mark.parametrize("problem", [OSError(11, "Resource temporarily unavailable"), NodeError("300 jobs wait")])
 def test_an_epilog_that_can_leave_nothing_behind_says_so_and_ends(
     monkeypatch: pytest.MonkeyPatch, problem: Exception
