@@ -64,7 +64,7 @@ def _fields(message: wire.Message) -> dict[str, str]:
 
 
 def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
-    from policy.site.credentials import Credentials  # noqa: PLC0415 - only a question over the network needs it
+    from policy.site.auth.credentials import Credentials  # noqa: PLC0415 - only a question over the network needs it
 
     payload = f"{wire.VERSION} {text}".encode("ascii")
     credentials = Credentials(config.munge_socket)

@@ -62,7 +62,7 @@ class ReadOnlyProcess:
     def _questions(self) -> None:
         from policy.serve.questions.answers import Questions  # noqa: PLC0415
         from policy.serve.questions.port import QuestionPort  # noqa: PLC0415
-        from policy.site.credentials import Credentials  # noqa: PLC0415
+        from policy.site.auth.credentials import Credentials  # noqa: PLC0415
         from policy.site.host import listen, listen_here  # noqa: PLC0415
 
         questions = Questions(self._gateway().job, self._rules, self._status, self._overview.read)

@@ -17,9 +17,9 @@ from policy.cli.reservations import counting
 from policy.cli.topo.sources import fabric_of
 from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import NodeFacts, PartitionFacts
+from policy.site.auth.credentials import Credentials
+from policy.site.auth.sack import SOCKETS
 from policy.site.config import Config, config_path, fabric_file, load
-from policy.site.credentials import Credentials
-from policy.site.sack import SOCKETS
 from policy.slurm.by_command.command import CommandGateway, run_command
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway

@@ -22,9 +22,9 @@ from policy.daemon.hear import words
 from policy.daemon.hear.words import Word
 from policy.formats.errors import DaemonError
 from policy.site import log
-from policy.site.credentials import FORM, MOST_BYTES, Credentials
+from policy.site.auth.credentials import FORM, MOST_BYTES, Credentials
+from policy.site.auth.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 from policy.site.host import listen
-from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 
 DONE, STANDBY = b"berth/1 done\n", b"berth/1 standby\n"
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from policy.serve.questions.answers import refusal
 from policy.site import log
-from policy.site.credentials import FORM, MOST_BYTES
-from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
+from policy.site.auth.credentials import FORM, MOST_BYTES
+from policy.site.auth.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 
 MOST_SILENT = 256
 """Connections that have not asked yet; beyond that the eldest makes room for a new one."""

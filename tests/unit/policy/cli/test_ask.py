@@ -11,9 +11,9 @@ import pytest
 
 from policy.cli import ask
 from policy.formats.errors import BerthError, DaemonError
-from policy.site import credentials
+from policy.site.auth import credentials
+from policy.site.auth.munge import Munge
 from policy.site.config import Config
-from policy.site.munge import Munge
 from tests.fakes import munge
 
 OVERVIEW = {"schema_version": 1, "nodes": [{"name": "n1"}]}

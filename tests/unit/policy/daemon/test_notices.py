@@ -25,8 +25,9 @@ from policy.daemon.hear.levels import LevelWord
 from policy.daemon.hear.notices import Notice, Notices, open_notices
 from policy.daemon.hear.step_times import StepWord
 from policy.formats.errors import ConfigError, DaemonError
-from policy.site import config, credentials
-from policy.site.munge import Credential, Munge
+from policy.site import config
+from policy.site.auth import credentials
+from policy.site.auth.munge import Credential, Munge
 from tests.fakes import munge
 from tests.fakes.munge import credential
 from tests.real import packages

@@ -21,9 +21,9 @@ from policy.formats import wire
 from policy.formats.errors import ConfigError
 from policy.serve.questions import port as module
 from policy.serve.questions.port import QuestionPort
+from policy.site.auth.munge import Munge
 from policy.site.config import load
 from policy.site.host import listen_here
-from policy.site.munge import Munge
 from tests.fakes import munge
 from tests.fakes.munge import credential
 

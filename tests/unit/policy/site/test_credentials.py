@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from policy.formats.errors import DaemonError
-from policy.site import credentials
-from policy.site.credentials import FORM, Credentials
-from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, Munge
-from policy.site.sack import NOT_VOUCHED, Sack
+from policy.site.auth import credentials
+from policy.site.auth.credentials import FORM, Credentials
+from policy.site.auth.munge import EXPIRED, NO_MUNGED, REPLAYED, Munge
+from policy.site.auth.sack import NOT_VOUCHED, Sack
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.tell import notice
 from tests.fakes import munge

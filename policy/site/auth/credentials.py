@@ -4,8 +4,8 @@ import re
 from typing import Protocol
 
 from policy.formats.errors import DaemonError
-from policy.site.munge import NO_MUNGED, Credential, Munge
-from policy.site.sack import Sack
+from policy.site.auth.munge import NO_MUNGED, Credential, Munge
+from policy.site.auth.sack import Sack
 
 MOST_BYTES = 4_096
 """MUNGE's take some 250, Slurm's up to 2,000."""

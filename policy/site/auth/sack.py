@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policy.formats.errors import DaemonError
-from policy.site.munge import EXPIRED, REPLAYED, Credential
+from policy.site.auth.munge import EXPIRED, REPLAYED, Credential
 
 SOCKETS = ("/run/slurm/sack.socket", "/run/slurmctld/sack.socket", "/run/slurmdbd/sack.socket")
 """Where Slurm's own programs look, in their order, unless SLURM_SACK_SOCKET names another."""

@@ -1,0 +1,1 @@
+"""Credentials of messages and users, by Slurm's own way (sack) or by MUNGE."""
