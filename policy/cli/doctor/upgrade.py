@@ -15,6 +15,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.formats.wire import VERSION
 from policy.site.config import Config
 from policy.slurm.interface import Gateway
+from policy.slurm.releases import NEWEST, release_of
 
 MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 """Slurm's releases in their order."""
@@ -68,6 +69,8 @@ def release_found(present: str, to: str) -> Iterator[Row]:
     """Yields what speaks against a release of Slurm; nothing where all is well."""
     if to and _major(to) not in SUPPORTED:
         text = f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
+        if release_of(to) > NEWEST:
+            text += ", or try this one: after the upgrade jobs are left to Slurm until berth doctor release has passed"
         yield "Slurm to come", False, text
     elif to and _place(to) < _place(present):
         text = f"{to} is older than {present}, and slurmctld does not read the state of a newer one"

@@ -45,7 +45,7 @@ def test_a_plugin_tells_its_release(plugins: Path) -> None:
         ("24.11.6", "", False, "built for 24.11.5, and slurmctld is 24.11.6"),
         ("24.11.5", "23.11.1", False, "supports 24.11 to 26.05, not 23.11.1"),
         ("26.05.5", "25.05.1", False, "25.05.1 is older than 26.05.5"),
-        ("24.11.5", "27.11.0", False, "upgrade Berth first"),
+        ("24.11.5", "27.11.0", False, "upgrade Berth first, or try this one"),
     ],
 )
 def test_plugins_fit_one_release(plugins: Path, present: str, to: str, *, ok: bool, part: str) -> None:
