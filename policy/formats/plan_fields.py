@@ -92,6 +92,15 @@ HELPS = pairs("helps")
 REASON = (BECAUSE, BECAUSE_TEXT, HELPS)
 """Fields that say why a job waits."""
 
+
+def _two(text: str) -> tuple[int, int]:
+    first, second = map(int, text.split(","))
+    return first, second
+
+
+PROMISED = Field("promised", _two, lambda value: f"{value[0]},{value[1]}")
+"""The start that plain Slurm would have planned for the job, and the latest that keeps the promise of it."""
+
 # Splits and spreading (the needs of a job that is spread: policy/request/spread.py)
 
 

@@ -160,13 +160,18 @@ def _text(parts: list[str], shown: Iterable[ReportTable]) -> str:
 def _waits(found: Mapping[str, Any]) -> ReportTable:
     times = ("p50_s", "p90_s", "p95_s", "mean_s", "longest_s")
     rows = [
-        [size, f"{one['runs']:,}", f"{one['delays']:,}", *(span(one[time]) for time in times)]
+        [
+            *(size, f"{one['runs']:,}", f"{one['delays']:,}", f"{one['late']:,} of {one['promised']:,}"),
+            *(span(one[time]) for time in times),
+        ]
         for size, one in found["waits"].items()
     ]
-    note = "from when a job could start; a delay is a wait of a minute or more; quantiles within 2 %"
-    return ReportTable(
-        "Waits by GPUs", note, ("GPUs", "runs", "delays", "median", "p90", "p95", "mean", "longest"), rows
+    note = (
+        "from when a job could start; a delay is a wait of a minute or more; late: started later than the promise of "
+        "what plain Slurm would have planned allows; quantiles within 2 %"
     )
+    columns = ("GPUs", "runs", "delays", "late", "median", "p90", "p95", "mean", "longest")
+    return ReportTable("Waits by GPUs", note, columns, rows)
 
 
 def _reasons(found: Mapping[str, Any]) -> ReportTable:

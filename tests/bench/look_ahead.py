@@ -2,26 +2,39 @@
 
 A pair is one of the eight traces of `make bench NAME=placement` and one draw of its arrivals. The daemon's own code
 plans. Nothing takes time, or with `--timed` all takes as long as on a test cluster: then Slurm starts a pinned job by
-itself as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the
-same jobs.
+itself as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the same
+jobs, with topology/flat and with topology/tree; the better one is the peer.
 
-usage: python -m tests.bench.look_ahead [--timed] [--network {flat,leaves,pods}] [--limits {tripled,drawn,alike}]
-                                        [--traces 0,1,...] [--draws 42,43]
+*Worst size* is the class of jobs, by GPUs, whose mean wait is the longest beside the peer's. *Late* are the jobs that
+start more than a minute after what `policy/plan/jobs/promise.py` allows by the state at their submission, in each
+system's own run. Intervals are by bootstrap over traces; *null* is the factor by which the peer differs from itself on
+other draws.
+
+usage: python -m tests.bench.look_ahead [--timed] [--network {flat,leaves,pods} | --kind NAME]
+                                        [--limits {tripled,drawn,alike,none}] [--traces 0,1,...] [--draws 42,43]
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import log
 
 import numpy as np
 
+from policy.cluster.fleet import Fleet
+from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
+from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm.queue.waits import size_class
 from policy.simulate.slurm.settings import Delays, SlurmSettings
+from tests.bench import placement_kinds as kinds
 from tests.bench import placement_pairs as pairwise
 from tests.bench import placement_slurm as slurm
 from tests.bench.placement_pairs import Comparison, Pair
@@ -29,8 +42,10 @@ from tests.bench.placement_pairs import Comparison, Pair
 FAMILIES = {one.name.split(", ")[1]: one for one in slurm.families() if one.limit_factor is not None}
 """By network."""
 FOUR_DAYS = 4 * 86_400.0
-WITH, WITHOUT, PLAIN = "look_ahead", "without", "plain Slurm"
+FOR_EVER = 365 * 86_400.0
+WITH, WITHOUT, PLAIN, TREE = "look_ahead", "without", "plain Slurm", "plain Slurm, tree"
 METRICS = (*pairwise.METRICS, "longest_wait_s")
+A_MINUTE = 60.0
 
 
 def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[TraceJob]:
@@ -40,33 +55,128 @@ def limited(jobs: list[TraceJob], limits: str, trace: int, draw: int) -> list[Tr
         return [replace(job, limit=job.work * float(factor)) for job, factor in zip(jobs, factors, strict=True)]
     if limits == "alike":
         return [replace(job, limit=max(FOUR_DAYS, 1.5 * job.work)) for job in jobs]
-    return jobs
+    return [replace(job, limit=None) for job in jobs] if limits == "none" else jobs
 
 
-def one_pair(network: str, limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
+@lru_cache
+def cluster_of(name: str) -> tuple[slurm.SlurmFamily, Fleet]:
+    """Returns the family and the machines of a network, or of a kind of nodes in leaves of four."""
+    if name in FAMILIES:
+        return FAMILIES[name], slurm.fleet_of(FAMILIES[name])
+    limited_ones = ((one, fleet) for one, fleet in kinds.families() if one.limit_factor is not None)
+    return next((one, fleet) for one, fleet in limited_ones if name in one.name)
+
+
+def one_pair(cluster: str, limits: str, trace: int, draw: int, delays: Delays | None = None) -> Pair:
     """Plays one trace and draw, without it, with it, and on plain Slurm."""
-    family = FAMILIES[network]
-    jobs = limited(slurm.jobs_of(family, trace, draw), limits, trace, draw)
+    family, fleet = cluster_of(cluster)
+    room = int(fleet.size.sum())
+    jobs = [job for job in slurm.jobs_of(family, trace, draw) if job.gpus <= room]
+    jobs = limited(jobs, limits, trace, draw)
     found = {}
-    for name in (WITHOUT, WITH, PLAIN):
-        policy = slurm.policy_of("slurm" if name == PLAIN else "berth", draw)
-        site = Settings(look_ahead=name == WITH)
-        settings = SlurmSettings(order="fifo", berthd=name != PLAIN, site=site, delays=delays)
-        outcome = run(jobs, slurm.fleet_of(family), policy, settings)
+    for name in (WITHOUT, WITH, PLAIN, *([TREE] if family.nodes_per_leaf else [])):
+        policy = slurm.policy_of({PLAIN: "slurm", TREE: "slurm-tree"}.get(name, "berth"), draw)
+        site, berthd = Settings(look_ahead=name == WITH), name in (WITHOUT, WITH)
+        settings = SlurmSettings(order="fifo", berthd=berthd, site=site, delays=delays, tree=name != PLAIN, seed=draw)
+        outcome = run(jobs, fleet, policy, settings)
         figures = outcome.figures()
-        found[name] = {figure: float(str(figures[figure])) for figure in pairwise.METRICS}
-        found[name]["longest_wait_s"] = max(outcome.starts[job.id] - job.submit for job in jobs)
+        found[name] = {figure: float(str(figures[figure])) for figure in pairwise.METRICS} | waits_of(outcome)
+        found[name]["late"] = late(outcome, fleet) / len(jobs)
     return Pair(family.name, "fifo", trace, draw, found)
 
 
+def waits_of(outcome: SimulationOutcome) -> dict[str, float]:
+    """Returns the longest wait, the mean wait counted with GPUs, and that of each size; a minute at least."""
+    waits = [(job.gpus, outcome.starts[job.id] - job.submit) for job in outcome.jobs]
+    by_size = defaultdict[str, list[float]](list)
+    for gpus, wait in waits:
+        by_size[size_class(gpus)].append(wait)
+    with_gpus = sum(gpus * wait for gpus, wait in waits) / sum(gpus for gpus, _ in waits)
+    sizes = {f"wait of {size}": max(A_MINUTE, float(np.mean(some))) for size, some in by_size.items()}
+    return {"longest_wait_s": max(wait for _, wait in waits), "gpu_wait_s": max(A_MINUTE, with_gpus), **sizes}
+
+
+def late(outcome: SimulationOutcome, fleet: Fleet) -> int:
+    """Counts the jobs that started later than promised by the state of the run at their submission."""
+    per_node = int(fleet.size.max())
+    jobs = sorted(outcome.jobs, key=lambda job: job.submit)
+    limits = {job.id: job.limit or FOR_EVER for job in jobs}
+    held = [
+        (
+            one.start,
+            one.end,
+            one.start + limits[one.job],
+            *np.unique(np.array(one.gpus) // per_node, return_counts=True),
+        )
+        for one in outcome.stretches
+        if one.gpus
+    ]
+    count = 0
+    for place, job in enumerate(jobs):
+        if not job.gpus or outcome.starts[job.id] <= job.submit + A_MINUTE:
+            continue
+        free, ends = fleet.size.astype(np.int64).copy(), list[tuple[float, Sequence[int], int]]()
+        for start, end, limit, nodes, gpus in held:
+            if start <= job.submit < end:
+                free[nodes] -= gpus
+                ends += [(limit, [node], taken) for node, taken in zip(nodes.tolist(), gpus.tolist(), strict=True)]
+        before = [one for one in jobs[: place + 1] if (one.gpus and outcome.starts[one.id] > job.submit) or one is job]
+        queue = [_plain(number, one, limits[one.id], per_node) for number, one in enumerate(before)]
+        promised = plain_starts(job.submit, free.tolist(), ends, queue).get(len(before) - 1)
+        if promised is not None:
+            count += outcome.starts[job.id] > Promise.made(job.submit, promised, job.work).latest + A_MINUTE
+    return count
+
+
+def _plain(number: int, job: TraceJob, limit: float, per_node: int) -> PlainJob:
+    nodes = job.nodes or -(-job.gpus // per_node)
+    return PlainJob(number, nodes, -(-job.gpus // nodes), limit)
+
+
+def lines_of(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yields a line for each figure: with over without, and both over the better plain Slurm."""
+    here = Comparison(pairs)
+    plain = [name for name in (PLAIN, TREE) if here.has(name)]
+    peer = min(plain, key=lambda name: float(here.logs(name, METRICS[1]).mean()))
+    yield f"peer: {peer}; null of its mean JCT: {here.null(peer, METRICS[1]):.3f}"
+    for name, other in ((WITH, WITHOUT), (WITHOUT, peer), (WITH, peer)):
+        for one in (*METRICS, "gpu_wait_s"):
+            ratio = here.ratio(name, one, other)
+            shown = f"{ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
+            yield f"{name} over {other}, {one}: {shown}, {len(pairs)} pairs"
+    for name in (WITHOUT, WITH):
+        yield f"{name}, worst size: {_worst(pairs, name, peer)}"
+    for name in (WITHOUT, WITH, *plain):
+        yield f"{name}, late: {100 * float(np.mean([pair.figures[name]['late'] for pair in pairs])):.1f} %"
+    worst = max(pairs, key=lambda pair: _over(pair.figures, WITH, peer))
+    yield f"worst pair: trace {worst.trace}, draw {worst.seed}, {_over(worst.figures, WITH, peer):.2f}"
+
+
+def _over(figures: Mapping[str, Mapping[str, float]], name: str, peer: str) -> float:
+    return figures[name][METRICS[1]] / figures[peer][METRICS[1]]
+
+
+def _worst(pairs: Sequence[Pair], name: str, peer: str) -> str:
+    """Returns the class of jobs with the largest ratio of mean waits, and the factor of the peer beside itself."""
+    found = []
+    for size in [key for key in pairs[0].figures[peer] if key.startswith("wait of ")]:
+        here = Comparison([pair for pair in pairs if all(size in one for one in pair.figures.values())])
+        if here.pairs:
+            ratio = here.ratio(name, size, peer)
+            found.append((ratio.value, size, ratio, here.null(peer, size)))
+    _, size, ratio, null = max(found)
+    return f"{size} GPUs {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), null {null:.3f}"
+
+
 def main(arguments: list[str]) -> int:
-    """Plays the pairs, and prints with over without, and both over plain Slurm."""
+    """Plays the pairs, and prints each of them and the figures of all."""
     if lacks := slurm.missing():
         print(lacks, file=sys.stderr)
         return 1
     parser = argparse.ArgumentParser(prog="look_ahead", description="berthd with look_ahead over the same without it.")
     parser.add_argument("--network", choices=list(FAMILIES), default="flat")
-    parser.add_argument("--limits", choices=("tripled", "drawn", "alike"), default="tripled")
+    parser.add_argument("--kind", default="", help="nodes of this kind, in leaves of four")
+    parser.add_argument("--limits", choices=("tripled", "drawn", "alike", "none"), default="tripled")
     parser.add_argument("--traces", default=",".join(map(str, range(len(slurm.TRACES)))))
     parser.add_argument("--draws", default="42,43")
     parser.add_argument("--timed", action="store_true", help="all takes its time, and Slurm starts pinned jobs itself")
@@ -75,16 +185,10 @@ def main(arguments: list[str]) -> int:
     pairs = []
     for draw in map(int, options.draws.split(",")):
         for trace in map(int, options.traces.split(",")):
-            pairs.append(one_pair(options.network, options.limits, trace, draw, delays))
-            figures = pairs[-1].figures
-            ratios = ", ".join(f"{one} {figures[WITH][one] / figures[WITHOUT][one]:.3f}" for one in METRICS)
-            print(f"trace {trace}, draw {draw}: {ratios}", flush=True)
-    together = Comparison(pairs)
-    for name, peer in ((WITH, WITHOUT), (WITHOUT, PLAIN), (WITH, PLAIN)):
-        for one in METRICS:
-            ratio = together.ratio(name, one, peer)
-            shown = f"{ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
-            print(f"{name} over {peer}, {one}: {shown}, {len(pairs)} pairs")
+            pairs.append(one_pair(options.kind or options.network, options.limits, trace, draw, delays))
+            over = {name: f"{_over(pairs[-1].figures, name, PLAIN):.3f}" for name in pairs[-1].figures}
+            print(f"trace {trace}, draw {draw}, mean JCT over {PLAIN}: {over}", flush=True)
+    print("\n".join(lines_of(pairs)))
     return 0
 
 

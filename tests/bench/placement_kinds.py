@@ -41,8 +41,8 @@ from topology.machines import machine
 
 FRONTERA = "pal/variability/32gpu-variability.csv"
 KINDS = (
-    ("a100-4", 16, SCORES), ("dgx-1v", 8, SCORES), ("dgx-a100", 8, SCORES), ("a6000-pairs", 8, SCORES),
-    ("l40s", 8, FRONTERA),
+    ("a100-4", 16, SCORES), ("dgx-1v", 8, SCORES), ("dgx-a100", 8, SCORES), ("hgx-h100", 8, SCORES),
+    ("a6000-pairs", 8, SCORES), ("l40s", 8, FRONTERA),
 )  # fmt: skip
 """Kind of machine, nodes of it, speeds of their GPUs."""
 BERTH, AHEAD, BLIND, PLAIN, TREE = "berth", "berth, roll-out", "berth without speeds", "slurm", "slurm-tree"

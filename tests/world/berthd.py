@@ -29,6 +29,7 @@ def config_of(folder: Path, bits: int) -> Config:
     settings = Settings(
         exclude_others=1 if bits & 16 else 32,
         pin_ahead=not bits & 64,
+        look_ahead=bool(bits & 256),
         # berthd starts with no other mix.
         moving=RelocationRules(enabled=bits & (128 | 64) == 128, after=10, grace=5, restart=1),
         sharing=sharing,

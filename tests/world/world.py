@@ -28,7 +28,7 @@ from policy.slurm.by_command import command as command_module
 from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy_world import machine
 from tests.unit.share_world import with_memory
-from tests.world import checks, owners, people, reservations
+from tests.world import checks, others_first, owners, people, reservations
 from tests.world.berthd import BerthdProcesses, config_of
 from tests.world.checks import ViolationError
 from tests.world.clock import Replaced, VirtualTime, folder_in_memory
@@ -246,15 +246,15 @@ class DeterministicWorld:
                 self.processes.hear()
                 self._forget_given()
             case "pass" if planner is not None:
-                ended = self.processes.word() or numbers[0] == 2
                 before = self.door.troubles
-                there = checks.what_is_there(self.cluster)
-                planner.one_pass(ended=ended)
+                there, let_go = checks.what_is_there(self.cluster), others_first.let_go(planner)
+                planner.one_pass(ended=self.processes.word() or numbers[0] == 2)
                 if self.door.troubles == before:
                     checks.sees_all(planner, *there)
                     checks.closed_right(self.cluster, planner)
                 self.processes.make_room()
                 checks.picture_agrees(planner)
+                others_first.held_right(planner, let_go)
             case "write" if planner is not None:
                 for _ in range(numbers[0]):
                     if not planner.write_one():

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import latest
 from policy.formats.messages import tagged
-from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, HELPS, UNTIL
+from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, HELPS, PROMISED, UNTIL
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
@@ -80,7 +80,9 @@ class Explainer:
                 continue
             until = None if entry.level.insists is None else int(entry.level.until)
             because = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number))
-            told = *because, HELPS(helps or None), UNTIL(until)
+            promise = entry.last.promise
+            promised = None if promise is None else (int(promise.start), int(promise.latest))
+            told = *because, HELPS(helps or None), UNTIL(until), PROMISED(promised)
             try:
                 # Another program may have given the job back since it was read.
                 present = latest(self._gateway.job(entry.job.id).admin_comment, None)

@@ -47,8 +47,8 @@ def _happens(slurm_state: str, plan: JobPlan) -> str:
         expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
         place = f" for {_place(plan)}{expected}" if fields.NODES in plan else ""
         reason, number = untagged(plan.get(fields.BECAUSE_TEXT) or plan[fields.BECAUSE])
-        helps = _helps(plan)
-        told = f"waits{place}: {reason}{f'; it would fit now {helps}' if helps else ''}"
+        helps, promised = _helps(plan), f", promised {text}" if (text := _promised(plan)) else ""
+        told = f"waits{place}{promised}: {reason}{f'; it would fit now {helps}' if helps else ''}"
         return told if number is None else tagged(told, number)
     if plan.get(fields.STATE, "") in {fields.PASSED, fields.RELEASED}:
         return f"is left to Slurm: {reason}"
@@ -63,6 +63,15 @@ def _happens(slurm_state: str, plan: JobPlan) -> str:
         expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
         return f"waits for {_place(plan)}{expected}: {reason}"
     return f"has {_place(plan)} and starts when Slurm starts it: {reason}"
+
+
+def _promised(plan: JobPlan) -> str:
+    """Returns when plain Slurm would have started a job, and what was used of the time that Berth may add."""
+    if (promised := plan.get(fields.PROMISED)) is None:
+        return ""
+    start, latest = promised
+    used = min(max(0, int(time.time()) - start), latest - start)
+    return f"for {local_time(start)} as plain Slurm would plan it ({used} of {latest - start} s more are used)"
 
 
 def _place(plan: JobPlan) -> str:
@@ -119,6 +128,7 @@ def rows(job_id: int, slurm_state: str, plan: JobPlan) -> list[tuple[str, str]]:
     if fields.BECAUSE in plan and slurm_state == "PENDING":
         found.append(("waits for", f"{plan[fields.BECAUSE]}: {plan.get(fields.BECAUSE_TEXT, '')}"))
         found += [("would fit now", helps)] if (helps := _helps(plan)) else []
+        found += [("promised", text)] if (text := _promised(plan)) else []
     found += _preflight(plan, slurm_state)
     found += _guest(plan)
     found += _moved(plan, slurm_state)

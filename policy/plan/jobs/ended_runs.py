@@ -12,6 +12,9 @@ from policy.request.demand import A_YEAR
 LEARNED_FROM = 1.0
 """Seconds below which a run tells nothing of the next one."""
 
+APART = 150.0
+"""Seconds between two readings from which on nothing is learned of the runs that ended between them."""
+
 _PROMISED = 0.8
 """Share of jobs that end between low and high where predictions are as good as they say."""
 
@@ -23,16 +26,17 @@ class EndedRuns:
         self._times = RunTimes()
         self._predicted: dict[KnownAtSubmission, Prediction] = {}
         self.running: Collection[JobFacts] = ()
+        self._seen_at = inf
 
     def see(self, running: Collection[JobFacts], present: Collection[int], at: float) -> None:
         """Learns from the jobs that ran before and are not `present` any more; one that waits again has not ended."""
-        for job in self.running:
+        for job in self.running if at - self._seen_at < APART else ():
             # What a moved job has run since its move is only a part.
             whole = job.id not in present and not job.known.get(MOVES, ())
             if whole and job.start is not None and at - job.start >= LEARNED_FROM:
                 self._times.learn(known_at_submission(job, number_of_gpus(job)), at - job.start)
                 self._predicted.clear()
-        self.running = running
+        self.running, self._seen_at = running, at
 
     def predict(self, job: JobFacts, gpus: int) -> Prediction:
         """Returns how long a job is expected to run."""

@@ -11,6 +11,7 @@ limit. It knows no speeds of GPUs, and nothing that Berth holds back.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,19 +34,16 @@ class PlainJob:
     """The nodes that it may use; None: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """The start that a job was promised, and how much later than that it may be planned."""
+class Promise(NamedTuple):
+    """The start that a job was promised, and the latest one that keeps the promise."""
 
-    made_at: float
     start: float
-    expected: float
-    """Seconds for which the job was expected to run when the promise was made."""
+    latest: float
 
-    @property
-    def latest(self) -> float:
-        """Returns the latest start that keeps the promise."""
-        return self.start + SLACK * (self.start - self.made_at + self.expected)
+    @classmethod
+    def made(cls, at: float, start: float, expected: float) -> "Promise":
+        """Makes the promise of a job that is expected to run for so many seconds."""
+        return cls(start, start + SLACK * (start - at + expected))
 
 
 def plain_starts(

@@ -3,9 +3,9 @@
 A plan that starts whatever fits is greedy: a job that takes a part of a node now may keep a gang from it for hours. So
 the queue is list-scheduled twice over the expected ends of the running jobs: once with the job started where it would
 be placed, once with the job held back until the next GPUs come free. The job lets others go first if the sum of all
-completion times is less then, and if it is still expected to start by its promise (policy/plan/jobs/promise.py). In the
-list schedule each job starts as soon as it fits, in the order of the queue, on fast and near nodes; one that does not
-fit is passed.
+completion times is less then, if it is still expected to start by its promise (policy/plan/jobs/promise.py), and if no
+other job comes to start later than promised by that. In the list schedule each job starts as soon as it fits, in the
+order of the queue, on fast and near nodes; one that does not fit is passed.
 
 Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
 free now or then; where more nodes are free, room is not scarce and nothing is held back. A caller may also bound the
@@ -18,7 +18,7 @@ free now or then; where more nodes are free, room is not scarce and nothing is h
     380
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,6 +48,8 @@ class QueuedJob:
     """Factor on its run time where its nodes meet at a level; a level that is missing costs nothing."""
     latest: float = _FAR
     """Time by which it has to be expected to start if it lets others go first."""
+    kind: Hashable = None
+    """Equal for jobs that start in the order of the queue, whatever is expected of each; None: it has no equal."""
 
 
 class End(NamedTuple):
@@ -75,10 +77,14 @@ class Held(NamedTuple):
 
 
 class _Played(NamedTuple):
-    """The sum of the completion times of all jobs, and the start of the job in question."""
+    """The sum of the completion times of all jobs, and the start of each that starts in the time looked at."""
 
     total: float
-    own_start: float
+    starts: dict[int, float]
+
+    def start(self, job: QueuedJob) -> float:
+        """Returns the start of a job; infinite if it does not start in the time looked at."""
+        return self.starts.get(job.number, _FAR)
 
 
 def still_to_run(expected: float, ran: float, limit: float = _FAR) -> float:
@@ -115,7 +121,8 @@ class RoomAhead:
         """Returns by how many seconds the sum of all completion times falls if a job lets others go first.
 
         The job would start on `nodes` at this cost. `queue` has the job too, and `held` the jobs that let others go
-        first in this pass already. The gain is 0 if the job would start later than it may, or if there is no telling.
+        first in this pass already. Its equals wait with it, as none of them starts before it. The gain is 0 if the job
+        would start later than it or one of them may, if any other job would by that, or if there is no telling.
         """
         queue = queue[:MOST_JOBS]
         others = [one for one in queue if one.number != job.number]
@@ -125,8 +132,11 @@ class RoomAhead:
         for node in nodes:
             free[node] -= job.gpus
         started = self._play(free, [*self._soonest, End(end, tuple(nodes), job.gpus)], others, held)
-        waited = self._play(list(self.free), list(self._soonest), queue, held | {job.number}, job.number)
-        late = waited.own_start > job.latest
+        equals = [one for one in others if one.kind is not None and one.kind == job.kind]
+        with_it = held | {job.number, *(one.number for one in equals)}
+        waited = self._play(list(self.free), list(self._soonest), queue, with_it)
+        late = waited.start(job) > min([job.latest, *(one.latest for one in equals)])
+        late = late or any(waited.start(one) > max(one.latest, started.start(one)) for one in others)
         return 0.0 if late or self.looks.left <= 0 else end + started.total - waited.total
 
     @cached_property
@@ -139,12 +149,10 @@ class RoomAhead:
         freed = {node for end in self._soonest for node in end.nodes}
         return [node for node, count in enumerate(self.free) if count or node in freed]
 
-    def _play(
-        self, free: list[int], ends: list[End], queue: Sequence[QueuedJob], held: AbstractSet[int], own: int = -1
-    ) -> _Played:
+    def _play(self, free: list[int], ends: list[End], queue: Sequence[QueuedJob], held: AbstractSet[int]) -> _Played:
         """List-schedules the queue; `held` do not start before the first end. Jobs that never fit count at the last."""
         heapify(ends)
-        now, total, own_start, left, waits = self.at, 0.0, _FAR, list(queue), held
+        now, total, left, waits, starts = self.at, 0.0, list(queue), held, dict[int, float]()
         while True:
             self.looks.left -= len(self._known) + len(left)
             room, failed, rest = sum(free[node] for node in self._known), set[tuple[int, int]](), list[QueuedJob]()
@@ -164,8 +172,7 @@ class RoomAhead:
                 nodes, cost = found
                 end = now + job.seconds * cost
                 total += end
-                if job.number == own:
-                    own_start = now
+                starts[job.number] = now
                 heappush(ends, End(end, tuple(nodes), job.gpus))
                 room -= job.nodes * job.gpus
                 for node in nodes:
@@ -178,7 +185,7 @@ class RoomAhead:
                 done = heappop(ends)
                 for node in done.nodes:
                     free[node] += done.gpus
-        return _Played(total + sum(now + job.seconds for job in left), own_start)
+        return _Played(total + sum(now + job.seconds for job in left), starts)
 
     def _place(self, job: QueuedJob, free: list[int]) -> tuple[Sequence[int], float] | None:
         """Returns the nodes that a job would take, and its cost there: near and fast nodes, among these full ones."""

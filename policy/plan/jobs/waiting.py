@@ -11,6 +11,7 @@ from policy.formats import plan_fields as fields
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import NOTHING, JobPlan
 from policy.formats.slurm_facts import JobFacts
+from policy.plan.jobs.promise import Promise
 from policy.plan.jobs.roll_out import Held
 from policy.plan.ledger.claims import Claim, Repeat
 from policy.request.demand import Demand
@@ -42,7 +43,7 @@ class Matter(Enum):
     GUESTS = "jobs want a seat, or guests run"
     PARTITIONS = "there are several partitions"
     SHARES = "jobs ask for parts of GPUs"
-    SPEED = "GPUs have scores, or jobs may lie near or far"
+    SPEED = "GPUs have scores, or jobs wait that may lie near or far"
     SPREADING = "Slurm may lay a job's GPUs on nodes in any way"
     WITHOUT_GPUS = "jobs without GPUs wait"
 
@@ -111,6 +112,8 @@ class LastPlan:
     """The nodes of its claim."""
     mask: int = 0
     """The GPUs of its claim."""
+    promise: Promise | None = None
+    """The start that it was promised; None where plain Slurm plans none."""
     lets: Held | None = None
     """The decision that it lets other jobs go first though it could start."""
     waits_for_fewer: bool = False

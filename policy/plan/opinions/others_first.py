@@ -2,13 +2,15 @@
 
 Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). When a job may
 start for the first time, it is promised the start that plain Slurm would plan for it (policy/plan/jobs/promise.py). It
-lets others go first only while it is expected to start by then, and never longer.
+lets others go first only while it is expected to start by then, and never longer. Jobs of one user that ask for the
+same keep their order: while one of them lets others go first, so do those behind it.
 
-Bounded work: it asks nothing on more than `MOST_NODES` nodes, or where more than `MOST_RUNNING` jobs run, and stops
-after `MOST_LOOKS` looks at nodes in a pass; then jobs start as if there were no roll-out.
+Bounded work: it asks nothing where GPUs have no scores and each waiting job needs one node, nor on more than
+`MOST_NODES` nodes or where more than `MOST_RUNNING` jobs run. It stops after `MOST_LOOKS` looks at nodes in a pass;
+then jobs start as if there were no roll-out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -22,7 +24,7 @@ from policy.placement.base import Berth, Policy
 from policy.plan.jobs.ended_runs import EndedRuns, number_of_gpus
 from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.plan.jobs.roll_out import MOST_JOBS, MOST_NODES, End, Held, Looks, QueuedJob, RoomAhead, still_to_run
-from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting import Matter, Waiting
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.later_places import on_busy_nodes
 from policy.plan.ledger.places import berth_of
@@ -34,6 +36,9 @@ from topology.sets.tables import Ints
 
 MOST_RUNNING = 256
 """Running jobs; where more run, GPUs come free all the time, and the predictions would take too long."""
+
+OVER = 60.0
+"""Seconds beyond its time limit from which on a job that still runs ends late."""
 
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
@@ -77,8 +82,9 @@ class LetsOthers:
 
     promise: Promise | None = None
     """The start that it was promised; none where plain Slurm plans none."""
+    made_at: float = 0.0
+    """The time of its promise, and below its nodes, GPUs and time limit of that time."""
     request: tuple[int, int, int] = (0, 0, 0)
-    """Its nodes, GPUs and time limit when the promise was made."""
     goes_to: tuple[int, ...] = ()
     """Nodes on which it was to start at once when they were free; it is not called back from them."""
 
@@ -86,18 +92,23 @@ class LetsOthers:
 class OthersFirst(Opinion):
     """Decides which jobs let others go first; learns run times from pass to pass."""
 
+    about = Matter.SPEED
+
     memory: dict[int, LetsOthers]
 
     def __init__(self) -> None:
         super().__init__()
-        self._promised: dict[int, float] = {}
-        """The latest starts that keep the promises of jobs that have not been seen to run."""
+        self._promised: dict[int, LetsOthers] = {}
+        """The jobs with a promise that have not been seen to run."""
+        self._up, self._lost_at, self._put_off_at = 0, 0.0, 0.0
+        """The nodes that are up, and the last times at which one was lost, and at which a job's end was put off."""
         self._ended = EndedRuns()
         self._fleet: Fleet | None = None
         self._groups: dict[str, list[int]] = {}
         self._scores: dict[tuple[object, ...], list[float]] = {}
         self._looks = Looks(0)
-        self._held: set[int] = set()
+        self._held: dict[Hashable, Held] = {}
+        """The kinds of the jobs that let others go first in this pass."""
         self._jobs: dict[int, QueuedJob] | None = None
         self._ends: list[End] = []
         self._free_before = np.zeros(0, np.int64)
@@ -105,20 +116,26 @@ class OthersFirst(Opinion):
     def begin(self, state: PassState) -> bool:
         super().begin(state)
         book, jobs = state.ledger.book, state.jobs
-        if len(book.fleet.names) > MOST_NODES:
+        if Matter.SPEED not in state.matters or len(book.fleet.names) > MOST_NODES:
             return False
         found = (job for job in jobs if job.state in HOLDING and job.wants_gpus and job.start is not None)
         running = {job.id: job for job in islice(found, MOST_RUNNING + 1)}
         if len(running) > MOST_RUNNING:
             self._ended.running = ()
             return False
+        before = {job.id: job.end or 0 for job in self._ended.running}
+        ends = ((before.get(job.id, job.end), job.end) for job in running.values() if job.end is not None)
+        if any(now > had > 0 or now < book.at - OVER for had, now in ends):
+            self._put_off_at = book.at
         self._ended.see(list(running.values()), running.keys(), book.at)
-        self._looks, self._held, self._jobs = Looks(MOST_LOOKS), set(), None
+        self._looks, self._held, self._jobs = Looks(MOST_LOOKS), {}, None
         if self._fleet is not book.fleet:
             self._fleet, self._groups = book.fleet, groups_of(book.fleet)
             self._scores.clear()
         self._free_before = book.cluster.gpus_now.copy()
         if state.touched is None:
+            up, self._up = self._up, int(book.cluster.up.sum())
+            self._lost_at = book.at if self._up < up else self._lost_at
             self._count_starts(running)
             self._promise()
         return True
@@ -127,41 +144,46 @@ class OthersFirst(Opinion):
         """Counts the promises that were kept, and those that were not; forgets jobs that are gone."""
         waiting = {entry.job.id for entry in self.state.queue}
         for job_id in self._promised.keys() - waiting:
-            latest, job = self._promised.pop(job_id), running.get(job_id)
-            if job is not None and job.start is not None:
+            memory, job = self._promised.pop(job_id), running.get(job_id)
+            if job is not None and job.start is not None and memory.promise is not None:
                 # Slurm tells whole seconds.
-                self.counts["promises_kept" if job.start <= latest + 1 else "promises_late"] += 1
+                kept = job.start <= memory.promise.latest + 1
+                count = "promises_kept" if kept else f"promises_late.{self._cause(job, memory.made_at, running)}"
+                self.counts[count] += 1
+
+    def _cause(self, job: JobFacts, made_at: float, running: Mapping[int, JobFacts]) -> str:
+        """Returns why a job started later than promised: what plain Slurm could not know either, else Berth."""
+        if self._lost_at > made_at:
+            return "node"
+        if any(one.priority > job.priority and one.submitted > made_at for one in running.values()):
+            return "priority"
+        return "end" if self._put_off_at > made_at else "berth"
 
     def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
-        memory = self.memory.get(entry.job.id)
-        if memory is None or memory.promise is None:
+        if entry.job.id in self.state.first or not _plain(entry, demand):
             return None
-        ledger = self.ledger
+        memory, ledger = self.memory.setdefault(entry.job.id, LetsOthers()), self.ledger
         here = entry.nodes if berth is None else tuple(berth.nodes)
         if berth is None and memory.goes_to == here:
             return None
-        there = berth or berth_of(ledger.book.cluster, demand, entry.nodes, entry.mask)
-        entry.last.lets = self._holds(entry, demand.on(len(here)), there)
-        if entry.last.lets is not None:
-            memory.goes_to = ()
+        there, kind = berth or berth_of(ledger.book.cluster, demand, entry.nodes, entry.mask), _kind(entry, ledger.at)
+        entry.last.lets = None
+        lets = self._held.get(kind) or self._holds(entry, demand.on(len(here)), there)
+        if lets is not None:
             searches = berth is None or start is None
             place = on_busy_nodes(ledger.book, demand, ledger.policy) if searches else None
             if place is not None or berth is not None:
+                entry.last.lets = self._held[kind] = lets
+                memory.goes_to = ()
                 return HeldBack("it lets others go first", place)
-            entry.last.lets = None
-            self._held.discard(entry.job.id)
         memory.goes_to = here
         return None
 
     def _holds(self, entry: Waiting, demand: Demand, berth: Berth) -> Held | None:
         """Returns the decision to hold back a job that could start on this berth now; None if it starts."""
-        ledger = self.ledger
-        at, cluster = ledger.at, ledger.book.cluster
-        if not self._ended.running or not _plain(entry, demand):
+        at, cluster = self.ledger.at, self.ledger.book.cluster
+        if not self._ended.running or self.memory[entry.job.id].promise is None:
             return None
-        if entry.job.id in self.state.first:
-            return None
-        free = self._free(cluster.gpus_now)
         if self._jobs is None:
             self._prepare()
         started = {one.job.id: one for one in self.state.queue if self._begins(one)}
@@ -177,12 +199,10 @@ class OthersFirst(Opinion):
                 if one.job.wants_gpus
             ),
         ]
-        room = RoomAhead(at, free.tolist(), ends, self._groups, self._looks)
-        gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, self._held)
-        if gain <= 0.0:
-            return None
-        self._held.add(entry.job.id)
-        return Held(gain, own.latest)
+        room = RoomAhead(at, self._free(cluster.gpus_now).tolist(), ends, self._groups, self._looks)
+        held = {job.number for job in queue if job.kind in self._held}
+        gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, held)
+        return Held(gain, own.latest) if gain > 0.0 else None
 
     @staticmethod
     def reason(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
@@ -204,16 +224,23 @@ class OthersFirst(Opinion):
 
     def _promise(self) -> None:
         """Promises a start to each of the first jobs that has none, or that was changed since."""
-        at, fleet, new = self.ledger.at, self.book.fleet, list[tuple[Waiting, Demand]]()
+        at, new = self.ledger.at, list[tuple[Waiting, Demand]]()
         line = [(one, one.demand_at(at)[0]) for one in self._line()]
         for entry, demand in line:
             memory = self.memory.setdefault(entry.job.id, LetsOthers())
             request = demand.n, demand.k, demand.limit
             if memory.request != request:
-                memory.request, memory.promise = request, None
+                memory.request, memory.promise, memory.made_at = request, None, at
                 new.append((entry, demand))
-        if not new:
-            return
+        if new:
+            self._make(new, line)
+        for entry, _ in line:
+            entry.last.promise = self.memory[entry.job.id].promise
+            self._promised[entry.job.id] = self.memory[entry.job.id]
+
+    def _make(self, new: Iterable[tuple[Waiting, Demand]], line: Iterable[tuple[Waiting, Demand]]) -> None:
+        """Makes the promises of these jobs of the line."""
+        at, fleet = self.ledger.at, self.book.fleet
         free = self._free(self._free_before)
         jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
         starts = plain_starts(at, free.tolist(), self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
@@ -221,8 +248,7 @@ class OthersFirst(Opinion):
             start = starts.get(entry.job.id)
             if start is not None:
                 expected = self._ended.predict(entry.job, demand.gpus).median
-                promise = self.memory[entry.job.id].promise = Promise(at, start, expected)
-                self._promised[entry.job.id] = promise.latest
+                self.memory[entry.job.id].promise = Promise.made(at, start, expected)
 
     def _line(self) -> list[Waiting]:
         """Returns the first jobs that wait for GPUs of their own."""
@@ -268,9 +294,16 @@ class OthersFirst(Opinion):
                 self._scores.clear()
             self._scores[key] = slowest_by_node(fleet, demand)
         memory = self.memory.get(entry.job.id)
-        latest = at if memory is None or memory.promise is None else memory.promise.latest
+        latest = inf if memory is None or memory.promise is None else memory.promise.latest
         seconds, reach = self._ended.predict(entry.job, demand.gpus).median, reach_of(fleet, demand, self._groups)
-        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, latest)
+        queued = entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, latest
+        return QueuedJob(*queued, _kind(entry, at))
+
+
+def _kind(entry: Waiting, at: float) -> Hashable:
+    """Returns a value that a user's jobs share that ask for the same."""
+    demand, _ = entry.demand_at(at)
+    return entry.job.user, demand.n, demand.k, demand.limit, demand.candidates.tobytes()
 
 
 def _plain(entry: Waiting, demand: Demand) -> bool:

@@ -74,8 +74,9 @@ def _slurms(entry: Waiting, at: float) -> Reason | None:
     """Returns the reason of Slurm's own rules."""
     job = entry.job
     for start, reason in _SLURMS:
-        # The begin time of a parked guest is berthd's doing.
-        if job.reason.startswith(start) and not (entry.guest.parked is not None and start == "BeginTime"):
+        # The begin time of a parked guest is berthd's doing, and Slurm still names one that has passed.
+        begun = start == "BeginTime" and (entry.guest.parked is not None or entry.may_start_at(at))
+        if job.reason.startswith(start) and not begun:
             first = preflight_of(job.plan) if start == "Dependency" else None
             waits = f"it waits for its pre-flight, job {first}"
             return reason if first is None else Reason("dependency", waits, 507)

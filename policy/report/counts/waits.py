@@ -7,6 +7,7 @@ All other waits are for order or room, which Slurm does not tell apart. For thos
 which enough GPUs were idle.
 """
 
+import re
 from array import array
 from collections import Counter, defaultdict
 from itertools import accumulate
@@ -19,6 +20,7 @@ from policy.report.site import SIZES, size_of
 DELAY_S = 60
 """Seconds; a shorter wait is no delay, because schedulers need that long themselves."""
 ORDER_OR_ROOM = "order_or_room"
+_PROMISED = re.compile(r"\d{1,18},(\d{1,18})", re.ASCII)
 _SLURMS = (
     (("Assoc", "QOS", "MaxJobsPer", "MaxSubmit", "PartitionTimeLimit", "AccountLimit"), "fair_share"),
     (("Dependency", "BeginTime", "JobArrayTaskLimit"), "dependency"),
@@ -51,6 +53,7 @@ class WaitCounts:
 
         Only this grows with the number of jobs, by 16 bytes each.
         """
+        self._promised, self._late = Counter[str](), Counter[str]()
         self.never_started = 0
 
     def add(self, run: JobRun) -> None:
@@ -62,6 +65,10 @@ class WaitCounts:
         self._times[size].add(run.wait_s)
         if run.wait_s < DELAY_S:
             return
+        if promised := _PROMISED.fullmatch(run.said.get("promised", "")):
+            self._promised[size] += 1
+            # Slurm tells whole seconds.
+            self._late[size] += run.start > int(promised[1]) + 1
         why = kind_of(run)
         self._delays[size][why] += 1
         self._seconds[size][why] += round(run.wait_s)
@@ -78,6 +85,8 @@ class WaitCounts:
                 "runs": times.count,
                 **times.figures(),
                 "delays": sum(self._delays[size].values()),
+                "promised": self._promised[size],
+                "late": self._late[size],
                 "reasons": [
                     {
                         "reason": kind,

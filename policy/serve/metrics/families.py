@@ -104,7 +104,7 @@ TABLE = (
     MetricSpec(
         "scheduler", "berth_promises_kept_total", "counter", "Starts as soon as plain Slurm would have planned them."
     ),
-    MetricSpec("scheduler", "berth_promises_late_total", "counter", "Starts later than that."),
+    MetricSpec("scheduler", "berth_promises_late_total", "counter", "Starts later than that, by cause.", ("cause",)),
     MetricSpec("scheduler", "berth_plan_faults_total", "counter", "Faults of Berth's own in the plan."),
 )
 
@@ -120,7 +120,6 @@ _PLANNERS = {
     "berth_disagreements_total": "disagreements",
     "berth_plan_faults_total": "plan_faults",
     "berth_promises_kept_total": "promises_kept",
-    "berth_promises_late_total": "promises_late",
     "berth_jobs_retried_total": "retried",
 }
 """The planner's counters by the names that `berth status` uses; a counter that is not told is 0."""
@@ -247,6 +246,10 @@ def _jobs(state: ClusterState) -> dict[str, _Found]:
 def _scheduler_of_the_plan(state: ClusterState) -> dict[str, _Found]:
     return {
         "berth_in_control": _one(state.in_control),
+        "berth_promises_late_total": [
+            ((cause,), state.counts.get(f"promises_late.{cause}", 0.0))
+            for cause in ("node", "priority", "end", "berth")
+        ],
         "berth_pins_total": [((kind,), state.counts.get(f"pins_{kind}", 0.0)) for kind in ("first", "again")],
         "berth_look_duration_seconds": state.looks,
         "berth_pass_duration_seconds": state.passes,

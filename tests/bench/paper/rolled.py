@@ -51,7 +51,7 @@ class RolledQueue:
         waiting = [PlainJob(one.index, one.demand.n, one.demand.k, one.limit) for one in queue]
         start = plain_starts(now, self._ledger.counts.tolist(), ends, waiting).get(task.index)
         if start is not None:
-            self._promises[task.index] = Promise(now, start, self._times.predict(task.known_at_submission).median)
+            self._promises[task.index] = Promise.made(now, start, self._times.predict(task.known_at_submission).median)
 
     def holds(self, task: "Task", now: float) -> bool:
         """Tells whether a job lets others go first at this moment."""

@@ -16,6 +16,7 @@ from policy.daemon.answer import main as berthd
 from policy.formats import segment
 from policy.formats.errors import ConfigError
 from policy.formats.job_plan import JobPlan
+from policy.formats.slurm_syntax.moments import local_time
 from policy.plan.answer.explain import rows, sentence
 from policy.site.config import Config, load
 from policy.site.keys import GONE
@@ -446,11 +447,14 @@ def test_plan_without_arguments_says_what_it_needs(capsys: pytest.CaptureFixture
 def test_why_shows_what_a_waiting_job_waits_for_and_the_time_left() -> None:
     values = {
         "state": "waiting", "because": "locality", "because_text": "it waits", "insists": "leaf", "wait": "600",
-        "until": "1", "why": "best", "at": "1",
+        "until": "1", "why": "best", "at": "1", "promised": "1000,1300",
     }  # fmt: skip
 
     found = dict(rows(5, "PENDING", JobPlan(values)))
 
     assert found["waits for"] == "locality: it waits"
+    promised = f"for {local_time(1_000)} as plain Slurm would plan it (300 of 300 s more are used)"
+    assert found["promised"] == promised
+    assert sentence(5, "PENDING", JobPlan(values)) == f"job 5 waits, promised {promised}: it waits [BERTH-102]"
     assert found["level"] == "insists on leaf for 600 s, which are over"
     assert "waits for" not in dict(rows(5, "RUNNING", JobPlan(values)))

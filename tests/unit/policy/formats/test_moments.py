@@ -61,7 +61,7 @@ def test_why_explains_a_job_whatever_moments_its_segment_holds(
 ) -> None:
     told = {"state": decision, "nodes": "n1", "gpus": "0", "insists": "mps", **values}
     told |= {"because": "priority"} if waits else {}
-    told |= {"moves": ",".join(map(str, moves))} if moves else {}
+    told |= {"moves": ",".join(map(str, moves)), "promised": ",".join(map(str, moves))} if moves else {}
     told |= {"tried": "cuda_failure:1:n1", "retry_text": "x"} if "again" in values else {}
 
     assert sentence(7, state, JobPlan(told))

@@ -35,14 +35,15 @@ def asked(monkeypatch: pytest.MonkeyPatch, settings: Settings, *jobs: Any, **loo
 
 
 def test_where_nothing_is_present_no_opinion_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, Settings(), waiting(2, "n1", 0b11)) == set()
-    assert asked(monkeypatch, Settings(look_ahead=True), waiting(2, "n1", 0b11)) == {None}
+    assert asked(monkeypatch, Settings(look_ahead=True), waiting(2, "n1", 0b11)) == set()
 
 
 def test_a_job_a_setting_or_a_partition_brings_an_opinion_in(monkeypatch: pytest.MonkeyPatch) -> None:
     two = (PartitionFacts("gpu", default=True), PartitionFacts("other"))
 
     assert asked(monkeypatch, Settings(), waiting(2, "n1", 0b11), waiting(3, "n1", 1, het=3)) == {Matter.COMPONENTS}
+    gang = waiting(3, "n1", 0xFF, count=2, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    assert asked(monkeypatch, Settings(), waiting(2, "n1", 0b11), gang) == {Matter.SPEED}
     assert asked(monkeypatch, Settings(), partitions=two) == {Matter.PARTITIONS}
     assert asked(monkeypatch, Settings(pin_ahead=False)) == {Matter.ELSEWHERE}
 

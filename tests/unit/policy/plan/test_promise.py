@@ -39,4 +39,4 @@ def test_a_job_that_fits_nowhere_gets_no_promise_and_one_that_runs_for_ever_free
 
 
 def test_the_slack_is_a_part_of_the_promised_wait_and_of_the_expected_run() -> None:
-    assert Promise(made_at=100.0, start=300.0, expected=1_000.0).latest == 300.0 + 0.05 * (200.0 + 1_000.0)
+    assert Promise.made(at=100.0, start=300.0, expected=1_000.0).latest == 300.0 + 0.05 * (200.0 + 1_000.0)

@@ -1,4 +1,4 @@
-"""Jobs of berthd's plan that let others go first: which, for how long at most, and where nobody does."""
+"""Jobs of berthd's plan that let others go first: which, for how long at most, and where none does."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.jobs.promise import SLACK
+from policy.plan.jobs.roll_out import QueuedJob, RoomAhead
 from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions import others_first
@@ -85,7 +86,7 @@ def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
 
 
 @pytest.mark.parametrize("pinned", ["n1", "n2"])
-def test_nobody_waits_unless_the_site_turns_it_on(pinned: str) -> None:
+def test_no_job_waits_unless_the_site_turns_it_on(pinned: str) -> None:
     world = World(Settings(), pinned)
     moves = moves_of(world.replan())
     assert [move.berth.names for move in moves] == ([] if pinned == "n1" else [("n1",)])
@@ -133,6 +134,21 @@ def test_a_job_that_was_let_go_is_not_called_back() -> None:
     world.jobs[1] = replace(small, required=("n1",), gpus=move.berth.mask, limit=20 * HOUR, plan=JobPlan(segment))
     assert moves_of(world.replan(NOW + 1)) == []
     assert world.start_of_small() == 0.0
+
+
+@pytest.mark.parametrize(("user", "starts"), [(0, []), (7, [0.0])])
+def test_equal_jobs_keep_their_order_whatever_the_roll_out_says_of_each(
+    monkeypatch: pytest.MonkeyPatch, user: int, starts: list[float]
+) -> None:
+    def gain(_: RoomAhead, job: QueuedJob, *__: object) -> float:
+        return float(job.number == SMALL)
+
+    monkeypatch.setattr(RoomAhead, "gain_of_waiting", gain)
+    world = World()
+    world.jobs.append(waiting(6, "n2", 2, limit=20 * HOUR, priority=8, user=user))
+    changes = world.replan()
+    assert moves_of(changes) == []
+    assert [move.start for move in moves_of(changes, 6)] == starts
 
 
 def test_a_job_for_which_room_was_made_starts() -> None:
@@ -244,11 +260,26 @@ def test_no_job_waits_behind_more_than_its_promise_allows() -> None:
     assert move.start == 0.0
 
 
-@pytest.mark.parametrize(("late", "count"), [(0, "promises_kept"), (60, "promises_late")])
-def test_starts_are_counted_by_their_promises(late: int, count: str) -> None:
+@pytest.mark.parametrize(
+    ("late", "happens", "count"),
+    [
+        (0, "", "promises_kept"),
+        (60, "", "promises_late.berth"),
+        (60, "node", "promises_late.node"),
+        (60, "priority", "promises_late.priority"),
+        (60, "end", "promises_late.end"),
+    ],
+)
+def test_starts_are_counted_by_their_promises_and_by_what_made_them_late(late: int, happens: str, count: str) -> None:
     world = World()
     world.replan()
     start = int(NOW + MOST) + late
+    if happens == "node":
+        world.nodes[1] = node("n2", used=FULL, up=False)
+    elif happens == "priority":
+        world.jobs.append(running(9, "n1", 2, HOUR, priority=99, submitted=int(NOW) + 1, holds=(2,)))
+    elif happens == "end":
+        world.jobs[0] = replace(world.jobs[0], end=int(NOW) + 41 * HOUR)
     world.jobs[1] = replace(world.jobs[1], state="RUNNING", start=start, nodes=("n1",), holds=(1,))
     world.replan(start + 5)
     [opinion] = [one for one in world.plan.opinions if isinstance(one, others_first.OthersFirst)]

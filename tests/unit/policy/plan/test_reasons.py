@@ -46,6 +46,15 @@ def reason_in(look: Reading, job_id: int = 5, kind: str = "h100") -> Reason | No
     return why(entry, plan.book, tracker.book(), POLICY, plan.queue)
 
 
+@pytest.mark.parametrize(("begin", "number"), [(NOW - 1, 515), (NOW + 60, 503)])
+def test_a_begin_time_that_has_passed_is_no_reason(begin: float, number: int) -> None:
+    """Slurm gives it as the reason until it has tried the job again."""
+    waits = waiting(5, "n1", 0b11, reason="BeginTime", begin=int(begin))
+    found = reason_of([node("n1", used=0xFF)], [running(1, "n1", 0xFF, 9_000), waits])
+    assert found is not None
+    assert found.number == number
+
+
 LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
 
 

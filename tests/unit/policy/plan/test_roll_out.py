@@ -1,5 +1,7 @@
 """The roll-out of the queue: whom it holds back, for how long, and where it leaves everything as it is."""
 
+from math import inf
+
 import pytest
 
 from policy.plan.jobs.roll_out import MOST_NODES, End, QueuedJob, RoomAhead
@@ -17,8 +19,9 @@ def job(
     scores: tuple[float, ...] = (),
     reach: dict[str, float] | None = None,
     latest: float = 1_000.0,
+    kind: str | None = None,
 ) -> QueuedJob:
-    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, latest)
+    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, latest, kind)
 
 
 HALF_FREE = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
@@ -41,6 +44,24 @@ def test_no_job_waits_beyond_the_latest_start_that_keeps_its_promise(latest: flo
     """Behind the gang it starts after 110 s."""
     small, gang = job(1, 1, 1, 1000.0, latest=latest), job(2, 2, 4, 100.0)
     assert (HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) > 0) == gain
+
+
+@pytest.mark.parametrize(("kind", "latest", "gain"), [("a", 110.0, 770.0), ("a", 109.0, 0.0), ("b", 109.0, -10.0)])
+def test_equal_jobs_wait_together_and_none_of_them_beyond_its_promise(kind: str, latest: float, gain: float) -> None:
+    small, twin = job(1, 1, 1, 1000.0, kind="a"), job(3, 1, 1, 5.0, latest=latest, kind=kind)
+    gang = job(2, 2, 4, 100.0, latest=inf)
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small, twin]) == pytest.approx(gain)
+
+
+@pytest.mark.parametrize(("latest", "gain"), [(110.0, 780.0), (109.0, 0.0)])
+def test_no_job_waits_if_another_one_would_start_later_than_promised_by_that(latest: float, gain: float) -> None:
+    """The third job would have the second node after 10 s; behind the gang it has it after 110 s."""
+    small, gang, third = (
+        job(1, 1, 1, 1000.0),
+        job(2, 2, 4, 100.0),
+        job(3, 1, 4, 500.0, latest=latest, scores=(inf, 1.0)),
+    )
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small, third]) == pytest.approx(gain)
 
 
 def test_a_job_waits_for_a_faster_node() -> None:

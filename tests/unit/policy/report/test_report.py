@@ -82,6 +82,13 @@ def test_waits_begin_when_a_job_may_start_and_are_told_by_size() -> None:
     }
 
 
+def test_late_starts_are_those_beyond_the_promise_that_berthd_wrote() -> None:
+    told = [f"[berth/1 because=capacity promised={text}]" for text in ("4000,4599", "4000,4598", "4000", "x,9", "")]
+    found = figures(*(line(1 + at, submit=1_000, start=4_600, comment=text) for at, text in enumerate(told)))
+    [waits] = found["waits"].values()
+    assert (waits["delays"], waits["promised"], waits["late"]) == (5, 2, 1)
+
+
 def test_a_reason_of_berthd_stands_before_slurms_and_slurms_before_none() -> None:
     told = "[berth/1 state=placed because=fragmentation because_text=no%20node]"
     found = figures(
