@@ -23,7 +23,7 @@ from policy.site.config import Config
 from policy.slurm import fields
 from policy.slurm.by_command.command import run_command
 from policy.slurm.interface import Gateway, Pin
-from policy.slurm.releases import TRIED, note_tried
+from policy.slurm.releases import TRIED, note_tried, why_only_watched
 
 _LISTED_WITHIN = 20.0
 """Seconds until a held job is listed, or is gone."""
@@ -64,13 +64,17 @@ FORMS = (
 def run(options: argparse.Namespace, config: Config, gateway: Gateway, tried: Path = TRIED) -> int:
     """Tries all forms; exit status 1 if one is not read as it was submitted."""
     reading = gateway.read(ended=False)
+    version = reading.version or gateway.version()
+    if not why_only_watched(version, tried):
+        # berthd would give the jobs places while they are looked at.
+        raise BerthError(f"Slurm {version} needs no trial; to try it again take its line out of {tried} first")
     nodes, partition = _where(reading, config)
     forms = [form for form in FORMS if form.nodes <= len(nodes)]
     found = {form.name: "; ".join(_tried(form, gateway, nodes, partition)) for form in forms}
     well = not any(found.values())
     if well:
         try:
-            note_tried(reading.version or gateway.version(), tried)
+            note_tried(version, tried)
         except OSError as problem:
             raise BerthError(f"{tried} cannot be written ({problem.strerror}); run this as root or SlurmUser") from None
     if options.json:

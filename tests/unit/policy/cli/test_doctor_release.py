@@ -170,9 +170,18 @@ def test_a_form_that_slurm_refuses_is_named_in_slurms_words(
     assert "FAIL  srun: scontrol update failed: Invalid node name specified" in capsys.readouterr().out
 
 
+def test_a_release_that_needs_no_trial_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tried").write_text("26.11\n")
+    slurm = Held()
+
+    with pytest.raises(BerthError, match="needs no trial"):
+        tried(monkeypatch, slurm, tmp_path)
+    assert slurm.texts == {}
+
+
 def test_without_gpus_nothing_can_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Held()
-    monkeypatch.setattr(slurm, "read", lambda **_: reading([], []))
+    monkeypatch.setattr(slurm, "read", lambda **_: reading([], [], version="26.11.0"))
 
     with pytest.raises(BerthError, match="nothing can be tried"):
         tried(monkeypatch, slurm, tmp_path)
