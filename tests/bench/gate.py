@@ -63,7 +63,7 @@ PARTS = (
     Part("company", "company --seeds 1 --nodes 8"),
     Part("predictor", "predictor"),
     Part("matching", "matching --seeds 1 --hosts 200 --guests 200"),
-    Part("sharing-day", "sharing_day --gpus 100"),
+    Part("sharing-day", "sharing_day --gpus 100 --fleets idle,muxflow --rules least_loaded,all"),
     Part("scores", "scores --quick"),
     Part("stragglers", "stragglers --cases 20"),
     Part("classify", "classify"),

@@ -46,7 +46,7 @@ STEP_BUSY, STEP_MEMORY = 0.05, 2.0
 """Hosts that differ by less are alike."""
 MARGIN = 0.05
 """Part of each GPU's memory that no guest gets, beside what its host needs."""
-AHEAD = range(0, 60, 10)
+AHEAD = range(0, 60, 20)
 """Minutes from now on for which the oracle knows how busy the hosts will be."""
 HEALTHY = 0.8
 """A host busier than this in its last minute takes no guest."""
@@ -174,11 +174,11 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
             age = (minute - queue.arrives[waiting]) / 60
             guests = Guests.of(queue.kind[waiting].tolist(), queue.memory[queue.kind[waiting]].tolist(), age.tolist())
 
-            def truth(places: Ints, minute: int = minute) -> Floats:
-                known, of = queue.kinds.T[:, None, :], np.zeros((len(places), len(queue.kinds)))
+            def truth(places: Ints, kinds: Ints, minute: int = minute) -> Floats:
+                known, of = queue.kinds[kinds].T[:, None, :], np.zeros((len(places), len(kinds)))
                 for later in AHEAD:
                     now = fleet.busy[places, min(MINUTES - 1, minute + later), None]
-                    pairs = Pairs(contention, guard, now, (known[0], known[1]), factor[places])
+                    pairs = Pairs(contention, guard, now, (known[0], known[1]), factor[np.ix_(places, kinds)])
                     of += pairs.speed(pairs.duty()) / len(AHEAD)
                 return of
 
@@ -245,6 +245,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("--gpus", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fleets", default="idle,muxflow,philly")
+    parser.add_argument("--rules", default="least_loaded,random,matching_alone,predictor_alone,all,oracle")
     arguments = parser.parse_args()
     if not (DATA / "colocation").exists():
         print(f"left out: {DATA} is not there; BERTH_DATA names the folder that holds traces/", file=sys.stderr)
@@ -252,8 +254,9 @@ def main() -> int:
     guard = Guard.measured()
     contention = Contention(np.array(device.fitted(DATA / "colocation").contention))
     figures = []
-    for name in ("idle", "muxflow", "philly"):
-        queue = jobs(arguments.seed, large=name == "muxflow")
+    for name in arguments.fleets.split(","):
+        # As many guests for each GPU, however many GPUs there are.
+        queue = jobs(arguments.seed, large=name == "muxflow").every(max(1, 1_000 // arguments.gpus))
         offered = float(queue.work.sum())
         fleet = (
             trainers(arguments.gpus, arguments.seed)
@@ -261,7 +264,7 @@ def main() -> int:
             else hosts(arguments.gpus, 4 if name == "muxflow" else 1, arguments.seed)
         )
         days = {}
-        for rule in ("least_loaded", "random", "matching_alone", "predictor_alone", "all", "oracle"):
+        for rule in arguments.rules.split(","):
             days[rule] = day = run(fleet, queue, contention, guard, rule, arguments.seed)
             print(f"{name}, {rule}: {day.utilisation:.1%} busy, {day.done} done, {day.work / offered:.1%}", flush=True)
         figures += _figures(name, _alone(fleet), days, offered)

@@ -15,8 +15,8 @@ from tests.bench.measured_pairs import shipped
 from tests.bench.paper import baselines
 from tests.bench.sharing_world import BANDWIDTH, Floats, Ints
 
-Truth = Callable[[Ints], Floats]
-"""The throughput that each kind of guest (columns) would really have in the next hour on these seats (rows)."""
+Truth = Callable[[Ints, Ints], Floats]
+"""The throughput that these kinds of guests (columns) would really have in the next hour on these seats (rows)."""
 
 Rule = Callable[[int, Seats, Guests, Truth], Ints]
 """From the minute, the seats and those who wait: a seat for each, or -1."""
@@ -40,6 +40,10 @@ class Known:
         worth = np.where(said.host_least >= LEAST, guest + 1.0, guest * np.clip(chance, 0.0, 1.0))
         return self._all(np.maximum(worth, 0.01))
 
+    def load(self) -> Tables:
+        """The less busy a GPU is, the better for each guest alike."""
+        return self._all(np.repeat(1.01 - self.hosts[:, None], len(self.kinds), axis=1))
+
     def overlap(self) -> Tables:
         """What is known without a predictor: how often both want the GPU."""
         return self._all(1.01 - np.outer(self.hosts, np.minimum(self.kinds[:, 0], 1.0)))
@@ -58,11 +62,6 @@ def one_by_one(tables: Tables) -> Rule:
     return lambda _minute, seats, guests, _truth: baselines.greedy(seats, guests, tables)
 
 
-def least_loaded(busy: Floats) -> Rule:
-    """The guest that waited longest takes the least busy GPU."""
-    return lambda _minute, seats, guests, _truth: baselines.least_loaded(seats, guests, busy)
-
-
 def at_random(known: Known, seed: int) -> Rule:
     """Any seat that has the memory."""
     tables = known.overlap()
@@ -73,7 +72,8 @@ def oracle(_minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
     """The most work by the true slowdowns, which nobody can know."""
     free = np.flatnonzero(seats.open)
     fits = guests.memory[:, None] <= seats.memory[free]
-    worth = truth(free).T[guests.profile] * weight_of(guests, Weights())[:, None]
+    kinds, column = np.unique(guests.profile, return_inverse=True)
+    worth = truth(free, kinds).T[column] * weight_of(guests, Weights())[:, None]
     rows, columns = linear_sum_assignment(np.where(fits, worth, 0.0), maximize=True)
     seat = np.full(len(guests.profile), -1)
     good = fits[rows, columns]
@@ -84,7 +84,7 @@ def oracle(_minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
 def rules(known: Known, seed: int) -> dict[str, Rule]:
     """All that are compared, the simplest first."""
     return {
-        "least_loaded": least_loaded(known.hosts),
+        "least_loaded": one_by_one(known.load()),
         "random": at_random(known, seed),
         "matching_alone": matched(known.overlap()),
         "predictor_alone": one_by_one(known.promised()),

@@ -62,6 +62,10 @@ class Jobs:
     kinds: Floats
     """Profiles as the predictor sees them."""
 
+    def every(self, step: int) -> Jobs:
+        """Each so-manieth of them."""
+        return Jobs(self.arrives[::step], self.work[::step], self.kind[::step], self.kinds)
+
     @property
     def memory(self) -> Floats:
         """GiB of each kind."""

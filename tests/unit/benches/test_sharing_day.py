@@ -53,7 +53,7 @@ def test_no_rule_gives_a_closed_seat_or_memory_that_the_host_needs(rule: str) ->
     guests = Guests.of([0, 1, 0], [4.0, 2.0, 4.0], [0.0, 1.0, 2.0])
 
     seat = rules(Known(np.array([0.0, 0.5]), KINDS), 1)[rule](
-        0, seats, guests, lambda places: np.ones((len(places), 2))
+        0, seats, guests, lambda places, kinds: np.ones((len(places), len(kinds)))
     )
 
     taken = seat[seat >= 0].tolist()
@@ -66,7 +66,7 @@ def test_the_oracle_knows_which_pair_is_slow() -> None:
     seats, guests = Seats.of([0, 0], [8.0, 8.0]), Guests.of([0, 1], [4.0, 4.0], [0.0, 0.0])
     truth = np.array([[0.9, 0.2], [0.3, 0.1]])
 
-    assert oracle(0, seats, guests, lambda places: truth[places]).tolist() == [0, 1]
+    assert oracle(0, seats, guests, lambda places, kinds: truth[np.ix_(places, kinds)]).tolist() == [0, 1]
 
 
 @pytest.mark.slow
