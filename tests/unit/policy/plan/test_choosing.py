@@ -268,3 +268,13 @@ def test_an_owner_of_a_site_without_trials_has_guests_that_are_promised_only() -
 
     assert world.seats() == {}
     assert where(World(nodes, [*jobs, guest(10, "heavy")]).seats()) == {10: "n2"}
+
+
+def test_each_task_of_an_array_is_told_what_its_own_host_needs() -> None:
+    world = measured_hosts(3.0)
+    world.jobs += [guest(10, "light", tasks="0-1")]
+
+    moves = [one for one in world.one_pass() if isinstance(one, Move)]
+
+    assert {one.task for one in moves} == {0, 1}
+    assert {(one.berth.names[0], one.need) for one in moves} <= {("n1", "1:12288"), ("n2", "2:2000")}

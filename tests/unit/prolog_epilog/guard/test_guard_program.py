@@ -144,7 +144,7 @@ def test_a_frozen_guest_goes_on_within_5_s_of_its_guards_kill_and_the_next_guard
     guard = node.start_guard()
     guest = node.guest(group)
     # A host that says nothing yet: until its step is known its guest stands still, by the freezer as it has no gate.
-    assert node.run("prolog", berth(2, tier="guaranteed"), "2", job=7).returncode == 0
+    assert node.run("prolog", berth(2, tier="guaranteed", mem=1024), "2", job=7).returncode == 0
     assert eventually(lambda: freezer.is_frozen(GUEST), 20.0), node.said()
     page = Path(share_file.read(node.paths, GUEST).word) / os.listdir(node.paths.word(7))[0].split(".")[0]  # type: ignore[union-attr] # noqa: PTH208
     assert word.read_order(word.map_order(page)).duty == 0
