@@ -257,13 +257,8 @@ measure; what its authors published stands beside it. "Live" leaves jobs without
 Jobs of half a GPU each, in turn; true speeds are the measured pairs', of which the fit has seen one half and the other
 is counted. `company` goes wherever there is room, `picky` rather waits than take bad company: it is not placed here.
 """,
-    "owner-memory": """
-Real processes of a simulated CUDA whose memory all processes share, with real Prologs, library, freezer and guard.
-`outside`: guests without the library, which nothing holds before the guard's next look at the device.
-""",
     "sharing-day": """
-A simulation: host slowdowns follow from the guard's law on modelled contention and are not measured. All rules have the
-same guard, seats and limits. `all` is berthd's rule; the oracle knows the true slowdowns, and the hosts' next hour.
+A simulation, not measured. All rules have the same guard, seats and limits; the oracle knows the true slowdowns.
 """,
     "classify": """
 Only `fresh` is of programs that no rule has seen; the other rows were mended with (docs/results/failures.md has
