@@ -130,7 +130,8 @@ def test_a_job_is_found_by_its_other_name_too(slurm: Slurm, tmp_path: Path) -> N
     job = held(slurm)
     put_list(slurm, tmp_path, [job])
     name = slurm.target.run(["squeue", "-h", "-j", str(job), "-O", "SLUID:40"], check=False).out.strip()
-    if not name:
+    # 25.11 shows such a name, and takes none.
+    if not name or " 25." in slurm.target.run(["scontrol", "--version"]).out:
         pytest.skip("this Slurm knows no SLUID")
     rc, text = change(slurm, name, "ReqNodeList=n2")
     assert (rc, "has a planned place" in text) == (1, True), text
