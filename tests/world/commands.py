@@ -82,6 +82,8 @@ def _config(cluster: ModelCluster) -> str:
         "SLURM_VERSION": cluster.version,
         "ClusterName": "world",
         "SelectTypeParameters": "CR_CORE_MEMORY",
+        # A node that is powered down wakes for a job.
+        "ResumeProgram": "/usr/sbin/resume",
         "DefMemPerCPU": "100",
         "KillWait": "30 sec",
         "MaxBatchRequeue": "5",
