@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policy.plan.opinions.guests.choosing import LOOKED_AT
 from policy.sharing.matching import Guests, Seats
 from tests.bench.guard import device
 from tests.bench.sharing_rules import Known, Rule, rules
@@ -38,8 +39,8 @@ from tests.bench.sharing_world import (
 )
 from tests.bench.table import FOLDER, Figure, at_most, report
 
-WAITING = 2_000
-"""The oldest of those who wait are looked at, no more."""
+WAITING = LOOKED_AT
+"""The oldest of those who wait are looked at, no more: as many as berthd does."""
 RECENT = 60
 """Minutes of a host's past that make its profile."""
 STEP_BUSY, STEP_MEMORY = 0.05, 2.0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from policy.plan.opinions.guests.choosing import FEWEST_GUESTS, MOST_GUESTS
 from policy.sharing import predictor
 from policy.sharing.companions import LEAST, LEVEL
-from policy.sharing.matching import Guests, Seats, Tables, Weights, match, weight_of
+from policy.sharing.matching import Guests, Seats, Tables, Weights, _chosen, match, weight_of
 from tests.bench.measured_pairs import shipped
 from tests.bench.paper import baselines
 from tests.bench.sharing_world import BANDWIDTH, Floats, Ints
@@ -53,8 +54,37 @@ class Known:
 
 
 def matched(tables: Tables) -> Rule:
-    """All that wait are matched anew each minute, as berthd does."""
-    return lambda _minute, seats, guests, _truth: match(seats, guests, tables).seat
+    """Those that wait are matched anew each minute, as berthd does."""
+    return in_line(lambda _minute, seats, guests, _truth: match(seats, guests, tables).seat)
+
+
+def in_line(rule: Rule) -> Rule:
+    """A rule that chooses seats, and not who gets one: about as many guests at once as there are seats, in their order.
+
+    Without that a rule gains by leaving the guests in the queue that do not suit it.
+    """
+
+    def choose(minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
+        seat, left = np.full(len(guests.profile), -1), seats
+        while left.open.any() and (begin := _first(seat)) < len(seat):
+            upto = begin + max(FEWEST_GUESTS, min(MOST_GUESTS, int(left.open.sum())))
+            rows = np.arange(begin, min(upto, len(seat)))
+            got = rule(minute, left, _chosen(guests, rows), truth)
+            seat[rows] = np.where((got >= 0) & left.open[got], got, _NONE)
+            still = left.open.copy()
+            still[seat[rows][seat[rows] >= 0]] = False
+            left = replace(left, open=still)
+        return np.asarray(np.maximum(seat, -1))
+
+    return choose
+
+
+_NONE = -2
+"""Stands for a guest that was looked at and got no seat."""
+
+
+def _first(seat: Ints) -> int:
+    return int(np.argmax(seat == -1)) if (seat == -1).any() else len(seat)
 
 
 def one_by_one(tables: Tables) -> Rule:
@@ -89,5 +119,5 @@ def rules(known: Known, seed: int) -> dict[str, Rule]:
         "matching_alone": matched(known.overlap()),
         "predictor_alone": one_by_one(known.promised()),
         "all": matched(known.promised()),
-        "oracle": oracle,
+        "oracle": in_line(oracle),
     }
