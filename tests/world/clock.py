@@ -61,7 +61,7 @@ class Replaced:
 
     def set_time(self, virtual: VirtualTime) -> None:
         """Give every module of `policy` that is loaded the virtual clock; no program can set a file's ctime."""
-        self.set(asked, "_is_read", lambda mark, at: mark.stat().st_mtime < at)
+        self.set(asked, "_left_at", lambda mark: mark.stat().st_mtime)
         for name, module in list(sys.modules.items()):
             if name.startswith("policy.") and getattr(module, "time", None) is time:
                 self.set(module, "time", virtual)

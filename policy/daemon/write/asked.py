@@ -58,6 +58,9 @@ MOST_A_PASS = 10
 _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
 """Seconds: among many jobs a change without a new state is read so late (gateway_read.c)."""
 
+_MOST_AHEAD = 60.0
+"""Seconds by which a mark may be newer than the last reading."""
+
 _WHY = "its owner changed what it asks for"
 _SHARES = (SHARE, TIER, UPGRADE, PARKED)
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
@@ -135,9 +138,9 @@ class Asked:
             self._began = True
         late = _WHOLE_LOOK_EVERY if len(reading.jobs) >= _MANY_JOBS else 0.0
         marks = {int(mark.name): mark for mark in self._marks.iterdir() if mark.name.isdecimal()}
-        due = [job for job, mark in marks.items() if _is_read(mark, reading.at - late)]
+        due = [job for job, mark in marks.items() if _is_read(mark, reading.at, late)]
         for mark in self._excluded.iterdir():
-            if _is_read(mark, reading.at - late):
+            if _is_read(mark, reading.at, late):
                 mark.unlink()
         jobs = {job.id: job for job in reading.jobs if job.id in marks}
         updates = 0
@@ -190,6 +193,11 @@ class Asked:
         self._written = wanted
 
 
-def _is_read(mark: Path, at: float) -> bool:
-    """Tells whether a mark was left before a moment; a file that was moved there keeps the time of its content."""
-    return mark.stat().st_ctime < at
+def _is_read(mark: Path, at: float, late: float) -> bool:
+    """Tells whether a reading shows what a mark stands for; one far ahead of it is of a clock that was set back."""
+    return not at - late <= _left_at(mark) <= at + _MOST_AHEAD
+
+
+def _left_at(mark: Path) -> float:
+    """Returns when a mark was left; a file that was moved there keeps the time of its content."""
+    return mark.stat().st_ctime
