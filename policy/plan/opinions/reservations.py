@@ -47,8 +47,9 @@ class Reservations(Opinion):
 
     def leave(self, entry: Waiting, demand: Demand, berth: Berth | None, task: int | None = None) -> bool:
         job, ledger = entry.job, self.ledger
-        passes, in_parts = self._passes(entry), bool(job.het or (job.tasks and entry.nodes))
-        cluster = self.book.cluster
+        cluster, nodes = self.book.cluster, list(entry.nodes)
+        # The tasks of an array start one by one on its place, as long as that can be had.
+        passes, in_parts = self._passes(entry), bool(job.het or (job.tasks and nodes and cluster.up[nodes].all()))
         if task is not None or not (passes or (cluster.rooms and not in_parts)):
             return False
         tried = self.memory.setdefault(job.id, OpenTry())

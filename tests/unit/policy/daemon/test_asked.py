@@ -152,7 +152,7 @@ def test_a_mark_is_followed_once_and_goes(tmp_path: Path, fields: dict[str, str]
     file, mark = tmp_path / "pinned.asked" / "7", tmp_path / "pinned.changed" / "7"
     assert file.read_text().endswith("\n")
     file.rename(mark)
-    step(kept, job, at=1.0)
+    step(kept, job, at=time.time() - 30.0)
     assert (mark.exists(), slurm.did) == (True, []), "the reading is older than the change"
     step(kept, job)
     assert (mark.exists(), slurm.did[: len(did)]) == (False, did[:1] if did[:1] == [("release", False)] else did)
@@ -183,10 +183,20 @@ def test_a_mark_keeps_pins_off_a_job_until_it_has_been_read(tmp_path: Path, fold
     mark = tmp_path / f"pinned.{folder}" / "7"
     mark.touch()
     assert (kept.has_changed(7), kept.has_changed(8)) == (True, False)
-    step(kept, PINNED, at=1.0)
+    step(kept, PINNED, at=time.time() - 30.0)
     assert kept.has_changed(7), "the reading is older than the change"
     step(kept, PINNED)
     assert (kept.has_changed(7), mark.exists()) == (False, False)
+
+
+@pytest.mark.parametrize("folder", ["changed", "excluded"])
+def test_a_mark_from_before_the_clock_was_set_back_keeps_no_pin_off_for_hours(tmp_path: Path, folder: str) -> None:
+    slurm: Any = Slurm(text(PINNED, tres_per_node="gres/gpu:3"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, PINNED)
+    (tmp_path / f"pinned.{folder}" / "7").touch()
+    step(kept, PINNED, at=time.time() - 3_600.0)
+    assert not kept.has_changed(7)
 
 
 def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:

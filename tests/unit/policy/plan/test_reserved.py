@@ -148,6 +148,18 @@ def test_no_job_is_spread_where_slurm_might_give_gpus_that_are_reserved_by_type(
     assert asks(look, tres_per_job="gres/gpu:5", num_tasks="5").verb == verb
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_an_array_is_given_back_to_slurm_when_its_place_is_down_and_slurm_may_start_it_beside_a_reservation(
+    *, up: bool
+) -> None:
+    one = reservation("n1", cores=(cores("n1", 1),), gpus=(("", 4),))
+    look = reading([node("n1"), node("n2", up=up)], [waiting(5, "n2", 0b11, tasks="0-3")], reservations=(one,))
+
+    changes = Plan(BerthPolicy(), Settings()).replan(open_book(fleet(look), look), look.jobs)
+
+    assert [type(change) for change in changes if isinstance(change, Release)] == ([] if up else [Release])
+
+
 @pytest.mark.parametrize(
     ("mask", "changes"),
     [(0b11, {}), (0xFF, {}), (0b11, {"tasks": "0-3"}), (0b11, {"het": 5}), (0b11, {"reason": "JobHeldUser"})],
