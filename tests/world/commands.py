@@ -88,7 +88,6 @@ def _config(cluster: ModelCluster) -> str:
         "KillWait": "30 sec",
         "MaxBatchRequeue": "5",
         "AccountingStorageType": "(null)",
-        "ResumeProgram": "/usr/sbin/wake",
         "Licenses": "berth_h100:12,berth_l40s:2" if cluster.counts_models else "(null)",
     }
     return "".join(f"{key:<23} = {value}\n" for key, value in values.items())
