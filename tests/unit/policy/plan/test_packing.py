@@ -104,7 +104,14 @@ def test_whole_gpus_go_where_others_need_them_least(states: list[tuple[int, int,
     able = [place for place in able if states[place][0] < 8 or k == 8 or states[place][2] not in used]
     expected = min(
         able,
-        key=lambda p: (add(p) // ALIKE_CPUS, -of_kind[states[p][2]] / size[states[p][2]], states[p][0], p),
+        # A job on one GPU leaves those alone that have a pair free.
+        key=lambda p: (
+            k == 1 and states[p][0] > 1,
+            add(p) // ALIKE_CPUS,
+            -of_kind[states[p][2]] / size[states[p][2]],
+            states[p][0],
+            p,
+        ),
         default=None,
     )
     demand = Demand(1, k, cpus, 1, "node", 3_600, fleet.ready)
