@@ -266,14 +266,14 @@ def test_another_policy_can_be_asked() -> None:
     assert place(decision) == ("n2", "3,4,5,6")
 
 
-def test_what_slurm_cannot_pin_takes_no_place_now() -> None:
+def test_what_slurm_cannot_pin_starts_on_gpus_that_slurm_chooses() -> None:
     look = reading([node("n1", used=0b1), node("n2", used=0b1000_0000)])
     fields = {"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}
 
     decision = decide(submit(**fields), book(look), create("slurm"), Settings(), NOW)
 
-    assert decision.claim is None
-    assert "policy slurm chose other GPUs on each node" in decision.fields["message"]
+    assert decision.verb == "pass"
+    assert "on 2 nodes, where Slurm chooses its GPUs" in decision.fields["message"]
 
 
 def joined(level: str, *groups: int) -> Fabric:
@@ -397,17 +397,23 @@ def test_a_place_is_always_free_complete_and_of_the_right_size(machines: list[tu
 
     decision = ask(nodes, kinds, tres_per_node=f"gres/gpu:{k}", min_nodes=str(n), max_nodes=str(n))
 
-    if decision.claim is not None:
-        names, gpus = place(decision)
-        taken = [int(gpu) for gpu in gpus.split(",")]
-        assert len(names.split(",")) == len(set(names.split(","))) == n
-        assert sorted(set(taken)) == taken
-        assert len(taken) == k
-        for name in names.split(","):
-            place_in = int(name[1:])
-            assert nodes[place_in].up
-            assert not any(machines[place_in][0] >> gpu & 1 for gpu in taken)
-    else:
-        able = [used for i, (used, _) in enumerate(machines) if i % 5 != 4 and 8 - used.bit_count() >= k]
-        common = [m for m in range(256) if m.bit_count() == k and sum(1 for u in able if not u & m) >= n]
+    able = [used for i, (used, _) in enumerate(machines) if i % 5 != 4 and 8 - used.bit_count() >= k]
+    common = [m for m in range(256) if m.bit_count() == k and sum(1 for u in able if not u & m) >= n]
+    if decision.claim is None:
         assert not common
+        assert n == 1 or len(able) < n, "each of several nodes has enough GPUs of its own"
+        return
+    claims = [decision.claim, *decision.claim.others]
+    if decision.verb == "pass":
+        assert not common
+    else:
+        names, gpus = place(decision)
+        assert ",".join(f"n{one}" for one in decision.claim.nodes) == names
+        assert sum(1 << int(gpu) for gpu in gpus.split(",")) == decision.claim.mask
+    taken = [one for claim in claims for one in claim.nodes]
+    assert len(taken) == len(set(taken)) == n
+    for claim in claims:
+        assert claim.mask.bit_count() == k
+        for one in claim.nodes:
+            assert nodes[one].up
+            assert not machines[one][0] & claim.mask
