@@ -287,7 +287,15 @@ CONTROLLER = (
     Attack("remove the socket", "rm -f /run/berth/berthd.sock", DENIED),
     Attack("the topology", "echo x >/etc/slurm/berth/topology/n1.json", DENIED),
     Attack("berth.conf", "echo x >>/etc/slurm/berth.conf", DENIED),
-    Attack("an answer to no credential", SAYS_NOTHING.format(send="echo berth/1 epilog job=$V node=n3"), "hung up"),
+    # That a job ends anyone may say: berthd reads the job at Slurm then. Nothing else is heard without a credential.
+    *(
+        Attack(f"no credential: {text[:30]}", SAYS_NOTHING.format(send=f'echo "{text}"'), "hung up")
+        for text in (
+            "berth/1 epilog job=$V node=n3 degraded",
+            "berth/1 guard node=n3 gpu=0 job=$V state=unhealthy word=evict",
+            "berth/1 failed job=$V node=n3 start=0 class=gpu_lost transient=1 sign=x",
+        )
+    ),
     Attack("an answer to a wrong one", SAYS_NOTHING.format(send="echo MUNGE:AwQFAAD:"), "hung up"),
     Attack("an answer to a long line", SAYS_NOTHING.format(send="head -c 100000 /dev/zero | tr '\\\\0' M"), "hung up"),
     *(
