@@ -60,9 +60,9 @@ class Explainer:
             return False
         if self._queue is not plan.queue:
             self._begin(plan.queue, planned.cluster.at)
-        old = self._old
+        old, tries = self._old, 0
         for _ in range(len(old)):
-            if time.monotonic() - now > _LONGEST:
+            if tries and time.monotonic() - now > _LONGEST:
                 break
             entry = old[self._next % len(old)]
             self._next = (self._next + 1) % len(old)
@@ -71,6 +71,7 @@ class Explainer:
             looked, said = self._said.get(entry.job.id, (-AGAIN_AFTER, None))
             if now - looked < AGAIN_AFTER:
                 continue
+            tries += 1
             reason = why(entry, planned, running, self._policy, plan.queue)
             if reason is None:
                 continue

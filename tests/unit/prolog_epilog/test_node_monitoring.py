@@ -24,7 +24,7 @@ from tests.unit.node_world import World, berth
 DCGM_NAME = re.compile(r"\d+(\.\d+)?")
 """The names that dcgm-exporter looks at."""
 GUEST = {"way": "time", "tier": "opportunistic"}
-OWNER = {"way": "time", "tier": "guaranteed"}
+OWNER = {"way": "time", "tier": "guaranteed", "mem": 1_024}
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_the_shell_itself_takes_it(written: dict[str, str], shell: str, tmp_path
     ("words", "expected"),
     [
         (["berth", "wh"], {"why"}),
-        (["berth", "topo", "d"], {"discover", "draw", "diff"}),
+        (["berth", "topo", "d"], {"discover", "draw"}),
         (["berth", "why", "--j"], {"--json"}),
     ],
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.world.checks import ViolationError, places
 from tests.world.nodes.machine import Machine
 from tests.world.nodes.side import GUARD
-from tests.world.nodes.slurm import NodeRun
+from tests.world.nodes.slurm import NodeRun, leaves_no_memory
 
 if TYPE_CHECKING:
     from tests.world.nodes.part import NodePart
@@ -78,7 +78,10 @@ class NodeLaws:
             run.node == node and gpu.index in run.gpus and run.ended_at > recent and not run.sharing
             for run in world.slurm.past
         )
-        if not (load or fails or owned or fault > min(recent, spoke)):
+        there = [*world.slurm.runs.values(), *(run for run in world.slurm.past if run.ended_at > recent)]
+        hosts = [run for run in there if run.node == node and gpu.index in run.gpus and run.sharing and not run.guest]
+        crowded = any(leaves_no_memory(run.extra, "" if mine is None else mine.extra) for run in hosts)
+        if not (load or fails or owned or crowded or fault > min(recent, spoke)):
             world.slurm.problems.append(
                 f"the guard of {node} sends job {job.id} away from GPU {gpu.index} for no reason"
             )

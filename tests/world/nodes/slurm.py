@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from policy.formats import segment
 from prolog_epilog.errors import ExtraError, NodeError, TookTooLong
 from prolog_epilog.job import extra as extras
 from prolog_epilog.job.extra import NodeBerth
@@ -18,13 +19,19 @@ from tests.world.checks import places
 from tests.world.cluster import ModelCluster, ModelJob, Portion, Refusal
 from tests.world.commands import _detail as detail
 from tests.world.nodes.kernel import NodeKernel
-from tests.world.nodes.machine import Machine, ModelProcess
+from tests.world.nodes.machine import GPU_MIB, Machine, ModelProcess
 from tests.world.nodes.mps import ModelMps
 from tests.world.nodes.tasks import NodeTask
 
 SHARING = frozenset({"share", "host", "guest"})
 PROGRAM_SECONDS = 300.0
 """PrologEpilogTimeout."""
+
+
+def leaves_no_memory(host: str, guest: str) -> bool:
+    """Tells by the Extra of both whether a host may need memory that its guest would hold."""
+    needs, wants = ((segment.fields(text) or {}).get("mem", "") for text in (host, guest))
+    return not needs or int(needs) + int(wants or 1) > int(0.95 * GPU_MIB)
 
 
 @dataclass(eq=False)
@@ -248,10 +255,17 @@ class NodeSlurm:
         self.drained[node] = reason
 
     def _meets_an_owner(self, run: NodeRun) -> bool:
-        """Tells whether a guest under MPS came with an owner that does not share so: Slurm counts seats apart."""
-        if not run.guest or "way=mps" not in run.job.extra:
+        """Tells whether a guest came with an owner that leaves it no memory, or does not share by MPS as it does.
+
+        Slurm counts seats apart.
+        """
+        if not run.guest:
             return False
         here = [one for one in self.runs.values() if one.node == run.node and set(one.gpus) & set(run.gpus)]
+        if any(one.sharing and not one.guest and leaves_no_memory(one.extra, run.extra) for one in here):
+            return True
+        if "way=mps" not in run.job.extra:
+            return False
         files = [(one, self.share_of(one)) for one in here if not one.guest]
         return any(not one.sharing or (file is not None and file.way == "time") for one, file in files)
 
