@@ -34,7 +34,9 @@ from .test_planner_writes import Slurm, planner_of, write_all
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 GOOD = {5, 6}
-WIRING = {"planner.py", "listeners.py", "looks.py", "updates.py", "handover.py", "log.py", "isolation.py"}
+WIRING = {
+    *("planner.py", "listeners.py", "looks.py", "releases.py", "updates.py", "handover.py", "log.py", "isolation.py")
+}
 """Files whose functions call the parts, talk to the other process, or are what a fault is told by."""
 NOT_ABOUT_JOBS = {"starting", "reread", "reread_all", "_reread", "__getstate__"}
 """The picture is pickled as a whole: a planner that cannot do that ends, and the answerer starts another."""
