@@ -40,7 +40,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class IdleLooks:
-    """What the looks have found; it begins with nothing known, so that no GPU is idle yet."""
+    """Remembers when each GPU last had a process and last ran a kernel; at its beginning no GPU counts as idle."""
 
     gpus: dict[int, _Gpu] = field(default_factory=dict)
     _told: frozenset[tuple[int, bool]] = frozenset()

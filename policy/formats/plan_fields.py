@@ -87,7 +87,7 @@ DISAGREES = word("disagrees")
 INSISTS, WAIT, UNTIL = word("insists"), whole("wait"), whole("until")
 BECAUSE, BECAUSE_TEXT = word("because"), word("because_text")
 HELPS = pairs("helps")
-"""What would let a waiting job start now: a `limit` in seconds, a number of `gpus`, or a `partition`."""
+"""The changes of its request by which a waiting job would fit now: a `limit` in seconds, `gpus`, or a `partition`."""
 
 REASON = (BECAUSE, BECAUSE_TEXT, HELPS)
 """Fields that say why a job waits."""

@@ -257,7 +257,7 @@ class _Common(NamedTuple):
     gang: Gang
     mask: int
     having: int
-    """How many nodes have it free."""
+    """The number of nodes that have it free."""
 
 
 def _common_set(demand: Demand, view: View, nodes: Ints) -> _Common | None:

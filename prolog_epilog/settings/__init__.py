@@ -1,1 +1,1 @@
-"""What berth.conf says on nodes: the tables of its keys, and the reader."""
+"""Reads the tables of berth.conf that nodes use."""

@@ -21,7 +21,7 @@ MARGIN = 0.05
 
 
 class Sharer(Protocol):
-    """What the reserve has to know of a job on a GPU."""
+    """A job on a GPU, as the reserve sees it."""
 
     @property
     def job(self) -> int:

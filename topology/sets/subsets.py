@@ -70,7 +70,7 @@ class _Ranking:
     kbps: tuple[Numbers, ...]
     """Narrowest cut, weakest pair, all pairs."""
     nic_near: Numbers
-    """How near the GPUs of the set are to NICs, all together."""
+    """The sum of its GPUs' nearness to NICs; less is nearer."""
 
 
 class SubsetTable:

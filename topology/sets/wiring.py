@@ -29,7 +29,7 @@ class Wiring:
     direct: tuple[tuple[float, ...], ...]
     """GB/s of the NVLinks that join each pair without a switch; they add up across a cut."""
     nic_near: tuple[int, ...]
-    """How near each GPU is to its nearest NIC, by the driver's word as in `NEAR`; 0 where that is not known."""
+    """The nearness of each GPU to its nearest NIC, by the driver's word as in `NEAR`; 0 if it is not known."""
 
     @property
     def size(self) -> int:

@@ -17,7 +17,7 @@ class MachineWord:
 
     node: str
     uuids: tuple[str, ...]
-    """Of its GPUs, by position."""
+    """The UUIDs of its GPUs, by position."""
     job: int = 0
 
 

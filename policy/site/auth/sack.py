@@ -18,7 +18,7 @@ from policy.formats.errors import DaemonError
 from policy.site.auth.munge import EXPIRED, REPLAYED, Credential
 
 SOCKETS = ("/run/slurm/sack.socket", "/run/slurmctld/sack.socket", "/run/slurmdbd/sack.socket")
-"""Where Slurm's own programs look, in their order, unless SLURM_SACK_SOCKET names another."""
+"""The sockets that Slurm's own programs try, in their order, unless SLURM_SACK_SOCKET names another."""
 NOT_VOUCHED = 1
 
 _CREATE, _VERIFY = 64_001, 64_002

@@ -5,6 +5,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known import topologies
+from policy.daemon.passes import looks as looks_module
 from policy.daemon.passes import planner as planner_module
 from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
@@ -282,6 +284,34 @@ def test_a_notice_that_nothing_vouches_for_is_true_if_slurms_record_says_so(
     assert answers == [b"berth/1 done\n"] * 2
     # A job's nodes all say that it ends; Slurm is asked once, and of no job that is not known to run.
     assert slurm.asked == ([2] if job == 2 else [])
+
+
+def test_however_many_hints_come_slurm_is_asked_for_a_twentieth_of_the_time(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [running(number, "n1", 1 << number, 3_000) for number in range(1, 5)]
+    slurm = Slurm([node("n1", used=0b11110)], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    now = [1_000.0]
+    answers: list[bytes] = []
+    record = slurm.job
+
+    def slow(job_id: int) -> JobText:
+        now[0] += 2.0
+        return record(job_id)
+
+    monkeypatch.setattr(slurm, "job", slow)
+    monkeypatch.setattr(looks_module, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+
+    planner.take([Notice(job.id, "n1", answers.append, is_hint=True) for job in jobs])
+    assert (len(slurm.asked), len(answers)) == (1, 4)
+    now[0] += 39.0
+    planner.take([Notice(1, "n1", answers.append, is_hint=True)])
+    assert len(slurm.asked) == 1
+    now[0] += 1.0
+    planner.take([Notice(1, "n1", answers.append, is_hint=True)])
+    assert len(slurm.asked) == 2
 
 
 @pytest.mark.parametrize("cheap", [0.0, 60.0])
