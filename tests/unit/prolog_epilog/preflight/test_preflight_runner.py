@@ -18,7 +18,10 @@ from tests.programs import python_program
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-RUNNER = [sys.executable, "-I", "-m", "prolog_epilog.preflight.runner"]
+_MODULE = "prolog_epilog.preflight.runner"
+_RUN_IT = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_module({_MODULE!r}, None, '__main__', True)"
+RUNNER = [sys.executable, "-I", "-c", _RUN_IT]
+"""As `python -I -m` runs it, but with the modules of this tree, not with the installed ones."""
 PYTHON = sys.executable
 
 
