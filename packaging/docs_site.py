@@ -25,70 +25,21 @@ PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 # The groups of the navigation. A page that stands in none is an error.
 GROUPS = {
-    "Start here": ("quickstart", "concepts", "rollout", "cheatsheet", "symptoms"),
-    "Reference": (
-        "reference/commands",
-        "reference/flags",
-        "keys",
-        "reference/metrics",
-        "reference/messages",
-        "troubleshooting",
-        "formats",
-        "glossary",
-    ),
-    "How to: users": (
-        "user",
-        "requests",
-        "shared-gpus",
-        "preflight",
-        "moving",
-        "injob",
-        "failures",
-        "web",
-        "simulate",
-        "simulate-inputs",
-        "simulate-study",
-        "report",
-    ),
-    "How to: admins": (
-        "plain-layout",
-        "install",
-        "migrate",
-        "packages",
-        "releases",
-        "admin",
-        "network",
-        "limits",
-        "reservations",
-        "virtual-clusters",
-        "node",
-        "shares-on-nodes",
-        "guard-setup",
-        "calibration",
-        "stragglers",
-        "metrics",
-        "upkeep",
-        "security",
-    ),
-    "How it works": (
-        "architecture",
-        "placement",
-        "links",
-        "scores",
-        "sharing",
-        "predictor",
-        "packing",
-        "guard",
-        "like-plain",
-        "world",
-        "load",
-        "campaign",
-        "gpu-window",
-    ),
+    "Start here": ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout"),
+    "Users": ("user/*",),
+    "Admins": ("admin/*",),
+    "Researchers": ("research/*",),
+    "Developers": ("develop/*",),
+    "Made from the code": ("reference/commands", "reference/flags", "reference/metrics", "reference/messages"),
     "Results": ("results/README", "results/tables", "results/*"),
     "Decisions": ("decisions/README", "decisions/*"),
     "Project": ("project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY"),
 }
+
+FIRST = ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout", "user/symptoms")
+"""What a newcomer reads: at most 800 words each, tables too."""
+REFERENCE = ("develop/formats", "admin/keys", "user/troubleshooting", "results/")
+"""To look something up in: as long as it needs to be."""
 
 
 class SiteError(Exception):
@@ -117,7 +68,18 @@ def main() -> int:
         _write(folder / "reference" / f"{name}.md", text)
     index = folder / "index.md"
     index.write_text(index.read_text() + "".join(navigation(folder)))
+    for warning in too_long():
+        print(f"docs: {warning}", file=sys.stderr)
     return 0
+
+
+def too_long() -> Iterator[str]:
+    """Yields a warning for each page that has more words than its readers have time for."""
+    for page in sorted(DOCS.rglob("*.md")):
+        name = page.relative_to(DOCS).with_suffix("").as_posix()
+        words, most = len(page.read_text().split()), 800 if name in FIRST else 2000
+        if words > most and not name.startswith(REFERENCE):
+            yield f"{name}.md has {words:,} words, and {most:,} are enough; cut it"
 
 
 def relinked(text: str, source: str, target: str, pages: dict[str, str]) -> str:
@@ -195,7 +157,8 @@ def _flags() -> Iterator[str]:
     source = (ROOT / "slurm_plugins" / "config" / "options.c").read_text()
     table = source.partition("berth_options[] = {")[2]
     yield "# Flags\n\nThe flags of sbatch, srun and salloc, as the SPANK plugin registers them.\n"
-    yield "[user.md](../user.md#flags) explains them, [formats.md](../formats.md#5-flags) has their exact forms.\n\n"
+    yield "[jobs.md](../user/jobs.md#flags) explains them, "
+    yield "[formats.md](../develop/formats.md#5-flags) has their exact forms.\n\n"
     yield "| flag | meaning |\n|---|---|\n"
     for name, value, help_text in re.findall(r'\{"([\w-]+)", "([^"]*)",\s*((?:"[^"]*"\s*)+),', table):
         shown = value.replace("|", "\\|")
@@ -207,7 +170,7 @@ def _metrics() -> Iterator[str]:
     from policy.serve.metrics.families import PAGES, TABLE  # noqa: PLC0415
 
     yield "# Metrics of berthd\n\nThe names that `/metrics/PAGE` serves, made from the code's table.\n"
-    yield "[metrics.md](../metrics.md) has rules, alerts and the guard's metrics.\n"
+    yield "[metrics.md](../admin/metrics.md) has rules, alerts and the guard's metrics.\n"
     for page, about in PAGES.items():
         yield f"\n## /metrics/{page}\n\nHas {about}.\n\n| name | kind | labels | meaning |\n|---|---|---|---|\n"
         for spec in TABLE:
@@ -218,9 +181,11 @@ def _metrics() -> Iterator[str]:
 
 def _messages() -> Iterator[str]:
     yield "# Messages by number\n\nAll ids in one list. "
-    yield "[troubleshooting.md](../troubleshooting.md) has them by subject.\n\n"
+    yield "[troubleshooting.md](../user/troubleshooting.md) has them by subject.\n\n"
     yield "| id | meaning | what to do |\n|---|---|---|\n"
-    yield from sorted(re.findall(r"^\| BERTH-[0-9]+ \|.*\n", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE))
+    yield from sorted(
+        re.findall(r"^\| BERTH-[0-9]+ \|.*\n", (DOCS / "user" / "troubleshooting.md").read_text(), re.MULTILINE)
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes every list of berth.conf's keys from packaging/keys.toml: `make keys`.
 
-The lists are the tables that policy, the node side and the plugins read, docs/keys.md and the manual page's TABLES.
-They are kept in git, and tests/unit/repository/test_keys.py fails where one of them is stale.
+The lists are the tables that policy, the node side and the plugins read, docs/admin/keys.md and the manual page's
+TABLES. They are kept in git, and tests/unit/repository/test_keys.py fails where one of them is stale.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def outputs() -> dict[Path, str]:
         Path("prolog_epilog/settings/keys.py"): "".join(_node(tables, PROLOG)),
         Path("prolog_epilog/settings/guard_keys.py"): "".join(_node(tables, GUARD, gone)),
         Path("slurm_plugins/config/keys.h"): "".join(_plugin(tables, gone)),
-        Path("docs/keys.md"): "".join(_page(tables, gone)),
+        Path("docs/admin/keys.md"): "".join(_page(tables, gone)),
         MAN: _manual(tables, (ROOT / MAN).read_text()),
     }
 

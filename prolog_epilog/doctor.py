@@ -295,7 +295,7 @@ def words_apart(paths: Paths) -> Iterator[NodeFinding]:
     elif together:
         text = (
             f"the pages of job {together[:60]} are part of /run's file system, which a hostile job could fill there; "
-            "let slurmd mount file systems that the guard sees (docs/injob.md, Safety)"
+            "let slurmd mount file systems that the guard sees (docs/user/injob.md, Safety)"
         )
     if folders:
         yield NodeFinding("words", ok=not together or paths.words.is_mount(), text=text)

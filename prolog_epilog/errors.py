@@ -11,7 +11,7 @@
     ├── ExtraError                a berth in a job's Extra that is not believed
     │   ├── Untied                Slurm has counted the job's share, and has tied it to no GPU of its own
     │   └── Disagreement          what Slurm gave the job and what its Extra says do not agree: it must not start
-    ├── FormatError               a file that is not what docs/formats.md says
+    ├── FormatError               a file that is not what docs/develop/formats.md says
     ├── SlurmError                scontrol failed or gave an answer that cannot be read
     │   └── Imitated              the job's own texts look like what scontrol prints
     ├── ChainError                a script of the site's own failed; carries its exit status
@@ -98,7 +98,7 @@ class Disagreement(ExtraError):
 
 
 class NodeFormatError(NodeError):
-    """A text that does not follow docs/formats.md."""
+    """A text that does not follow docs/develop/formats.md."""
 
     number = 920
 

@@ -75,7 +75,7 @@ class IdleLooks:
 
 @dataclass(frozen=True, slots=True)
 class IdleNotice:
-    """The idle GPUs of a node (docs/formats.md)."""
+    """The idle GPUs of a node (docs/develop/formats.md)."""
 
     node: str
     gpus: str

@@ -1,6 +1,6 @@
 """The ids of the node's messages: a line ends with the id of its error, of its event, or of the program that wrote it.
 
-The table of all ids, with what they mean, is docs/troubleshooting.md; a test compares the two.
+The table of all ids, with what they mean, is docs/user/troubleshooting.md; a test compares the two.
 """
 
 import re

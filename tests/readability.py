@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +60,25 @@ def main() -> None:
     """Prints the pages, those with the longest sentences first."""
     rows = [(lengths(page.read_text()), page.relative_to(ROOT)) for page in PAGES]
     for one, name in sorted(rows, key=lambda row: (-row[0].median, row[1])):
-        print(f"median {one.median:4.1f}  above 25: {one.above(25):4.0%}  longest {one.longest:3}  {name}")
-    every = Lengths(tuple(count for one, _ in rows for count in one.words))
-    print(f"median {every.median:4.1f}  above 25: {every.above(25):4.0%}  longest {every.longest:3}  all pages")
+        print(f"{_line(one)}  {name}")
+    for reader in sorted({_reader(name) for _, name in rows}):
+        print(f"{_line(together(one for one, name in rows if _reader(name) == reader))}  all of {reader}")
+    print(f"{_line(together(one for one, _ in rows))}  all pages")
+
+
+def _line(one: Lengths) -> str:
+    figures = f"median {one.median:4.1f}  above 25: {one.above(25):4.0%}  longest {one.longest:3}"
+    return f"{sum(one.words):6,} words  {figures}"
+
+
+def together(pages: Iterable[Lengths]) -> Lengths:
+    """Returns the sentences of several pages as one."""
+    return Lengths(tuple(count for one in pages for count in one.words))
+
+
+def _reader(name: Path) -> str:
+    """The folder of docs, or `project` for a page of the root."""
+    return name.parts[1] if len(name.parts) > 2 else "project"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Topology files: one JSON file a node (docs/formats.md, section 3).
+"""Topology files: one JSON file a node (docs/develop/formats.md, section 3).
 
 Standard library only, because `berth topo discover` runs on compute nodes.
 """

@@ -92,7 +92,7 @@ class MachineShape:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node as its topology file describes it (docs/formats.md, section 3)."""
+    """A node as its topology file describes it (docs/develop/formats.md, section 3)."""
 
     node: str
     model: str

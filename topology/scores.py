@@ -1,4 +1,4 @@
-"""Score tables: how slow each GPU is for each application class (docs/formats.md, "Score table").
+"""Score tables: how slow each GPU is for each application class (docs/develop/formats.md, "Score table").
 
 Standard library only, because calibration writes them on compute nodes.
 

@@ -1,4 +1,4 @@
-"""A campaign's memory: which nodes are to be measured and how far each is, `berth-campaign/1` (docs/calibration.md)."""
+"""Keeps which nodes a campaign is to measure and how far each is: `berth-campaign/1` (docs/admin/calibration.md)."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ def question(config: Config, text: str) -> dict[str, str]:
 
 
 def fleet(config: Config) -> dict[str, Any]:
-    """Returns the reply to `fleet` (docs/formats.md, 11.3): the GPUs of all nodes."""
+    """Returns the reply to `fleet` (docs/develop/formats.md, 11.3): the GPUs of all nodes."""
     if config.users_hosts:
         return _json(config, "fleet")
     return fleet_for(OverviewFile(path_of(config.socket)).read())
 
 
 def queue(config: Config) -> dict[str, Any]:
-    """Returns the reply to `queue` (docs/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
+    """Returns the reply to `queue` (docs/develop/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
     if config.users_hosts:
         return _json(config, "queue")
     return queue_for(OverviewFile(path_of(config.socket)).read())

@@ -1,1 +1,1 @@
-"""The formats of messages between berthd, the plugins, the nodes and Slurm, as docs/formats.md describes them."""
+"""The formats of messages between berthd, the plugins, the nodes and Slurm (docs/develop/formats.md)."""

@@ -1,7 +1,7 @@
 """The exceptions of Berth's policy side.
 
     BerthError                    one sentence: what, where, what to do
-    ├── FormatError               a text that does not follow docs/formats.md
+    ├── FormatError               a text that does not follow docs/develop/formats.md
     ├── ConfigError               berth.conf
     ├── SlurmError                Slurm's commands failed
     │   ├── UnreadableError       Slurm answered in a form that Berth does not know
@@ -36,7 +36,7 @@ class BerthError(Exception):
 
 
 class FormatError(BerthError):
-    """A text that does not follow docs/formats.md."""
+    """A text that does not follow docs/develop/formats.md."""
 
     number = 707
 

@@ -1,4 +1,4 @@
-"""Berth's flags of sbatch, srun and salloc (docs/formats.md, section 5).
+"""Berth's flags of sbatch, srun and salloc (docs/develop/formats.md, section 5).
 
 The SPANK plugin checks the same table on the submit host. This module checks requests that come in other ways.
 """

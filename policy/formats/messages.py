@@ -5,8 +5,8 @@ A message ends with its id in brackets. A number is never used again for somethi
 >>> tagged("it asks for no GPUs", 202)
 'it asks for no GPUs [BERTH-202]'
 
-docs/troubleshooting.md is the table of all numbers, with what they mean: 1xx places, 2xx left to Slurm, 3xx no place
-now, 4xx refused, 5xx waits, 6xx berthd's log, 7xx commands, 8xx plugins, 9xx nodes. Tests hold the code to it.
+docs/user/troubleshooting.md is the table of all numbers, with what they mean: 1xx places, 2xx left to Slurm, 3xx no
+place now, 4xx refused, 5xx waits, 6xx berthd's log, 7xx commands, 8xx plugins, 9xx nodes. Tests hold the code to it.
 """
 
 import re

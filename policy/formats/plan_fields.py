@@ -1,4 +1,4 @@
-"""The fields of a job plan, by the part of Berth that they belong to (docs/formats.md, section 2)."""
+"""The fields of a job plan, by the part of Berth that they belong to (docs/develop/formats.md, section 2)."""
 
 import re
 from typing import NamedTuple
@@ -56,7 +56,7 @@ SHUT = names("shut")
 NODES, GPUS, SEATS = names("nodes"), numbers("gpus"), yes_or_no("seats")
 LEVEL, GBPS, SUM, CUT = word("level"), decimal("gbps", "g"), decimal("sum", "g"), decimal("cut", "g")
 ALL_REDUCE = 0.76
-"""GB/s of an all-reduce on GPUs of a node, over those across their narrowest cut (docs/links.md)."""
+"""GB/s of an all-reduce on GPUs of a node, over those across their narrowest cut (docs/research/links.md)."""
 
 OTHERS = word("others")
 """The mark of the list of excluded nodes, for a job whose list Berth wrote."""
@@ -183,7 +183,7 @@ UNDER_WAY = (MOVE_UNTIL, MOVE_FOR, MOVE_TO, MOVE_TEXT)
 # The pre-flight
 
 PREFLIGHT, PREFLIGHT_TEXT = word("preflight"), word("preflight_text")
-"""The number of a waiting job's pre-flight, or `run` in the plan of a pre-flight itself (docs/preflight.md)."""
+"""The number of a waiting job's pre-flight, or `run` in the plan of a pre-flight itself (docs/user/preflight.md)."""
 
 _RUN = "run"
 _MARK = re.compile(rf"{_RUN}|[1-9][0-9]{{0,9}}")

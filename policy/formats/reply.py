@@ -1,4 +1,4 @@
-"""The reply to a submit request: typed here, and text on the wire (docs/formats.md, section 1.2)."""
+"""The reply to a submit request: typed here, and text on the wire (docs/develop/formats.md, section 1.2)."""
 
 import re
 from dataclasses import dataclass, replace

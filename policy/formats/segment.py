@@ -1,4 +1,4 @@
-"""The segment: Berth's tagged part of a text that others write too (docs/formats.md, section 2).
+"""The segment: Berth's tagged part of a text that others write too (docs/develop/formats.md, section 2).
 
 >>> put("site note", {"state": "placed", "why": "best of 3"})
 'site note[berth/1 state=placed why=best%20of%203]'

@@ -1,4 +1,4 @@
-"""The wire `berth/1` (docs/formats.md, section 1): one datagram of text lines each way, whose values are escaped.
+"""The wire `berth/1` (docs/develop/formats.md, 1): one datagram of text lines each way, whose values are escaped.
 
 >>> escape("a b%[c]"), unescape("a%20b%25%5Bc%5D")
 ('a%20b%25%5Bc%5D', 'a b%[c]')

@@ -3,7 +3,7 @@
     guard   the job lines of `berth-steps/1`: one row for each hour, the median step of each rank
     nccl    what NCCL's inspector wrote (plugins/profiler/inspector, formats v4.0 to v4.3): one row for each collective
     nvrx    straggler scores of nvidia-resiliency-ext: one row for each report
-    ops     `berth-ops/1` (docs/stragglers.md): one row for each step, with a time for each operation
+    ops     `berth-ops/1` (docs/admin/stragglers.md): one row for each step, with a time for each operation
 
 A rank's time is always its own: without the time in which it waits for other ranks. Pure: the caller reads the files.
 """

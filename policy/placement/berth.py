@@ -43,7 +43,7 @@ class BerthPolicy(Policy):
 
     Bandwidth is compared by the weakest pair, then by the sum. Among equal sets it prefers the one that breaks the
     fewest islands, then the node that other jobs need least, then the fullest, then the slowest GPUs. The nodes of a
-    gang are near each other (docs/placement.md).
+    gang are near each other (docs/research/placement.md).
     """
 
     name = "berth"

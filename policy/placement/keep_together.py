@@ -6,7 +6,7 @@ expensive. So small jobs are packed from the start: they fill one leaf after the
 
 Leaves with slow GPUs are filled first, because a job on several nodes runs at the speed of its slowest GPU. The number
 of open leaves follows from the GPUs that small jobs hold and wait for. This is a preference and delays no job: without
-room on those leaves a job goes elsewhere (docs/placement.md).
+room on those leaves a job goes elsewhere (docs/research/placement.md).
 """
 
 import numpy as np

@@ -79,7 +79,7 @@ class Tally:
             self._owners.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
-        """Returns all figures, in the shape of docs/formats.md."""
+        """Returns all figures, in the shape of docs/develop/formats.md."""
         since = max(period.since, self._first) if self._counts["runs"] else period.since
         until = period.until if period.until < float("inf") else self._last
         first, minutes = self._busy.minutes()

@@ -42,7 +42,7 @@ def read_rules(text: str, origin: str) -> Rules:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
-        raise FormatError(f"{origin} is no TOML: {problem}; see docs/failures.md") from problem
+        raise FormatError(f"{origin} is no TOML: {problem}; see docs/admin/failures.md") from problem
     if content.get("format") != FORMAT:
         raise FormatError(f'{origin} does not say format = "{FORMAT}"; write that as its first line')
     unknown = next((key for key in content if key not in {"format", "rule"}), None)

@@ -2,7 +2,7 @@
 
 A profile belongs to a key: user, account, and the job's name or its application class. Measurements are merged by
 weights that halve every 30 days, so a job that changed is followed after a few runs. The store's text is
-`berth-profiles/1`, one JSON object a line (docs/sharing.md).
+`berth-profiles/1`, one JSON object a line (docs/research/sharing.md).
 
     >>> store = Store()
     >>> store.add(ProfileKey("ann", "lab", "train"), Measured(at=0.0, runs=1, busy=0.4, bandwidth=0.2, memory=3_000.0))

@@ -30,7 +30,7 @@ what would Berth have done last month?
     -o JobID,User,Account,JobName,Submit,Eligible,Start,End,ElapsedRaw,State,AllocTRES,ReqTRES,Timelimit,NNodes > oct
   berth simulate oct --nodes 64 --gpus-per-node 8 --report oct.html
 
-More in docs/simulate.md.
+More in docs/research/simulate.md.
 """
 
 

@@ -1,4 +1,4 @@
-"""berth.conf (docs/keys.md), checked to the last key."""
+"""berth.conf (docs/admin/keys.md), checked to the last key."""
 
 import ipaddress
 import os
@@ -41,7 +41,7 @@ class MetricsOptions:
     address: str = _default("metrics", "address")
     port: int = _default("metrics", "port")
     token_file: Path | None = None
-    """A file with the token that a scrape has to show; None: Slurm's PrivateData decides (docs/metrics.md)."""
+    """A file with the token that a scrape has to show; None: Slurm's PrivateData decides (docs/admin/metrics.md)."""
     job_info: bool = False
     """True if one series tells which job holds which GPU."""
 

@@ -1,4 +1,4 @@
-"""The part of the state file that the metrics are made from (docs/formats.md, 11.7).
+"""The part of the state file that the metrics are made from (docs/develop/formats.md, 11.7).
 
 It holds numbers and names of nodes only, columns in node order. Job numbers are in it only if the site asks for them
 (`[metrics] job_info`).

@@ -1,4 +1,4 @@
-"""Reads berthd's overview (docs/formats.md, 11.7), and cuts it down to what one user may see.
+"""Reads berthd's overview (docs/develop/formats.md, 11.7), and cuts it down to what one user may see.
 
 berthd's planning process writes it, into one file with what the metrics are made from. The read-only process,
 and commands of Slurm's user and root, read it.

@@ -47,7 +47,7 @@ _PR_SET_DUMPABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class FailureWord:
-    """The notice of a failure (docs/formats.md, 11.5)."""
+    """The notice of a failure (docs/develop/formats.md, 11.5)."""
 
     job: int
     node: str

@@ -1,4 +1,4 @@
-"""The word between guard and job: `berth-word/1`, as docs/formats.md describes it.
+"""The word between guard and job: `berth-word/1`, as docs/develop/formats.md describes it.
 
 It has two pages for each job and GPU. The *order* belongs to root, and the job can only read it. The *beat* belongs to
 the job's user; the guard reads it with pread and trusts nothing in it. So a job that cuts, grows or fills it with

@@ -1,4 +1,4 @@
-"""Percent-escaping as the formats use it (docs/formats.md, "Escaping").
+"""Percent-escaping as the formats use it (docs/develop/formats.md, "Escaping").
 
     >>> escape("a b%[c]")
     'a%20b%25%5Bc%5D'

@@ -1,4 +1,4 @@
-"""The berth of a job, as it stands in the job's Extra (docs/formats.md, section 2).
+"""The berth of a job, as it stands in the job's Extra (docs/develop/formats.md, section 2).
 
 Only Slurm's own user may write it (the plugin ensures that), but nothing here trusts it. If the controller lost the
 plugin, the Prolog reads what users wrote.

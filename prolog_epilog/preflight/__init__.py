@@ -1,1 +1,1 @@
-"""The node's part of a pre-flight: a job's script runs on one GPU until its first step (docs/preflight.md)."""
+"""The node's part of a pre-flight: a job's script runs on one GPU until its first step (docs/user/preflight.md)."""

@@ -1,4 +1,4 @@
-"""The runner: starts a job's script on one GPU, and lets it run until it is seen to work (docs/preflight.md).
+"""The runner: starts a job's script on one GPU, and lets it run until it is seen to work (docs/user/preflight.md).
 
     python -I -m prolog_epilog.preflight.runner SECONDS[,RULE] -- SCRIPT [ARGUMENT...]
 
@@ -178,7 +178,7 @@ def is_final(rule: str, failure: str, *, transient: bool) -> bool:
 
 
 def _class_of(status: int) -> tuple[str, bool]:
-    """Returns the class of a failure by the script's log (docs/failures.md), and whether it may pass by itself."""
+    """Returns the class of a failure by the script's log (docs/admin/failures.md), and whether it may pass."""
     program = str(Path(sys.executable).with_name("berth"))
     log = f"/proc/{os.getpid()}/fd/2"
     command = [program, "classify", log, "--json", "--exit-code", f"{status}:0"]

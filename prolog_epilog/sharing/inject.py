@@ -1,7 +1,7 @@
 """Adds code to owners and guests: the PyTorch hooks, and the library, by which a guest leaves its owner's memory alone.
 
-The share file names both as paths that go before what the user's PYTHONPATH and LD_PRELOAD list (docs/formats.md). A
-path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
+The share file names both as paths put before the user's own PYTHONPATH and LD_PRELOAD (docs/develop/formats.md).
+A path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
 """
 
 import os

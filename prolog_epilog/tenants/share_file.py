@@ -1,4 +1,4 @@
-"""The share file of a job, `berth-share/1` (docs/formats.md): what was set up for it, for SPANK and for people."""
+"""The share file of a job, `berth-share/1` (docs/develop/formats.md): what was set up, for SPANK and for people."""
 
 import re
 import time
@@ -42,7 +42,7 @@ class ShareRecord:
     node: str = ""
     """The name of this node in Slurm: the guard tells it to berthd."""
     word: str = ""
-    """The folder of the job's words (docs/formats.md)."""
+    """The folder of the job's words (docs/develop/formats.md)."""
     start: int = 0
     """The start of this run of the job, seconds since 1970; 0: not known."""
     slope: float | None = None

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stable ids of messages. docs/troubleshooting.md explains each.
+ * The stable ids of messages. docs/user/troubleshooting.md explains each.
  */
 #pragma once
 

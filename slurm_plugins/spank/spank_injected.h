@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a task finds before its user's own PYTHONPATH and LD_PRELOAD; docs/injob.md. */
+/* What a task finds before its user's own PYTHONPATH and LD_PRELOAD; docs/user/injob.md. */
 #pragma once
 
 #include "spank/spank_api.h"

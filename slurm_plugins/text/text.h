@@ -19,7 +19,7 @@ void text_free(struct text *t);
 void text_add_bytes(struct text *t, const char *bytes, size_t len);
 void text_add(struct text *t, const char *s);
 void text_addf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* As docs/formats.md says: bytes below 0x21 and above 0x7e, %, [ and ] become %XX. */
+/* As docs/develop/formats.md says: bytes below 0x21 and above 0x7e, %, [ and ] become %XX. */
 void text_add_escaped(struct text *t, const char *s);
 /* The text, never NULL. */
 const char *text_str(const struct text *t);

@@ -240,8 +240,8 @@ fold. Widths and structure were chosen with all models in view, so models that n
 `*_models`: one model is new; `*_families`: one family (the two MobileNets, PPO with TD3, any other model);
 `*_few_families`: one family is new and three are known, two draws each, which is nearer to a site's first weeks.
 The peer there promises by numbers alone; berthd promises what is like a measured job or was tried twice
-(docs/predictor.md). A trial that harms lasts a minute, any other pair an hour: `false_safe_*` is the part of that
-time that harmed, `*_promises` the part of the promises. `*_hosts`: only the host counts and is heard, as in berthd.
+(docs/research/predictor.md). A trial that harms lasts a minute, any other pair an hour: `false_safe_*` is the part of
+that time that harmed, `*_promises` the part of the promises. `*_hosts`: only the host counts, as in berthd.
 `false_safe_nearest_neighbours` is what the same inputs say with every family known and the bound chosen afterwards.
 Two trials and the weight of one without an error were chosen with these pairs in view; one or three change little.
 """,

@@ -4,7 +4,7 @@
 
 Runs on the test cluster without Berth, whose gres.conf has the Links that AutoDetect=nvml would find. In each draw
 some random GPUs of a node are busy; then each form is submitted once and its GPUs are read from Slurm. A set counts as
-the best where no other free one is wider across its narrowest cut, by which NCCL's rings go (docs/links.md).
+the best where no other free one is wider across its narrowest cut, by which NCCL's rings go (docs/research/links.md).
 """
 
 from __future__ import annotations

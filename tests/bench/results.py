@@ -26,7 +26,7 @@ data from [all tables](tables.md); `make measurements` renews the tables first.
 * Figures beside each other are of one run on one machine. Machines differ more than the things compared.
 * Bounds that were missed are named.
 * More tables: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
-  [request forms](request-forms.md), [failures](failures.md), [berthd under load](../load.md),
+  [request forms](request-forms.md), [failures](failures.md), [berthd under load](../develop/load.md),
   [the layout of the code](house.md), [on a real GPU](gpu.md).
 """
 

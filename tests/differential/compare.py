@@ -1,4 +1,4 @@
-"""Compares two outcomes of a request; docs/like-plain.md lists the differences that are allowed."""
+"""Compares two outcomes of a request; docs/develop/like-plain.md lists the differences that are allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def totals(outcome: Outcome) -> Totals:
 
 
 ENVIRONMENT: dict[str, str] = {}
-"""Variables that may differ where the tasks are the same, each with its reason, as docs/like-plain.md has them."""
+"""Variables that may differ where the tasks are the same, each with its reason (docs/develop/like-plain.md)."""
 
 OF_FIRST_NODE = {"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"}
 """Lists go by the nodes' names, and of unlike nodes another may be the first."""

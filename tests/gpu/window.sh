@@ -3,7 +3,7 @@
 #
 # Asks in this order what only a GPU can answer: MPS's limits, tenants' commands, faults; Berth's own
 # life cycle of MPS; two products at 30 and 70 %; the library inside PyTorch; calibration; owner and guest.
-# All words and figures go to $OUT/window.tgz; docs/gpu-window.md says more.
+# All words and figures go to $OUT/window.tgz; docs/develop/gpu-window.md says more.
 ARCHIVE=window.tgz
 . "$(dirname "$0")/window_steps.sh"
 U=65534 # the tenant

@@ -3,7 +3,7 @@
 #
 # Owner and guest under the guard, by time slices and by MPS alone, with runs as long as the figures in the docs; then what
 # the guard rests on: standing still, the driver's own gate, a busy client that is killed, busy multiprocessors; and two
-# whole visits of a calibration. All goes to $OUT/window-guard.tgz; docs/gpu-window.md says more.
+# whole visits of a calibration. All goes to $OUT/window-guard.tgz; docs/develop/gpu-window.md says more.
 ARCHIVE=window-guard.tgz
 . "$(dirname "$0")/window_steps.sh"
 tests 270 owner-and-guest tests/gpu/test_guard_gpu.py

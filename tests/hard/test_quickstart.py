@@ -1,4 +1,4 @@
-"""What docs/quickstart.md tells a reader to type, run block by block in a fresh Debian container.
+"""What docs/user/quickstart.md tells a reader to type, run block by block in a fresh Debian container.
 
 The blocks are taken from the page, so that page and test cannot differ. The container has nothing but Debian's minimal
 system, the checkout, and the socket of this machine's Docker engine for the part that needs one.
@@ -19,7 +19,7 @@ from containers.cluster import PREFIX
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "quickstart.md").read_text()
+PAGE = (ROOT / "docs" / "user" / "quickstart.md").read_text()
 README = (ROOT / "README.md").read_text()
 NAME = f"{PREFIX}-reader"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")

@@ -1,1 +1,1 @@
-"""A deterministic world: berthd's own code under a virtual clock, against a hostile model of Slurm (docs/world.md)."""
+"""A deterministic world: berthd's code on a virtual clock, against a hostile model of Slurm (docs/develop/world.md)."""

@@ -1,6 +1,6 @@
 """Slurm's own description of the network: topology.conf and topology.yaml.
 
-What their levels mean here (docs/formats.md, section 7):
+What their levels mean here (docs/develop/formats.md, section 7):
 
 * tree: the switch that names nodes is their leaf, its parent is their pod; what is above joins pods at level `any`.
   Of several parents (parallel spines) the one that reaches the fewest nodes counts, of equals the first written.

@@ -3,7 +3,7 @@
 A set can be parted in two in many ways. What crosses one parting is the greater of two: all direct NVLinks between the
 parts together, and the widest single path between them (PCIe, chip-to-chip, or through NVSwitches, where a path is as
 wide as a GPU's uplink). The narrowest of all partings bounds every ring and every tree through the set, and orders sets
-nearly as NCCL's own search does (docs/links.md).
+nearly as NCCL's own search does (docs/research/links.md).
 
 >>> from topology.machines import machine
 >>> from topology.sets.wiring import wiring

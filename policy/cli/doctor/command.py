@@ -245,7 +245,7 @@ def _scripts(config: Mapping[str, str]) -> Finding:
         if re.fullmatch(r"(Prolog|Epilog)(\[\d+\])?", key) and path not in ("", "(null)") and "berth" not in path
     ]
     advice = f"{some(own)}: with one type for each GPU it learns the last GPU only; put it into chain_prolog or"
-    text = f"{advice} chain_epilog of berth.conf, docs/node.md" if own else "none but Berth's see the layout"
+    text = f"{advice} chain_epilog of berth.conf, docs/admin/node.md" if own else "none but Berth's see the layout"
     return Finding("Prolog and Epilog", not own, text)
 
 

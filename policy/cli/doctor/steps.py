@@ -1,4 +1,4 @@
-"""Tells how far a site has gone with Berth (docs/rollout.md), since doctor asks for other things at each step."""
+"""Tells how far a site has gone with Berth (docs/admin/rollout.md), since doctor asks for other things at each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

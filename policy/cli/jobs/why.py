@@ -45,7 +45,7 @@ def register(commands: Any) -> None:
         metavar="PATH",
         action="append",
         default=[],
-        help="with --slow: step times of the job, a file or a folder (docs/stragglers.md); may be repeated",
+        help="with --slow: step times of the job, a file or a folder (docs/admin/stragglers.md); may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

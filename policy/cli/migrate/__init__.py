@@ -1,4 +1,4 @@
-"""Takes a site from plain Slurm to Berth in the steps of docs/rollout.md, and back (`berth migrate`).
+"""Takes a site from plain Slurm to Berth in the steps of docs/admin/rollout.md, and back (`berth migrate`).
 
 conf_text    Slurm's configuration files as text: every byte that is not changed stays
 node_lines   NodeName lines of slurm.conf and gres.conf

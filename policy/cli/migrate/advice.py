@@ -87,12 +87,12 @@ def seen_by_tools(nodes: Mapping[str, ExactNode]) -> Iterator[str]:
         )
         yield (
             f"AllocTRES has gres/gpu=2 as before, and license/berth_{model}=2 where it had gres/gpu:{model}=2: reports "
-            "and exporters that count models, and XDMoD's resources, name the licence (docs/limits.md)"
+            "and exporters that count models, and XDMoD's resources, name the licence (docs/admin/limits.md)"
         )
     if nodes:
         yield (
             "a Prolog that writes which job has which GPU learns of the last one alone: for dcgm-exporter set [node] "
-            "jobs_for_dcgm, for jobstats jobs_for_jobstats (docs/metrics.md)"
+            "jobs_for_dcgm, for jobstats jobs_for_jobstats (docs/admin/metrics.md)"
         )
         yield "requests that name a model, in scripts and in forms of Open OnDemand, stay as they are"
 

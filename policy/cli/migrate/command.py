@@ -35,7 +35,7 @@ def register(commands: Any) -> None:
     """Adds `migrate` and its commands to the parser of `berth`."""
     parser = commands.add_parser("migrate", help="go from plain Slurm to Berth in steps, and back (admins)")
     below = parser.add_subparsers(dest="migrate_command", metavar="COMMAND", required=True)
-    plan = below.add_parser("plan", help="show what a step of docs/rollout.md changes, and the way to it")
+    plan = below.add_parser("plan", help="show what a step of docs/admin/rollout.md changes, and the way to it")
     plan.add_argument("rung", choices=RUNGS[1:], help="the step: advise, exact or sharing")
     plan.add_argument("nodes", nargs="?", metavar="NODES", help="for exact: only these nodes, such as n[1-4]")
     apply = below.add_parser("apply", help="write the files of a step, after a question")

@@ -1,6 +1,6 @@
 """Makes the configuration of a rung from the configuration that is there: pure functions on texts.
 
-The rungs are those of docs/rollout.md. To go up is to apply one; to go down is to undo.
+The rungs are those of docs/admin/rollout.md. To go up is to apply one; to go down is to undo.
 """
 
 import re
@@ -111,7 +111,7 @@ def _exact(texts: Texts, wanted: Mapping[str, ExactNode], limited: Iterable[str]
 
 
 def _licences(texts: Sequence[str], nodes: Mapping[str, ListedNode], limited: Iterable[str]) -> Sequence[str]:
-    """Counts models by licences wherever a weight, a limit or the accounting names them (docs/limits.md)."""
+    """Counts models by licences wherever a weight, a limit or the accounting names them (docs/admin/limits.md)."""
     named = set(limited)
     changed_texts = []
     for text in texts:

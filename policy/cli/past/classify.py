@@ -71,7 +71,9 @@ def _text(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"rules {name} cannot be read: {problem}; name a file as in docs/failures.md") from problem
+        raise UsageError(
+            f"rules {name} cannot be read: {problem}; name a file as in docs/admin/failures.md"
+        ) from problem
 
 
 def _exit_code(text: str) -> tuple[int, int]:

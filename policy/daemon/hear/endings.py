@@ -53,7 +53,7 @@ BY_BERTH = (AGAIN, MOVE_UNTIL, *_PUT_BACK_BY_BERTH)
 
 @dataclass(frozen=True, slots=True)
 class NodeWord:
-    """A message of a node about the log of a job that failed there (docs/formats.md, 11.5)."""
+    """A message of a node about the log of a job that failed there (docs/develop/formats.md, 11.5)."""
 
     job: int
     node: str

@@ -53,7 +53,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class GuardWord:
-    """One notice of a guard (docs/formats.md)."""
+    """One notice of a guard (docs/develop/formats.md)."""
 
     node: str
     gpu: int
@@ -130,7 +130,7 @@ _OF_ONE_ALONE = ("step", "busy", "sms", "bandwidth", "memory")
 
 
 def measured(figures: Mapping[str, float]) -> tuple[Alone | None, Together | None]:
-    """Reads a guard's figures (docs/formats.md, 11.1).
+    """Reads a guard's figures (docs/develop/formats.md, 11.1).
 
     >>> measured({"alone": 7, "alone_s": 60, "busy": 0.5})[0]
     Alone(job=7, seconds=60, step=None, busy=0.5, sms=None, bandwidth=None, memory=None)

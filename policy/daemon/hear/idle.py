@@ -31,7 +31,7 @@ class HeldGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IdleWord:
-    """One notice of a node (docs/formats.md)."""
+    """One notice of a node (docs/develop/formats.md)."""
 
     node: str
     gpus: tuple[tuple[int, int, int, int], ...]

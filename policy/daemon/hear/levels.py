@@ -23,7 +23,7 @@ _MOST_JOBS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class LevelWord:
-    """One notice of a guard (docs/formats.md)."""
+    """One notice of a guard (docs/develop/formats.md)."""
 
     node: str
     job: int

@@ -13,7 +13,7 @@ _PAYLOAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MachineWord:
-    """One notice of a guard (docs/formats.md)."""
+    """One notice of a guard (docs/develop/formats.md)."""
 
     node: str
     uuids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/formats.md).
+"""Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/develop/formats.md).
 
 A thread serves the sockets, so that no peer keeps the planner waiting, and the planner, which itself often waits for
 slurmctld, keeps no Epilog longer than `ANSWER_WITHIN`. Decoding a credential may wait for munged, and so it has another

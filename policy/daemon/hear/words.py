@@ -1,4 +1,4 @@
-"""Messages of nodes other than that a job ends there: one reader for each kind of notice (docs/formats.md)."""
+"""Messages of nodes other than that a job ends there: one reader for each kind of notice (docs/develop/formats.md)."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
 """Writes the state file: the overview of GPUs and queue as the last pass saw them, and what the metrics are made from.
 
-The file is described in docs/formats.md (11.7). A thread makes and writes it from values that no pass changes, so that
-neither passes nor Epilogs wait for it. The overview takes a fiftieth of a processor at most; on a large cluster the
-metrics are written more often than it.
+The file is described in docs/develop/formats.md (11.7). A thread makes and writes it from values that no pass changes,
+so neither passes nor Epilogs wait for it. The overview takes a fiftieth of a processor at most; on a large cluster
+the metrics are written more often than it.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Keeps what waiting jobs asked for where the plugin finds it, and plans a job anew whose owner changed that.
 
 job_modify may ask no daemon. So each job that the plan may write has a file with the fields that undo its pin
-(docs/formats.md, section 1.5): the plugin puts them beside the owner's change, and leaves a mark for berthd.
+(docs/develop/formats.md, section 1.5): the plugin puts them beside the owner's change, and leaves a mark for berthd.
 """
 
 import re

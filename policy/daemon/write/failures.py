@@ -1,8 +1,8 @@
 """Jobs that failed: what of, and whether they are tried again.
 
-The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
-until the job was looked into: so no end of berthd loses a failure. Slurm refuses changes of a job that is over. So the
-class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
+The first node of a job that failed says what the end of its log is a sign of (docs/admin/failures.md), and says it
+again until the job was looked into: so no end of berthd loses a failure. Slurm refuses changes of a job that is over.
+So the class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
 one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that
 another system requeues after it failed (an Epilog, a recovery service) is noted, and from then on left to that system:
 two that requeue one job would end each other's tries. So is one whose comment names such a system, from the beginning.

@@ -1,7 +1,7 @@
 """Moves under way: chooses the running jobs to move, and for each of them the next step.
 
 Reads and writes nothing: berthd carries the steps out (policy/daemon/write/relocation_writer.py), and so does the
-simulator. docs/moving.md has the steps in their order. The plan of a job tells of its move before anything else is
+simulator. docs/user/moving.md has the steps in their order. The plan of a job tells of its move before anything else is
 done. From it, the next berthd goes on with the move, or leaves the job where it runs.
 """
 

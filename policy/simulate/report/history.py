@@ -1,4 +1,4 @@
-"""Writes the history of one run, which `berth web --from-simulation` plays (docs/formats.md, section 10)."""
+"""Writes the history of one run, which `berth web --from-simulation` plays (docs/develop/formats.md, section 10)."""
 
 import json
 from collections.abc import Iterable

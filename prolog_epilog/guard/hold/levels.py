@@ -26,7 +26,7 @@ _AGAIN = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LevelNotice:
-    """The notice that says how a job's share is held on this node (docs/formats.md)."""
+    """The notice that says how a job's share is held on this node (docs/develop/formats.md)."""
 
     node: str
     job: int

@@ -1,4 +1,4 @@
-"""Gathers the step times of owners' ranks for berthd, which learns from them which GPU became slow (docs/formats.md).
+"""Gathers the step times of owners' ranks; berthd learns from them which GPU became slow (docs/develop/formats.md).
 
 A second counts if only the GPU itself can have made a step longer: no guest ran, and the GPU was busy all the time. A
 rank that waits for its input leaves its GPU idle, and its time is not counted. Nothing is kept on disk: a guard that is

@@ -1,4 +1,4 @@
-"""The guard's notice of this node's GPUs (docs/formats.md): the node's name may belong to another machine since."""
+"""The guard's notice of its node's GPUs (docs/develop/formats.md): a node's name may since name another machine."""
 
 import re
 import socket

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The word between guard and job, berth-word/1: docs/formats.md has the layout. */
+/* The word between guard and job, berth-word/1: docs/develop/formats.md has the layout. */
 #pragma once
 
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 """Works out how long slurmctld holds its locks for berthd's calls.
 
-From what each kind of call took there by `sdiag`, on a real slurmctld with 12,000 jobs and 1,024 nodes (docs/load.md),
-and by the rules of slurm_plugins/berth_slurm/gateway_read.c: many jobs are asked for their states first, and a look at
-all nodes, or at all of many jobs, comes when fifty times its cost has gone by.
+From what each kind of call took there by `sdiag`, on a real slurmctld with 12,000 jobs and 1,024 nodes
+(docs/develop/load.md), and by the rules of slurm_plugins/berth_slurm/gateway_read.c: many jobs are asked for their
+states first, and a look at all nodes, or at all of many jobs, comes when fifty times its cost has gone by.
 """
 
 from __future__ import annotations

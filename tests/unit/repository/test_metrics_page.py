@@ -1,4 +1,4 @@
-"""docs/metrics.md tells every metric and every alert, and no other."""
+"""docs/admin/metrics.md tells every metric and every alert, and no other."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from policy.serve.metrics.families import TABLE
 from prolog_epilog.guard.seats import metrics as guard
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "metrics.md").read_text()
+PAGE = (ROOT / "docs" / "admin" / "metrics.md").read_text()
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:

@@ -52,7 +52,7 @@ def test_every_flag_is_in_the_users_guide_and_the_formats() -> None:
     flags = set(re.findall(r'"((?:locality|app-class|gpu-[a-z]+|preflight|movable|retry))"', options))
 
     assert len(flags) == 8
-    for page in ("user.md", "formats.md"):
+    for page in ("user/jobs.md", "develop/formats.md"):
         text = (ROOT / "docs" / page).read_text()
         assert [flag for flag in sorted(flags) if f"`--{flag}" not in text] == []
 

@@ -20,7 +20,7 @@ from topology import files
 from topology.errors import MachineError, TopologyError, TopologyFileError
 from topology.model import Gpu, Link, Machine
 
-# Word for word as docs/formats.md shows it, made whole.
+# Word for word as docs/develop/formats.md shows it, made whole.
 WRITTEN: dict[str, Any] = {
     "format": "berth-topology/1",
     "node": "n1",

@@ -1,4 +1,4 @@
-"""Sets of GPUs as Berth orders them, beside the rings that NCCL's own search finds on them (docs/links.md)."""
+"""Sets of GPUs as Berth orders them, beside the rings that NCCL's own search finds on them (docs/research/links.md)."""
 
 from __future__ import annotations
 

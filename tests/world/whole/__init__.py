@@ -1,1 +1,1 @@
-"""The whole: berthd, slurmctld and the nodes' programs in one script. See docs/world.md."""
+"""The whole: berthd, slurmctld and the nodes' programs in one script. See docs/develop/world.md."""

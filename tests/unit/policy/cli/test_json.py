@@ -1,4 +1,4 @@
-"""Each command with `--json` prints one object with `schema_version` and the keys that docs/formats.md names."""
+"""Each command with `--json` prints one object with `schema_version` and the keys of docs/develop/formats.md."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ Setup = Callable[[Path, pytest.MonkeyPatch], list[str]]
 
 def documented() -> dict[str, list[str]]:
     """The rows of the section, by command: the words in backticks before the first text in brackets."""
-    text = (ROOT / "docs" / "formats.md").read_text().partition("## 15. JSON of the commands")[2]
+    text = (ROOT / "docs" / "develop" / "formats.md").read_text().partition("## 15. JSON of the commands")[2]
     rows = re.findall(r"^\| `berth ((?:[a-z]|-(?!-)| (?!-))+)` \| (.*) \|$", text, re.MULTILINE)
     return {name: re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", keys)) for name, keys in rows}
 

@@ -1,4 +1,4 @@
-"""The ids of messages: docs/troubleshooting.md explains each that is used."""
+"""The ids of messages: docs/user/troubleshooting.md explains each that is used."""
 
 import ast
 import doctest
@@ -54,7 +54,7 @@ def numbers_in(call: ast.Call) -> list[int]:
 @cache
 def explained() -> dict[int, tuple[str, str]]:
     """The page's table: by number, what a message means and what to do."""
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    page = (ROOT / "docs" / "user" / "troubleshooting.md").read_text()
     rows = re.findall(r"^\| BERTH-([0-9]+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     found = {int(number): (meaning, advice) for number, meaning, advice in rows}
     assert len(found) == len(rows), "an id is explained twice"

@@ -12,7 +12,7 @@ import pytest
 
 from policy.cli.main import main
 
-GUIDE = Path(__file__).resolve().parents[4] / "docs" / "simulate-inputs.md"
+GUIDE = Path(__file__).resolve().parents[4] / "docs" / "research" / "simulate-inputs.md"
 
 
 def fenced(word: str) -> str:

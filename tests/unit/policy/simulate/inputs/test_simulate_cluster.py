@@ -173,7 +173,7 @@ def test_equal_nodes_are_a_special_case() -> None:
 
 
 RECORDED = Path(__file__).parents[3] / "data"
-"""Four nodes of 8 GPUs, two users, jobs of all fates: `sacct` of the test cluster as docs/simulate.md asks for it."""
+"""Four nodes of 8 GPUs, two users, jobs of all fates: `sacct` of the test cluster as docs/research/simulate.md asks."""
 
 
 @pytest.mark.parametrize(("slurm", "jobs", "never"), [("24.11", 53, 3), ("26.05", 50, 6)])
