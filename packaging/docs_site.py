@@ -36,7 +36,7 @@ GROUPS = {
     "Project": ("project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY"),
 }
 
-FIRST = ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout", "user/symptoms")
+FIRST = ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout")
 """What a newcomer reads: at most 800 words each, tables too."""
 REFERENCE = ("develop/formats", "admin/keys", "user/troubleshooting", "results/")
 """To look something up in: as long as it needs to be."""

@@ -1,8 +1,8 @@
 """Moves under way: chooses the running jobs to move, and for each of them the next step.
 
 Reads and writes nothing: berthd carries the steps out (policy/daemon/write/relocation_writer.py), and so does the
-simulator. docs/user/moving.md has the steps in their order. The plan of a job tells of its move before anything else is
-done. From it, the next berthd goes on with the move, or leaves the job where it runs.
+simulator. docs/admin/operate.md has the steps in their order. The plan of a job tells of its move before anything else
+is done. From it, the next berthd goes on with the move, or leaves the job where it runs.
 """
 
 from collections import Counter
