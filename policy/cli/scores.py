@@ -36,9 +36,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     refresh = commands.add_parser(
         "refresh",
-        help="write the living scores: the calibrated table and what jobs told since",
-        description="Write the living scores beside the record of step times, from where berthd takes them. The "
-        "calibrated table stays as it is. berthd does this by itself once an hour.",
+        help="write the scores as they are now: the calibrated table and what jobs told since",
+        description="Write the scores as they are now beside the record of step times, from where berthd takes them. "
+        "The calibrated table stays as it is. berthd does this by itself once an hour.",
     )
     refresh.add_argument("table", nargs="?", default="", metavar="TABLE", help="default: as berth.conf says")
     refresh.add_argument("--steps", default="", metavar="FILE", help="the record (default: as berth.conf says)")
@@ -181,17 +181,17 @@ _TRIES = 3
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
     """Returns these scores, updated by a record of step times, and prints which GPUs have changed."""
+    from policy.history.slowness.gpus import refresh, table  # noqa: PLC0415 - the same
     from policy.site.step_records import reports_of  # noqa: PLC0415 - keeps `berth --help` fast
-    from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
 
-    living = refresh(scores, reports_of(record), time.time())
+    now = refresh(scores, reports_of(record), time.time())
     what = {"changed": "no longer as it was calibrated, measure it again", "host": "kept waiting by its host"}
-    for one in living:
+    for one in now:
         if one.told:
             who = f"{one.score.node} GPU {one.score.position}"
             seen = f"{one.before:.3f} -> {one.score.score:.3f} by {one.reports} runs of jobs and {one.clocks} clocks"
             print(f"berth scores: {who}, {one.score.app_class}: {what[one.told]} ({seen})", file=sys.stderr)
-    return table(living)
+    return table(now)
 
 
 def _refresh(args: argparse.Namespace) -> int:

@@ -19,19 +19,12 @@ UNKNOWN = "compute"
 """The class of jobs without a name or a profile: the one that loses most on a slow GPU."""
 
 _ENOUGH_RUNS = 1.0
-_SUFFERS, _HARDLY = 0.75, 0.25
-"""Bounds on the slowdown of a step, in percent, on a GPU that is 1 % slower.
-
-From the first bound on a job is `compute`; up to the second it is `memory`.
-"""
 
 
 def shown_by(measured: Measured | None) -> str:
     """Returns the class that a job's profile shows; empty where too little was measured."""
     if measured is None or measured.runs < _ENOUGH_RUNS:
         return ""
-    if measured.slow_gpus is not None:
-        return "compute" if measured.slow_gpus >= _SUFFERS else "memory" if measured.slow_gpus <= _HARDLY else "mixed"
     if measured.sms is None or measured.bandwidth is None:
         # Kernel time alone does not tell compute-bound jobs from memory-bound ones.
         return ""

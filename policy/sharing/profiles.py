@@ -1,4 +1,4 @@
-"""Stores what was measured of jobs: alone, beside others, on slow GPUs; and the results of trials of pairs.
+"""Stores what was measured of jobs: alone and beside others; and the results of trials of pairs.
 
 A profile belongs to a key: user, account, and the job's name or its application class. Measurements are merged by
 weights that halve every 30 days, so a job that changed is followed after a few runs. The store's text is
@@ -72,8 +72,6 @@ class Measured:
     """Seconds of a step alone."""
     step_shared: float | None = None
     """Seconds of a step beside other jobs."""
-    slow_gpus: float | None = None
-    """Slowdown of a step in percent on a GPU that is 1 % slower."""
 
 
 class Verdict(StrEnum):
@@ -243,7 +241,6 @@ def describe(one: Measured) -> str:
     texts = (
         (one.busy, "kernels {:.0%} of the time"), (one.sms, "{:.0%} of the SMs"), (one.bandwidth, "memory busy {:.0%}"),
         (one.memory, "{:.0f} MiB"), (one.step, "{:.3g} s a step"), (one.step_shared, "{:.3g} s beside others"),
-        (one.slow_gpus, "{:.2f} % for 1 % slower GPUs"),
     )  # fmt: skip
     known = [text.format(value) for value, text in texts if value is not None]
     return ", ".join([*known, f"{one.runs:.1f} runs"])

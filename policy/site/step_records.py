@@ -1,4 +1,4 @@
-"""The files of step times: the record, its older part, and the table of living scores beside it."""
+"""The files of step times: the record, its older part, and the table of scores as they are now beside it."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ def reports_of(record: Path) -> tuple[Report, ...]:
 
 
 def place_of(steps: Path) -> Path:
-    """Returns where the living table of a record is."""
+    """Returns where the table of scores beside a record is."""
     return steps.with_name(f"{steps.name}.scores")
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policy.history.slowness.gpus import ScoreNow, refresh
 from tests.bench.paper.fleet import FleetPlan, draw
 from tests.bench.scores_fleets import LONGHORN, Found, centred, found
-from topology.calibrate.living import Living, refresh
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.statistics import calibrate, table
@@ -104,7 +104,7 @@ def living(seeds: range, weeks: Weeks = Weeks(), plan: FleetPlan = LONGHORN) -> 
         scores, reports, truth, late = simulate(plan, weeks, seed)
         now = max(seconds_of(one.at) for one in reports)
         refreshed = refresh(scores, reports, now)
-        rows: dict[tuple[int, int], Living] = {_place(one.score): one for one in refreshed}
+        rows: dict[tuple[int, int], ScoreNow] = {_place(one.score): one for one in refreshed}
         order = [rows[node, gpu] for node, gpu in np.ndindex(truth.shape)]
         was = np.log([one.before for one in order]).reshape(truth.shape)
         says = np.log([one.score.score for one in order]).reshape(truth.shape)

@@ -2,7 +2,7 @@
 
 A job has 2 to 256 ranks. Each has a speed of its own (0.6 % apart) and noise from step to step; one thing disturbs the
 job, or nothing. Times are those of each step with its operations, or medians of hours as the guard records them.
-The thresholds of policy/history/stragglers.py were set on other draws (`--seed`) than those of the figures.
+The thresholds of policy/history/slowness/job.py were set on other draws (`--seed`) than those of the figures.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.formats.arrays import Floats
-from policy.history.step_sources import StepRank, StepTimes
-from policy.history.stragglers import Blame, Known, Slowness, analyse
+from policy.history.slowness.job import Blame, Known, Slowness, analyse
+from policy.history.slowness.sources import StepRank, StepTimes
 from tests.bench.table import Figure, at_least, at_most, report
 
 SEED = 20_261_126

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, SlurmError, UsageError
+from policy.history.slowness.votes import in_other_jobs
 from topology.calibrate.steps import JobReport, Report
 
 if TYPE_CHECKING:
-    from policy.history.step_sources import StepTimes
-    from policy.history.stragglers import Known, Slowness
+    from policy.history.slowness.job import Known, Slowness
+    from policy.history.slowness.sources import StepTimes
     from policy.site.config import Config
 
 _MOST_BYTES = 256 << 20
@@ -25,7 +24,7 @@ _RANKS_SHOWN = 5
 
 def run_slow(options: argparse.Namespace) -> int:
     """Prints what made a job slow."""
-    from policy.history.stragglers import analyse  # noqa: PLC0415 - needs numpy
+    from policy.history.slowness.job import analyse  # noqa: PLC0415 - needs numpy
 
     # A finished task of an array has a number of its own, which the accounting knows.
     job = options.job if options.job.isdigit() else last_run(options.job)
@@ -122,17 +121,6 @@ def as_values(found: Slowness) -> dict[str, Any]:
     }
 
 
-def known_of(reports: Iterable[Report], but: str) -> Known:
-    """Returns how many times as long as the other ranks GPUs took in other jobs, by node and position."""
-    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for one in reports:
-        if isinstance(one, JobReport) and one.job != but and len(one.ranks) > 2:
-            typical = median(rank.own_ms for rank in one.ranks)
-            for rank in one.ranks:
-                seen[rank.node, rank.position].append(rank.own_ms / typical)
-    return {where: median(ratios) for where, ratios in seen.items()}
-
-
 def _config() -> Config | None:
     """Returns berth.conf; a user may have none to read, and files of the job all the same."""
     from policy.formats.errors import ConfigError  # noqa: PLC0415
@@ -145,7 +133,7 @@ def _config() -> Config | None:
 
 
 def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> StepTimes:
-    from policy.history.step_sources import from_guard  # noqa: PLC0415 - needs numpy
+    from policy.history.slowness.sources import from_guard  # noqa: PLC0415 - needs numpy
 
     own: list[JobReport] = [one for one in reports if isinstance(one, JobReport)]
     found = from_guard(own, job)
@@ -163,7 +151,7 @@ def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> Ste
 
 def times_of_files(sources: Sequence[str]) -> StepTimes:
     """Reads what a job itself wrote of its steps, in files and folders."""
-    from policy.history.step_sources import read  # noqa: PLC0415 - needs numpy
+    from policy.history.slowness.sources import read  # noqa: PLC0415 - needs numpy
 
     files = [file for one in sources for file in _files(Path(one))]
     if sum(file.stat().st_size for file in files) > _MOST_BYTES:
@@ -193,7 +181,7 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
     """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
-    found = dict(known_of(reports, job))
+    found = in_other_jobs((one for one in reports if isinstance(one, JobReport)), job)
     own = next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
     scores = _scores_of(config, own.app_class if own else "compute") if config else {}
     for where, score in scores.items():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from policy.cluster.fleet import Fleet
 from policy.cluster.scored import scores_on
-from policy.daemon.known.living_scores import living_table
+from policy.daemon.known.scores_now import table_now
 from policy.formats.arrays import Floats
 from policy.site import log
 from topology.errors import TopologyError
@@ -23,7 +23,7 @@ class ScoreTable:
         """Tells whether there is anything new."""
         if self._calibrated is None:
             return False
-        path = living_table(self._calibrated, self._steps)
+        path = table_now(self._calibrated, self._steps)
         mark = (path, *_stamp(path))
         if mark == self._mark:
             return False

@@ -14,7 +14,7 @@ from policy.daemon.hear.machines import HeardMachines, MachineWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.known.company import ProfileKeeper
-from policy.daemon.known.living_scores import LivingScores
+from policy.daemon.known.scores_now import ScoresNow
 from policy.daemon.passes.looks import SlurmLooks
 from policy.daemon.passes.updates import Updates
 from policy.daemon.write.degraded import Degraded
@@ -59,7 +59,7 @@ class Listeners:
         self.machines = HeardMachines()
         self.failures = Failures(gateway, others=config.other_retries)
         self.hosts = Hosts(config.steps)
-        self.living = LivingScores(config.steps, config.scores)
+        self.scores_now = ScoresNow(config.steps, config.scores)
 
     def hear(self, found: Sequence[Notice], apart: Apart) -> None:
         """Does what nodes ask for, and remembers what they tell; the yes means that they need not say it again."""

@@ -139,7 +139,7 @@ class Planner:
     def _prepare_updates(self, changes: Sequence[Change], tracker: Tracker, reading: Reading) -> None:
         """Puts off what the plan changes, and asks each part of berthd for its own updates."""
         apart = self._apart
-        apart(self._heard.living.step, reading.at)
+        apart(self._heard.scores_now.step, reading.at)
         if self._pins.fleet is not None:
             apart(self._lists.look, self._pins.fleet, reading.jobs)
         self._updates.count(apart(self._evictions.step, reading.jobs, reading.at))

@@ -16,8 +16,9 @@ from policy.cli.main import main
 from policy.daemon.hear.hosts import REMEMBERED, Hosts
 from policy.daemon.hear.step_times import HeardStepTimes as Record
 from policy.daemon.hear.step_times import StepWord, read_word
-from policy.daemon.known.living_scores import LivingScores, living_table
 from policy.daemon.known.score_table import ScoreTable
+from policy.daemon.known.scores_now import ScoresNow, table_now
+from policy.history.slowness.gpus import refresh
 from policy.site.step_records import place_of, reports_of
 from prolog_epilog.guard.hold.guest_hold import Ground
 from prolog_epilog.guard.measure.device_reader import Look
@@ -40,7 +41,6 @@ from tests.unit.guard_world import Devices, Slurm, book, strike
 from tests.unit.policy.daemon.test_notices import hub, take
 from tests.unit.policy_world import node as slurms_node
 from tests.unit.policy_world import reading, running
-from topology.calibrate.living import refresh
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import ClockReport, JobReport, load
 from topology.scores import Score, dump
@@ -394,29 +394,29 @@ def test_a_record_that_cannot_be_written_costs_berthd_nothing(
     assert (said.out + said.err).count("step times are not kept until that is mended") == 1
 
 
-# The living table
+# The table beside the record
 
 
-def test_berthd_plans_with_the_living_table_until_the_next_calibration(tmp_path: Path) -> None:
+def test_berthd_plans_with_the_table_beside_the_record_until_the_next_calibration(tmp_path: Path) -> None:
     table, steps = calibrated(tmp_path), tmp_path / "steps"
     scores = ScoreTable(table, steps)
-    assert living_table(table, steps) == table
+    assert table_now(table, steps) == table
     assert scores.refresh()
     dump([replace(one, score=1.2) for one in load_scores(table)], place_of(steps))
-    assert living_table(table, steps) == place_of(steps)
+    assert table_now(table, steps) == place_of(steps)
     assert scores.refresh()
     assert not scores.refresh()
 
     later = place_of(steps).stat().st_mtime_ns + 1
     os.utime(table, ns=(later, later))
-    assert living_table(table, steps) == table
+    assert table_now(table, steps) == table
     assert scores.refresh()
 
 
 def test_the_table_is_made_anew_once_an_hour_where_the_record_has_grown(tmp_path: Path) -> None:
     steps, log = tmp_path / "steps", tmp_path / "log"
     steps.write_text("one\n")
-    ways = LivingScores(steps, tmp_path / "scores.csv", ("sh", "-c", f'echo "$0 $1 $2" >> {log}'))
+    ways = ScoresNow(steps, tmp_path / "scores.csv", ("sh", "-c", f'echo "$0 $1 $2" >> {log}'))
 
     def after(at: float, runs: int) -> None:
         ways.step(at)
@@ -439,7 +439,7 @@ def test_the_table_is_made_anew_once_an_hour_where_the_record_has_grown(tmp_path
 def test_without_a_record_or_a_table_no_program_is_started(tmp_path: Path) -> None:
     for steps, table in ((None, tmp_path / "t"), (tmp_path / "s", None)):
         (tmp_path / "s").touch()
-        ways = LivingScores(steps, table, ("sh", "-c", f"touch {tmp_path / 'ran'}"))
+        ways = ScoresNow(steps, table, ("sh", "-c", f"touch {tmp_path / 'ran'}"))
         ways.step(10_000.0)
         assert ways._child is None
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from policy.formats.arrays import Bools, Floats
-from policy.history.step_sources import StepRank, StepTimes
+from policy.history.slowness.sources import StepRank, StepTimes
 
 Cause = Literal["gpu", "node", "stage", "data", "pauses", "stalls"]
 Blame = Literal["hardware", "software", "unknown"]

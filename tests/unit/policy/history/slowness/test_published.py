@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.history.step_sources import read
-from policy.history.stragglers import Slowness, analyse
+from policy.history.slowness.job import Slowness, analyse
+from policy.history.slowness.sources import read
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[5] / "shared" / "data")) / "stragglers"
 OWN = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer", "gc": "pause"}

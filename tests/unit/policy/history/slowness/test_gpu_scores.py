@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.history.slowness.gpus import ScoreNow, refresh, table
 from tests.bench.scores_steps import Weeks, living
 from tests.examples import examples
-from topology.calibrate.living import Living, refresh, table
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import FORMAT, ClockReport, JobReport, Rank, Report, decode, encode
 from topology.errors import TopologyFileError
@@ -48,7 +48,7 @@ def run(number: int, some: Sequence[Score], slow: dict[tuple[str, int], float], 
     return JobReport(str(number), app, "compute", AT, ranks)
 
 
-def by_place(found: Sequence[Living]) -> dict[tuple[str, int], Living]:
+def by_place(found: Sequence[ScoreNow]) -> dict[tuple[str, int], ScoreNow]:
     return {(one.score.node, one.score.position): one for one in found}
 
 

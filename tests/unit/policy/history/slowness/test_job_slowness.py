@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from policy.formats.arrays import Floats
-from policy.history.step_sources import StepRank, StepTimes
-from policy.history.stragglers import Slowness, analyse
+from policy.history.slowness.job import Slowness, analyse
+from policy.history.slowness.sources import StepRank, StepTimes
 from tests.bench.stragglers import KINDS, cases, figures
 
 

@@ -1,4 +1,4 @@
-"""Living scores: the calibrated table, refreshed by what jobs told since, in a file of its own beside their record.
+"""The scores as they are now: the calibrated table, refreshed by what jobs told since, in a file beside their record.
 
 What is calibrated stays as it is, so that no report ever counts twice. The arithmetic may take long on a large cluster,
 so the planner leaves it to a program of the lowest priority, once an hour where the record has grown.
@@ -17,17 +17,17 @@ _EVERY_S = 3_600.0
 _COMMAND = (sys.executable, "-m", "policy.cli.main", "scores", "refresh")
 
 
-def living_table(calibrated: Path, steps: Path | None) -> Path:
-    """The table to plan with: the living one, unless there was a calibration after it."""
+def table_now(calibrated: Path, steps: Path | None) -> Path:
+    """The table to plan with: the one beside the record, unless there was a calibration after it."""
     if steps is not None:
-        living = place_of(steps)
+        now = place_of(steps)
         with suppress(OSError):
-            if living.stat().st_mtime_ns >= calibrated.stat().st_mtime_ns:
-                return living
+            if now.stat().st_mtime_ns >= calibrated.stat().st_mtime_ns:
+                return now
     return calibrated
 
 
-class LivingScores:
+class ScoresNow:
     """Starts the program when it is time, and looks how it ended."""
 
     def __init__(self, steps: Path | None, scores: Path | None, command: tuple[str, ...] = _COMMAND) -> None:

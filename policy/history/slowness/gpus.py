@@ -6,13 +6,13 @@ say how their sets of GPUs differ. The score table is what is known before; what
 model, by application class. Two things lie outside of it, and are looked for first: a GPU that has changed since, to
 which its old score must not cling, and a host that is late, for which no GPU is to blame.
 
-A report is a user's word, which may be false. So each user has one vote on a GPU, however many runs report. A score
-stays within `_WORTH` of the median vote, and within `_WORTH` of the table until `_LEAST_USERS` have voted.
+A score stays within `_WORTH` of the median of the users' votes (votes.py), and within `_WORTH` of the table until
+`LEAST_USERS` have voted.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -21,6 +21,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 
+from policy.history.slowness.votes import LEAST_USERS, Users, Where, middle_of, user_of, votes_of
 from topology.calibrate.posterior import Floats, Variances
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
@@ -35,8 +36,6 @@ _CHANGED_SD = 0.20
 """Standard deviation of the score of a GPU that has changed."""
 _SURE, _WORTH, _LEAST_RUNS = 4.5, 0.03, 3
 """A change is believed from so many standard errors, so much (as a logarithm) and so many runs on."""
-_LEAST_USERS = 3
-"""Votes from which on one false vote is not the median."""
 _LATE_SHARE = 0.5
 """If more than this part of a node's GPUs became slower together, the host is the cause."""
 _CLOCK_SD, _CLOCK_OWN_SD = 0.010, 0.010
@@ -47,16 +46,12 @@ _DAY_S, _MOST_DAYS = 86_400.0, 30.0
 _MAD_TO_SD = 1.4826
 
 Told = Literal["", "changed", "host"]
-Where = tuple[str, int, str]
-"""Node, position, UUID."""
 Clocks = dict[Where, dict[str, float]]
 """By GPU and user."""
-Apart = dict[int, dict[str, list[float]]]
-"""By GPU and user, a value for each run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class ScoreNow:
     """A score as it is now."""
 
     score: Score
@@ -70,13 +65,13 @@ class Living:
     """`changed`: no longer what was calibrated, measure it again; `host`: its node is late, the score is kept."""
 
 
-def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> tuple[Living, ...]:
+def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> tuple[ScoreNow, ...]:
     """Returns the table's scores as they are now (`now` in seconds since 1970), and what they rest on."""
     lately = [one for one in reports if 0.0 <= now - seconds_of(one.at) <= _MOST_DAYS * _DAY_S]
     since = {_where(one): seconds_of(one.at) for one in scores if one.at}
     looks = [one for one in lately if isinstance(one, ClockReport)]
     clocks = _clock_times([one for one in looks if _new(one, one.at, since)])
-    found: dict[tuple[Where, str], Living] = {}
+    found: dict[tuple[Where, str], ScoreNow] = {}
     for app_class in dict.fromkeys(one.app_class for one in scores):
         mine = [one for one in scores if one.app_class == app_class]
         jobs = [_later(one, since) for one in lately if isinstance(one, JobReport) and one.app_class == app_class]
@@ -86,9 +81,9 @@ def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> t
     return tuple(found[_where(one), one.app_class] for one in scores)
 
 
-def table(living: Iterable[Living]) -> tuple[Score, ...]:
+def table(now: Iterable[ScoreNow]) -> tuple[Score, ...]:
     """Returns the score table of these."""
-    return tuple(one.score for one in living)
+    return tuple(one.score for one in now)
 
 
 def _where(one: Score) -> Where:
@@ -105,12 +100,6 @@ def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
     return replace(job, ranks=tuple(rank for rank in job.ranks if _new(rank, job.at, since)))
 
 
-def _user(app: str) -> str:
-    """Returns the user of an application, which berthd names `1004-7f`; a log that an admin hands in stands for one."""
-    user = app.partition("-")[0]
-    return user if user.isdecimal() else app
-
-
 def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
     """Returns by GPU and user the time derived from clocks: logarithms over the median of its model, limit and work."""
     peers: dict[tuple[str, float, str], list[ClockReport]] = defaultdict(list)
@@ -125,18 +114,19 @@ def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
         if len(by_gpu) >= _LEAST_CLOCKS:
             typical = median(median(clocks) for clocks in by_gpu.values())
             for where, clocks in by_gpu.items():
-                found[where][_user(app)] += [math.log(typical / clock) for clock in clocks]
+                found[where][user_of(app)] += [math.log(typical / clock) for clock in clocks]
     return {where: {user: median(seen) for user, seen in users.items()} for where, users in found.items()}
 
 
-def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: Clocks) -> list[Living]:
+def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: Clocks) -> list[ScoreNow]:
     """Returns all scores of one class."""
     index = {_where(one): place for place, one in enumerate(scores)}
     mean = np.log([one.score for one in scores])
     prior = np.array([one.error or _UNKNOWN_SD for one in scores]) ** 2
     noise = PUBLISHED.get(scores[0].app_class, PUBLISHED["compute"])
     seen = _Seen(jobs, index)
-    votes = seen.apart(mean)
+    said = votes_of(jobs, {where: float(mean[place]) for where, place in index.items()}.get)
+    votes = {index[where]: users for where, users in said.items()}
     told = _changed(votes, scores, mean, prior, noise, clocks)
     wide = np.array([told.get(place) == "changed" for place in range(len(scores))])
     start = np.where(wide, prior + _CHANGED_SD**2, prior)
@@ -152,7 +142,7 @@ def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: Clock
             score = replace(
                 one, score=round(math.exp(after[place]), 4), error=round(float(np.sqrt(variance[place])), 4)
             )
-        made.append(Living(score, one.score, int(counts[place]), looks, told.get(place, "")))
+        made.append(ScoreNow(score, one.score, int(counts[place]), looks, told.get(place, "")))
     return made
 
 
@@ -180,16 +170,6 @@ class _Seen:
                 times = np.log([rank.own_ms for _, rank in mine])
                 self.jobs.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
 
-    def apart(self, mean: Floats) -> Apart:
-        """Returns how far each GPU was from the middle of its run, beyond its score, by GPU and user."""
-        found: Apart = defaultdict(lambda: defaultdict(list))
-        for job in self.jobs:
-            if job.gpus.size > 1:
-                rest = job.times - mean[job.gpus]
-                for place, value in zip(job.gpus.tolist(), (rest - np.median(rest)).tolist(), strict=True):
-                    found[place][_user(job.app)].append(value)
-        return found
-
     def without(self, late: set[int]) -> list[_Job]:
         """Returns runs without GPUs whose host is late."""
         kept = []
@@ -201,7 +181,7 @@ class _Seen:
 
 
 def _changed(
-    apart: Apart,
+    votes: Mapping[int, Users],
     scores: Sequence[Score],
     mean: Floats,
     prior: Floats,
@@ -211,15 +191,15 @@ def _changed(
     """Finds GPUs whose times differ surely from their score, run after run, with the cause: GPU or host."""
     sd = math.sqrt(noise.node_run + noise.gpu_run)
     moved: dict[int, float] = {}
-    for place, users in apart.items():
-        middle = median(median(values) for values in users.values())
+    for place, users in votes.items():
+        middle = middle_of(users)
         runs = sum(map(len, users.values()))
         # A median's variance is pi / 2 times a mean's.
         sure = _SURE * math.sqrt(prior[place] + 1.57 * sd**2 / runs)
         if runs >= _LEAST_RUNS and abs(middle) > max(sure, _WORTH):
             moved[place] = middle
     by_node: dict[str, list[int]] = defaultdict(list)
-    for place in apart:
+    for place in votes:
         by_node[scores[place].node].append(place)
     told: dict[int, Told] = {}
     for place, shift in moved.items():
@@ -235,13 +215,15 @@ def _changed(
     return told
 
 
-def _bounded(after: Floats, mean: Floats, votes: Apart, clocks: Clocks, index: dict[Where, int]) -> Floats:
+def _bounded(
+    after: Floats, mean: Floats, votes: Mapping[int, Users], clocks: Clocks, index: dict[Where, int]
+) -> Floats:
     """Returns the scores, as logarithms, held within what the users' votes on each GPU allow."""
     middle = np.zeros(mean.size)
     for where, place in index.items():
         said = {user: median(values) for user, values in votes.get(place, {}).items()}
         said |= {user: value - mean[place] for user, value in clocks.get(where, {}).items()}
-        if len(said) >= _LEAST_USERS:
+        if len(said) >= LEAST_USERS:
             middle[place] = median(said.values())
     held: Floats = np.clip(after, mean + middle - _WORTH, mean + middle + _WORTH)
     return held

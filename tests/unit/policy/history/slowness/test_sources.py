@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from policy.formats.errors import FormatError
-from policy.history.step_sources import from_guard, read
-from policy.history.stragglers import analyse
+from policy.history.slowness.job import analyse
+from policy.history.slowness.sources import from_guard, read
 from topology.calibrate.steps import JobReport, Rank
 
 
