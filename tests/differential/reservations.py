@@ -37,7 +37,7 @@ class Drawn:
     """How the jobs wait while the reservations are made: `held`, or behind a `full` cluster; empty: made before."""
 
     def known_on(self, version: str) -> bool:
-        """True if docs/admin/reservations.md says what may differ on this Slurm.
+        """True if docs/admin/slurm.md says what may differ on this Slurm.
 
         One reservation names types, and another counts GPUs or is magnetic; or jobs with a place are released while
         a magnetic one has room; or, on 24.11, a job may have more GPUs in a reservation than it has types, or waits in

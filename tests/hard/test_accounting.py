@@ -19,11 +19,11 @@ CLUSTER = Path(__file__).resolve().parents[2] / "containers" / "cluster.py"
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(900)]
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "admin" / "virtual-clusters.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "admin" / "slurm.md").read_text()
 
 
 def lines_of_the_page(first: str) -> list[str]:
-    """The block of docs/admin/virtual-clusters.md that begins so."""
+    """The block of docs/admin/slurm.md that begins so."""
     block = PAGE[PAGE.index(f"    {first}") :].partition("\n\n")[0]
     return [line.strip() for line in block.splitlines()]
 

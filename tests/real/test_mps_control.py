@@ -234,7 +234,7 @@ def write_into_the_log(control: Control, words: bytes) -> None:
 
 
 def test_a_user_can_forge_a_line_of_the_log(control: Control) -> None:
-    """As docs/admin/shares-on-nodes.md says: the cause of a fault that the log names is no proof against malice."""
+    """As docs/admin/node.md says: the cause of a fault that the log names is no proof against malice."""
     text = b"Client {PID: 4711, Context: 1} encountered a fatal GPU error.\n"
     of_a_server = 0xABCDE001
     write_into_the_log(control, struct.pack("<10Iq", of_a_server, 651, 2026, 11, 27, 5, 15, 0, 0, 0, len(text)) + text)

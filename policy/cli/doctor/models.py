@@ -28,7 +28,7 @@ def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Pri
         named = ", ".join(sorted({f"gres/gpu:{model} by license/{PREFIX}{model}" for model in models}))
         return (
             f"{', '.join(dict.fromkeys(places))}: by model, and with Berth no job holds GPUs by model; "
-            f"replace {named}, see docs/admin/limits.md"
+            f"replace {named}, see docs/admin/slurm.md"
         )
     return "; ".join(_licences(config, nodes))
 

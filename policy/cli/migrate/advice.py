@@ -87,7 +87,7 @@ def seen_by_tools(nodes: Mapping[str, ExactNode]) -> Iterator[str]:
         )
         yield (
             f"AllocTRES has gres/gpu=2 as before, and license/berth_{model}=2 where it had gres/gpu:{model}=2: reports "
-            "and exporters that count models, and XDMoD's resources, name the licence (docs/admin/limits.md)"
+            "and exporters that count models, and XDMoD's resources, name the licence (docs/admin/slurm.md)"
         )
     if nodes:
         yield (

@@ -111,7 +111,7 @@ def _exact(texts: Texts, wanted: Mapping[str, ExactNode], limited: Iterable[str]
 
 
 def _licences(texts: Sequence[str], nodes: Mapping[str, ListedNode], limited: Iterable[str]) -> Sequence[str]:
-    """Counts models by licences wherever a weight, a limit or the accounting names them (docs/admin/limits.md)."""
+    """Counts models by licences wherever a weight, a limit or the accounting names them (docs/admin/slurm.md)."""
     named = set(limited)
     changed_texts = []
     for text in texts:

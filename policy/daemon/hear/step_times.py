@@ -1,4 +1,4 @@
-"""Step times of jobs, as the guards tell them, kept for the scores: the record `berth-steps/1` (docs/admin/scores.md).
+"""Keeps the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/admin/calibration.md).
 
 The ranks of a job report at about the same time, from all of its nodes, and become one line. Berthd keeps no database:
 where the record is lost, scores are again what the last calibration made them.
