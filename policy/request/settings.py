@@ -83,7 +83,7 @@ class Settings:
     locality_cap: int | None = None
     pin_ahead: bool = True
     """True if jobs are pinned to places that are not free yet. If Slurm preempts, only it knows what it frees."""
-    look_ahead: bool = False
+    look_ahead: bool = True
     """True if a job that could start now may let others go first, so that all together end sooner."""
     exclude_others: int = 32
     """Cluster size, in nodes, from which on a pinned job excludes all other nodes, so Slurm tests fewer; 0: never."""

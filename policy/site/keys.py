@@ -44,7 +44,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "locality_default": Key("text"),
         "locality_cap": Key("time", None),
         "pin_ahead": Key("bool", default=True),
-        "look_ahead": Key("bool", default=False),
+        "look_ahead": Key("bool", default=True),
         "exclude_others": Key("int", 32, 0, None, "nodes"),
         "other_retries": Key("text", "auto_requeue, auto_resume_mode"),
         "gateway": Key("word", "auto", words=("auto", "pyslurm", "libslurm", "command")),

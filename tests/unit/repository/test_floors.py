@@ -163,7 +163,7 @@ def test_the_queue_asks_all_opinions_and_names_none() -> None:
 
 
 def test_each_method_of_the_contract_serves_several_opinions() -> None:
-    kinds = {type(one) for one in all_opinions(Settings(look_ahead=True))}
+    kinds = {type(one) for one in all_opinions(Settings())}
     methods = [name for name, method in vars(Opinion).items() if callable(method) or isinstance(method, staticmethod)]
     users = {name: [kind.__name__ for kind in kinds if name in vars(kind)] for name in methods if name[0] != "_"}
     assert {name: found for name, found in users.items() if len(found) < 2} == {}

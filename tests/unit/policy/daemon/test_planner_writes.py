@@ -327,7 +327,7 @@ def test_a_job_that_lets_others_go_first_is_moved_off_freed_gpus_before_the_epil
     )
     jobs = [ends, other, waiting(5, "n1", 0b01, limit=72_000, priority=9), gang]
     slurm = Slurm([node(name, used=0xFF) for name in ("n1", "n2", "n3")], jobs)
-    planner = planner_of(slurm, tmp_path, channel, settings=Settings(look_ahead=True))
+    planner = planner_of(slurm, tmp_path, channel)
     planner.one_pass(ended=False)
     before: list[object] = []
 

@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, settings: Settings, *jobs: Any, **loo
 
 
 def test_where_nothing_is_present_no_opinion_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, Settings(look_ahead=True), waiting(2, "n1", 0b11)) == set()
+    assert asked(monkeypatch, Settings(), waiting(2, "n1", 0b11)) == set()
 
 
 def test_a_job_a_setting_or_a_partition_brings_an_opinion_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ HOUR = 3_600
 RAN = 12 * HOUR - 360
 """Seconds that the job on n2 has run; without any history it is expected to run for 0.3 of its limit."""
 SMALL, GANG = 5, 4
-ON = Settings(look_ahead=True)
+ON = Settings()
 MOST = SLACK * 0.3 * 20 * HOUR
 """Seconds for which the small job may wait: plain Slurm would start it at once, so it is promised that."""
 
@@ -86,8 +86,8 @@ def test_a_job_whose_place_has_come_free_is_pinned_to_a_later_one() -> None:
 
 
 @pytest.mark.parametrize("pinned", ["n1", "n2"])
-def test_no_job_waits_unless_the_site_turns_it_on(pinned: str) -> None:
-    world = World(Settings(), pinned)
+def test_no_job_waits_where_the_site_turns_it_off(pinned: str) -> None:
+    world = World(Settings(look_ahead=False), pinned)
     moves = moves_of(world.replan())
     assert [move.berth.names for move in moves] == ([] if pinned == "n1" else [("n1",)])
     assert world.start_of_small() == 0.0
