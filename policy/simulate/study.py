@@ -1,6 +1,6 @@
 """A study, which is one call of `berth simulate`, its file, and its runs.
 
-A study file is TOML, and has the keys of `KEYS` (docs/research/simulate-study.md). What the command line gives
+A study file is TOML, and has the keys of `KEYS` (docs/research/simulate-inputs.md). What the command line gives
 counts before it:
 
     round = 300
@@ -212,7 +212,7 @@ def read_file(path: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise FormatError(f"{path}: {error}; a study file is TOML, see docs/research/simulate-study.md") from None
+        raise FormatError(f"{path}: {error}; a study file is TOML, see docs/research/simulate-inputs.md") from None
     swept = found.pop("sweep", {})
     values: dict[str, Any] = {}
     for key, value in found.items():

@@ -313,7 +313,7 @@ def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
     parser = build_parser()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     shown = commands.choices["simulate"]._actions
-    page = (Path(__file__).parents[4] / "docs" / "research" / "simulate-study.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "research" / "simulate-inputs.md").read_text()
     fields = {field.name for field in dataclasses.fields(studies.Study)} - {"sweeps"}
 
     assert len(shown) <= 25
