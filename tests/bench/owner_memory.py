@@ -98,10 +98,10 @@ def modelled_reserve(draw: random.Random) -> bool:
 
 def modelled_delay(draw: random.Random, way: str) -> float:
     """Seconds that an allocation waits for its guest's end."""
-    asked = min(HURRY_S, draw.lognormvariate(-3.5, 1.0))
+    mps = draw.uniform(0.02, 0.1) if way == "mps" else 0.0
+    asked = min(HURRY_S, draw.lognormvariate(-3.5, 1.0) + mps)
     freed = draw.uniform(0.02, 0.25)
-    ended = draw.uniform(0.02, 0.1) if way == "mps" else draw.uniform(0.0, PERIOD) + PERIOD
-    return draw.uniform(0.0, PERIOD) + asked + ended + freed
+    return draw.uniform(0.0, PERIOD) + asked + draw.uniform(0.0, PERIOD) + freed
 
 
 def main() -> int:

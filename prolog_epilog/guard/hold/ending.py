@@ -72,12 +72,13 @@ class Ending:
         if not self._lives():
             self.over = True
             self.held.hold(now, 0.0, by_freezer=False)
-        elif self._termed is None:
-            if self._asked.is_set() or now - self._began >= self._ask_s:
-                self._termed = now
-                freezer.send(self.held.guest.job, signal.SIGTERM, root=self._cgroups)
-                self.held.hold(now, 0.0, by_freezer=False)
-        elif now - self._termed >= self._term_s and (self._killed is None or now - self._killed >= _AGAIN_S):
+            return
+        if self._termed is None and (self._asked.is_set() or now - self._began >= self._ask_s):
+            self._termed = now
+            freezer.send(self.held.guest.job, signal.SIGTERM, root=self._cgroups)
+            self.held.hold(now, 0.0, by_freezer=False)
+        termed = self._termed is not None and now - self._termed >= self._term_s
+        if termed and (self._killed is None or now - self._killed >= _AGAIN_S):
             self._killed = now
             freezer.send(self.held.guest.job, signal.SIGKILL, root=self._cgroups)
 

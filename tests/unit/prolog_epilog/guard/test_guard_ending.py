@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prolog_epilog.guard.hold import ending
-from prolog_epilog.guard.hold.ending import ASK_S, Ending
+from prolog_epilog.guard.hold.ending import ASK_S, HURRY_S, Ending
 from prolog_epilog.guard.hold.guest_hold import TERM_S
 from tests.examples import examples
 
@@ -44,11 +44,13 @@ class Guest:
         self.lives = self.lives and not (number == signal.SIGKILL or self.heeds)
 
 
-def play(put: pytest.MonkeyPatch, guest: Guest, answers_at: float | None) -> float:
+def play(put: pytest.MonkeyPatch, guest: Guest, answers_at: float | None, *, hurry: bool = False) -> float:
     """Return when the guest was over, of which berthd and Slurm answer at that time, or never."""
     asked = Event()
     put.setattr(ending, "freezer", SimpleNamespace(pids=guest.pids, send=guest.send))
     one = Ending(cast("Any", guest), Path("/nowhere"), lambda _: asked, 0.0)
+    if hurry:
+        one.hurry()
     for turn in range(1, 200):
         guest.now = turn * STEP
         if answers_at is not None and guest.now >= answers_at:
@@ -72,6 +74,19 @@ def test_a_guest_is_gone_in_its_time_whoever_answers(answers_at: float | None, h
     assert first == signal.SIGTERM
     assert at <= ASK_S + STEP, "Slurm's silence lengthens nothing"
     assert [number for _, number in rest] == ([] if heeds else [signal.SIGKILL])
+
+
+@pytest.mark.parametrize("answers_at", [0.1, None])
+def test_a_guest_whose_owner_waits_for_memory_gets_both_signals_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch, answers_at: float | None
+) -> None:
+    guest = Guest(heeds=False)
+
+    took = play(monkeypatch, guest, answers_at, hurry=True)
+
+    assert took <= (answers_at or HURRY_S) + 1.5 * STEP
+    (at, first), (then, second) = guest.signals
+    assert (first, second, then) == (signal.SIGTERM, signal.SIGKILL, at)
 
 
 def test_a_guest_that_has_ended_already_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
