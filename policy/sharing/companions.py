@@ -25,6 +25,9 @@ LEAST = 0.95
 LEVEL = 0.85
 """Part of the cases in which a promise must hold."""
 
+HELD_HARD = 0.5
+"""A guest whose trial beside an owner reached less of its speed is better off on most other seats."""
+
 MOST_NEW = 3_000
 """Most pairs that one call of `learn` predicts, which takes some milliseconds; the others come with the next calls."""
 
@@ -76,6 +79,11 @@ class Pair(NamedTuple):
     def safe(self) -> bool:
         """Tells whether the owner is promised `LEAST`, or kept it in a trial."""
         return self.footing in _SAFE
+
+    @property
+    def preferred(self) -> bool:
+        """Tells whether the seat comes before all that are not safe: no trial showed a guest that was held hard."""
+        return self.safe and (self.footing is Footing.PROMISED or self.guest >= HELD_HARD)
 
     @property
     def barred(self) -> bool:

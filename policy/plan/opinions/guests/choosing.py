@@ -51,7 +51,7 @@ AGAIN_AFTER = 60.0
 """Seconds after which a guest without a fitting seat is tried again, unless a matching gives it a seat before."""
 
 _PROMISED = 1.0
-"""Added to the worth of a seat whose host keeps its promised speed, so that it is worth more than any other seat."""
+"""Added to the worth of a preferred seat, so that it is worth more than any other seat."""
 
 _FREE_GPU = ("idle",)
 
@@ -299,7 +299,7 @@ def _tables(
                 continue
             pair = companions.pair(who, guest)
             allowed[row, column] = _may(pair, tries=tries)
-            worth[row, column] = pair.guest + _PROMISED if pair.safe else pair.worth
+            worth[row, column] = pair.guest + _PROMISED if pair.preferred else pair.worth
     return Tables(worth, allowed)
 
 

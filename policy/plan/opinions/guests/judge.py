@@ -14,8 +14,7 @@ HostKind = tuple[object, ...]
 HostTable = NDArray[np.float64]
 """A table of hosts for one guest, one host per row, with three columns.
 
-1 if the guest may go there; 1 if the host is known to keep its speed (such hosts come before all others); the worth
-of the seat."""
+1 if the guest may go there; 1 if its seat is preferred, and so comes before all others; the worth of the seat."""
 
 
 class HostJudge:
@@ -43,10 +42,10 @@ class HostJudge:
 
     def _row(self, host: JobIdentity) -> tuple[float, float, float]:
         pair = self._companions.pair(host, self.who)
-        if pair.safe:
+        if pair.preferred:
             price = self._prices.get(self._companions.kind_of(host), 0.0) if self._prices else 0.0
             return (1.0, 1.0, pair.guest - price)
-        may = self._trials is not None and not pair.barred and self._trials.may(host, self.who)
+        may = pair.safe or (self._trials is not None and not pair.barred and self._trials.may(host, self.who))
         return (float(may), 0.0, pair.worth)
 
     def slope(self, host: JobIdentity) -> float | None:

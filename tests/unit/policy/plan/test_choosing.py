@@ -163,6 +163,20 @@ def test_what_a_trial_showed_goes_before_the_prediction() -> None:
     assert "measured beside each other: its host 0.98, it 0.55 of what each does alone" in given[10].berth.why
 
 
+@pytest.mark.parametrize(("kept", "node"), [(0.55, "n1"), (0.2, "n2")])
+def test_a_seat_where_the_guard_held_such_guests_hard_comes_before_no_other(kept: float, node: str) -> None:
+    nodes, jobs = hosts("half", "light")
+    known = store()
+    known.trial(HALF, HEAVY, (0.98, kept), at=NOW)
+    world = World(nodes, [*jobs, guest(10, "heavy")], known=known)
+
+    assert where(world.seats()) == {10: node}
+
+    world = World(nodes, [*jobs, guest(10, "heavy"), guest(11, "light")], known=known)
+    world.seats()
+    assert where(world.seats())[10] == node, "so it is where guests are matched together"
+
+
 def measured_hosts(runs: float) -> World:
     """A heavy host of 12,288 MiB and a light one of 2,000, which do not say so."""
     nodes, jobs = hosts("heavy", "light")
