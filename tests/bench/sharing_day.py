@@ -1,10 +1,11 @@
 """`make bench NAME=sharing-day`: a day of guests on 1,000 GPUs, by berthd's rule, parts of it, simpler ones, an oracle.
 
 All rules have the same guard, seats and limits: a host that was busy in the last minute takes no guest, a guest leaves
-its host's memory and 5 % free, and nobody moves. The guard is a model: its bound, its reaction and the part of the best
-guest throughput that it reaches are read from build/bench/guard.json, and `reaction` seconds of each rise of harm fall
-on the host in full. Three fleets: GPUs with one published pod each (mostly idle), with four pods (about MuxFlow's 26 %
-of utilisation, and guests as large as MuxFlow's), and with training jobs in spells as long as Philly's.
+its host's memory and 5 % free, and no guest moves. berthd's rule (`all`) is promises, a matching, and what pairs of
+jobs reached beside each other before. The guard is a model: its bound, its reaction and the part of the best guest
+throughput that it reaches are read from build/bench/guard.json, and `reaction` seconds of each rise of harm fall on the
+host in full. Three fleets: GPUs with one published pod each (mostly idle), with four pods (about MuxFlow's 26 % of
+utilisation, and guests as large as MuxFlow's), and with training jobs in spells as long as Philly's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 from policy.plan.opinions.guests.choosing import LOOKED_AT
 from policy.sharing.matching import Guests, Seats
 from tests.bench.guard import device
-from tests.bench.sharing_rules import Known, Rule, rules
+from tests.bench.sharing_rules import RULES, Known, Rule, rules
 from tests.bench.sharing_world import (
     ACTIVITY,
     BANDWIDTH,
@@ -47,6 +49,7 @@ STEP_BUSY, STEP_MEMORY = 0.05, 2.0
 """Hosts that differ by less are alike."""
 MARGIN = 0.05
 """Part of each GPU's memory that no guest gets, beside what its host needs."""
+MEANS = ("utilisation", "activity", "memory", "duty", "done", "work")
 AHEAD = range(0, 60, 20)
 """Minutes from now on for which the oracle knows how busy the hosts will be."""
 HEALTHY = 0.8
@@ -142,7 +145,7 @@ class Day:
     activity: float = 0.0
     memory: float = 0.0
     duty: float = 0.0
-    done: int = 0
+    done: float = 0
     work: float = 0.0
     """Minutes of guests' work, as they would take alone."""
     slowdowns: Floats | None = None
@@ -158,28 +161,31 @@ class Day:
 def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: str, seed: int) -> Day:
     """The day, minute by minute."""
     count = len(fleet.memory)
-    factor = np.exp(np.random.default_rng(seed).normal(0.0, OFFSET, (count, len(queue.kinds))))
+    owners = int(fleet.owner.max()) + 1
+    factor = np.exp(np.random.default_rng(seed).normal(0.0, OFFSET, (owners, len(queue.kinds))))[fleet.owner]
     left, begun = queue.work.copy(), np.zeros(len(queue.work), dtype=np.bool_)
     at, duty = np.full(count, -1), np.zeros(count)
     day, slow = Day(), []
-    choose: Rule = rules(Known(np.arange(0, 1 + STEP_BUSY / 2, STEP_BUSY), queue.kinds), seed)[rule]
+    steps = np.arange(0, 1 + STEP_BUSY / 2, STEP_BUSY)
+    known = Known(steps, queue.kinds, owners)
+    choose: Rule = rules(known, seed)[rule]
     room = np.floor((CARD * (1.0 - MARGIN) - fleet.memory) / STEP_MEMORY) * STEP_MEMORY
     for minute in range(MINUTES):
         busy = fleet.busy[:, minute]
         past = fleet.busy[:, max(0, minute - RECENT) : max(1, minute)]
-        kind = np.round(past.mean(axis=1) / STEP_BUSY).astype(np.int64)
+        row = fleet.owner * len(steps) + np.round(past.mean(axis=1) / STEP_BUSY).astype(np.int64)
         free = (at < 0) & (past[:, -1] < HEALTHY)
         waiting = np.flatnonzero(~begun & (queue.arrives <= minute))[:WAITING]
         if free.any() and len(waiting):
-            seats = Seats(kind, room, np.full(count, -1), free)
+            seats = Seats(row, room, np.full(count, -1), free)
             age = (minute - queue.arrives[waiting]) / 60
             guests = Guests.of(queue.kind[waiting].tolist(), queue.memory[queue.kind[waiting]].tolist(), age.tolist())
 
             def truth(places: Ints, kinds: Ints, minute: int = minute) -> Floats:
-                known, of = queue.kinds[kinds].T[:, None, :], np.zeros((len(places), len(kinds)))
+                alone, of = queue.kinds[kinds].T[:, None, :], np.zeros((len(places), len(kinds)))
                 for later in AHEAD:
                     now = fleet.busy[places, min(MINUTES - 1, minute + later), None]
-                    pairs = Pairs(contention, guard, now, (known[0], known[1]), factor[np.ix_(places, kinds)])
+                    pairs = Pairs(contention, guard, now, (alone[0], alone[1]), factor[np.ix_(places, kinds)])
                     of += pairs.speed(pairs.duty()) / len(AHEAD)
                 return of
 
@@ -190,6 +196,8 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
         profiles = queue.kinds[queue.kind[at[here]]]
         now = beside(contention, guard, busy[here], profiles, factor[here, queue.kind[at[here]]], duty[here])
         duty[here] = now.duty
+        at_work = busy[here] > 0
+        known.note(row[here][at_work], queue.kind[at[here]][at_work], now.duty[at_work])
         kernels = np.zeros(count)
         kernels[here] = profiles[:, 0] * now.duty
         held = fleet.memory.copy()
@@ -201,7 +209,6 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
         worked = np.minimum(now.speed, left[at[here]])
         day.work += float(worked.sum())
         left[at[here]] -= worked
-        at_work = busy[here] > 0
         slow.append(1 / (1 - now.lost[at_work]) - 1)
         gone = here[left[at[here]] <= 1e-9]
         day.done += len(gone)
@@ -213,6 +220,14 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
 def _alone(fleet: Hosts) -> Day:
     busy = float(fleet.busy.mean())
     return Day(utilisation=busy, activity=ACTIVITY * busy, memory=float(fleet.memory.mean()) / CARD)
+
+
+def _mean(days: Sequence[Day]) -> Day:
+    """The mean of some days; the slowdowns of all."""
+    found = Day(*(np.mean([getattr(day, name) for day in days]) for name in MEANS))
+    slow = [day.slowdowns for day in days if day.slowdowns is not None]
+    found.slowdowns = np.concatenate(slow) if slow else None
+    return found
 
 
 def _figures(fleet: str, before: Day, days: dict[str, Day], offered: float) -> list[Figure]:
@@ -242,12 +257,16 @@ def _figures(fleet: str, before: Day, days: dict[str, Day], offered: float) -> l
     return found
 
 
+def _fleet(name: str, gpus: int, seed: int) -> Hosts:
+    return trainers(gpus, seed) if name == "philly" else hosts(gpus, 4 if name == "muxflow" else 1, seed)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("--gpus", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="so many draws of each fleet; figures are their means")
     parser.add_argument("--fleets", default="idle,muxflow,philly")
-    parser.add_argument("--rules", default="least_loaded,random,matching_alone,predictor_alone,all,oracle")
+    parser.add_argument("--rules", default=",".join(RULES))
     arguments = parser.parse_args()
     if not (DATA / "colocation").exists():
         print(f"left out: {DATA} is not there; BERTH_DATA names the folder that holds traces/", file=sys.stderr)
@@ -255,22 +274,27 @@ def main() -> int:
     guard = Guard.measured()
     contention = Contention(np.array(device.fitted(DATA / "colocation").contention))
     figures = []
+    seeds = range(1, 1 + arguments.seeds)
     for name in arguments.fleets.split(","):
         # As many guests for each GPU, however many GPUs there are.
-        queue = jobs(arguments.seed, large=name == "muxflow").every(max(1, 1_000 // arguments.gpus))
-        offered = float(queue.work.sum())
-        fleet = (
-            trainers(arguments.gpus, arguments.seed)
-            if name == "philly"
-            else hosts(arguments.gpus, 4 if name == "muxflow" else 1, arguments.seed)
-        )
+        every = max(1, 1_000 // arguments.gpus)
+        queues = [jobs(seed, large=name == "muxflow").every(every) for seed in seeds]
+        offered = float(np.mean([queue.work.sum() for queue in queues]))
+        fleets = [_fleet(name, arguments.gpus, seed) for seed in seeds]
         days = {}
         for rule in arguments.rules.split(","):
-            days[rule] = day = run(fleet, queue, contention, guard, rule, arguments.seed)
-            print(f"{name}, {rule}: {day.utilisation:.1%} busy, {day.done} done, {day.work / offered:.1%}", flush=True)
-        figures += _figures(name, _alone(fleet), days, offered)
+            run_days = [
+                run(fleet, queue, contention, guard, rule, seed)
+                for fleet, queue, seed in zip(fleets, queues, seeds, strict=True)
+            ]
+            days[rule] = day = _mean(run_days)
+            print(
+                f"{name}, {rule}: {day.utilisation:.1%} busy, {day.done:.0f} done, {day.work / offered:.1%}", flush=True
+            )
+        figures += _figures(name, _mean([_alone(fleet) for fleet in fleets]), days, offered)
     notes = {
-        "gpus": str(arguments.gpus), "guests": str(len(queue.work)), "guest hours": f"{offered / 60:.0f}",
+        "gpus": str(arguments.gpus), "seeds": str(arguments.seeds),
+        "guests": str(len(queues[0].work)), "guest hours": f"{offered / 60:.0f}",
         "fleets": "idle: one published pod on each GPU; muxflow: four, guests that train on ImageNet; philly: training "
         "jobs in spells as long as Philly's",
         "guard": str(guard),

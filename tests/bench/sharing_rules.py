@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from policy.plan.opinions.guests.choosing import FEWEST_GUESTS, MOST_GUESTS
 from policy.sharing import predictor
-from policy.sharing.companions import LEAST, LEVEL
+from policy.sharing.companions import HELD_HARD, LEAST, LEVEL
 from policy.sharing.matching import Guests, Seats, Tables, Weights, _chosen, match, weight_of
 from tests.bench.measured_pairs import shipped
 from tests.bench.paper import baselines
@@ -23,34 +23,70 @@ Rule = Callable[[int, Seats, Guests, Truth], Ints]
 """From the minute, the seats and those who wait: a seat for each, or -1."""
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """What profiles say: hosts by how busy they are, and kinds of guests."""
+    """What profiles say of hosts, by how busy they are, and of kinds of guests; and what both did beside each other.
 
-    hosts: Floats
-    """Kernel time of each row of seats."""
-    kinds: Floats
+    A row of seats is an owner's job and how busy its GPU was: `owner * len(hosts) + host`.
+    """
 
-    def promised(self) -> Tables:
-        """berthd's worth of a seat: a host that is promised its speed before all others, else by its chance."""
-        fit = shipped()
+    def __init__(self, hosts: Floats, kinds: Floats, owners: int) -> None:
+        """`hosts` has the kernel time of each step of load; `owners` is how many jobs own GPUs."""
+        self.hosts, self.kinds = hosts, kinds
         # Memory is no part of a service's harm; its room is the matching's own question.
-        hosts = np.column_stack([self.hosts, BANDWIDTH * self.hosts, np.full(len(self.hosts), 2.0)])
-        said = predictor.predict(fit, hosts, self.kinds, LEVEL)
-        guest, chance = np.clip(said.guest, 0.0, 1.0), predictor.chances(fit, hosts, self.kinds, LEAST)
-        worth = np.where(said.host_least >= LEAST, guest + 1.0, guest * np.clip(chance, 0.0, 1.0))
-        return self._all(np.maximum(worth, 0.01))
+        profiles = np.column_stack([hosts, BANDWIDTH * hosts, np.full(len(hosts), 2.0)])
+        self._said = predictor.predict(shipped(), profiles, kinds, LEVEL)
+        self._chance = np.clip(predictor.chances(shipped(), profiles, kinds, LEAST), 0.0, 1.0)
+        self._speeds, self._minutes = np.zeros((owners, len(kinds))), np.zeros((owners, len(kinds)))
 
-    def load(self) -> Tables:
+    def promised(self) -> Floats:
+        """berthd's worth of a seat: a host that is promised its speed before all others, else by its chance."""
+        guest = np.clip(self._said.guest, 0.0, 1.0)
+        return np.asarray(np.maximum(np.where(self._said.host_least >= LEAST, guest + 1.0, guest * self._chance), 0.01))
+
+    def load(self) -> Floats:
         """The less busy a GPU is, the better for each guest alike."""
-        return self._all(np.repeat(1.01 - self.hosts[:, None], len(self.kinds), axis=1))
+        return np.repeat(1.01 - self.hosts[:, None], len(self.kinds), axis=1)
 
-    def overlap(self) -> Tables:
+    def overlap(self) -> Floats:
         """What is known without a predictor: how often both want the GPU."""
-        return self._all(1.01 - np.outer(self.hosts, np.minimum(self.kinds[:, 0], 1.0)))
+        return np.asarray(1.01 - np.outer(self.hosts, np.minimum(self.kinds[:, 0], 1.0)))
 
-    def _all(self, worth: Floats) -> Tables:
-        return Tables(worth, np.ones(worth.shape, dtype=np.bool_))
+    def note(self, rows: Ints, kinds: Ints, duty: Floats) -> None:
+        """A minute of guests beside owners at work: each guard tells how long its guest was let."""
+        owner, host = np.divmod(rows, len(self.hosts))
+        np.add.at(self._speeds, (owner, kinds), duty * np.clip(self._said.guest[host, kinds], 0.0, 1.0))
+        np.add.at(self._minutes, (owner, kinds), 1.0)
+
+    def remembered(self, worth: Floats, added: float) -> Tables:
+        """A worth of seats, and in place of it what guests reached; `added` where they were not held hard."""
+        met, rows = self._minutes > 0, self.hosts > 0
+        speed = np.maximum(self._speeds / np.maximum(self._minutes, 1.0), 0.005)
+        found = np.where(speed >= HELD_HARD, speed + added, speed)[:, None, :]
+        return tables(np.where(met[:, None, :] & rows[:, None], found, worth).reshape(-1, len(self.kinds)))
+
+
+def tables(worth: Floats) -> Tables:
+    """A worth of seats, all of them allowed."""
+    return Tables(worth, np.ones(worth.shape, dtype=np.bool_))
+
+
+def plain(known: Known, worth: Floats, rule: Callable[[Tables], Rule]) -> Rule:
+    """A rule by how busy hosts are; whose jobs own the GPUs tells it nothing."""
+    choose = rule(tables(worth))
+
+    def chosen(minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
+        return choose(minute, replace(seats, profile=seats.profile % len(known.hosts)), guests, truth)
+
+    return chosen
+
+
+def remembering(known: Known, worth: Floats, added: float, rule: Callable[[Tables], Rule]) -> Rule:
+    """A rule by what was remembered of jobs beside each other, else by how busy hosts are."""
+
+    def chosen(minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
+        return rule(known.remembered(worth, added))(minute, seats, guests, truth)
+
+    return chosen
 
 
 def matched(tables: Tables) -> Rule:
@@ -92,9 +128,8 @@ def one_by_one(tables: Tables) -> Rule:
     return lambda _minute, seats, guests, _truth: baselines.greedy(seats, guests, tables)
 
 
-def at_random(known: Known, seed: int) -> Rule:
+def at_random(tables: Tables, seed: int) -> Rule:
     """Any seat that has the memory."""
-    tables = known.overlap()
     return lambda minute, seats, guests, _truth: baselines.at_random(seats, guests, tables, seed + minute)
 
 
@@ -111,13 +146,17 @@ def oracle(_minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
     return seat
 
 
+RULES = ("least_loaded", "random", "without_predictor", "without_matching", "without_memory", "all", "oracle")
+
+
 def rules(known: Known, seed: int) -> dict[str, Rule]:
     """All that are compared, the simplest first."""
     return {
-        "least_loaded": one_by_one(known.load()),
-        "random": at_random(known, seed),
-        "matching_alone": matched(known.overlap()),
-        "predictor_alone": one_by_one(known.promised()),
-        "all": matched(known.promised()),
+        "least_loaded": plain(known, known.load(), one_by_one),
+        "random": plain(known, known.overlap(), lambda tables: at_random(tables, seed)),
+        "without_predictor": remembering(known, known.overlap(), 0.0, matched),
+        "without_matching": remembering(known, known.promised(), 1.0, one_by_one),
+        "without_memory": plain(known, known.promised(), matched),
+        "all": remembering(known, known.promised(), 1.0, matched),
         "oracle": in_line(oracle),
     }

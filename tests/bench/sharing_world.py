@@ -3,8 +3,8 @@
 Hosts are the GPU duty cycles of 22.8 hours that Alibaba published of its pods for generative models (2026), a minute
 for each sample. Guests are the jobs with one GPU of a week of Microsoft's Philly trace (2017), all on one day, at their
 time of day; what each does alone is drawn from the jobs that Lucid's authors (ASPLOS 2023) measured. How much the two
-slow each other comes from the guard's benchmark, which fits contention on one half of Lucid's pairs; each pair has a
-factor of its own besides, which no predictor knows.
+slow each other comes from the guard's benchmark, which fits contention on one half of Lucid's pairs; each pair of jobs
+has a factor of its own besides, which no predictor knows, and which is seen only once the two were beside each other.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Hosts:
     """Part of each minute (columns) in which the service's kernels run."""
     memory: Floats
     """GiB that the service holds."""
+    owner: Ints
+    """Number of the job that owns the GPU: one job does the same to a guest on each of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,14 @@ def hosts(count: int, pods: int, seed: int) -> Hosts:
         for row in csv.DictReader(file):
             series[row["container_ip"]].append(float(row["value"]) / 100)
     whole = np.array([one[:MINUTES] for _, one in sorted(series.items()) if len(one) >= MINUTES])
-    busy = np.zeros((count, MINUTES))
+    busy, owner = np.zeros((count, MINUTES)), np.zeros(count, np.int64)
     for gpu in range(count):
-        for pod in random.integers(len(whole), size=pods):
+        chosen = random.integers(len(whole), size=pods)
+        owner[gpu] = chosen[0] if pods == 1 else gpu
+        for pod in chosen:
             # Services of one site are busy at the same hours, not in the same minutes.
             busy[gpu] += np.roll(whole[pod], random.integers(-30, 31))
-    return Hosts(np.minimum(busy, 1.0), CARD * random.uniform(*HOST_MEMORY, count))
+    return Hosts(np.minimum(busy, 1.0), CARD * random.uniform(*HOST_MEMORY, count), owner)
 
 
 def trainers(count: int, seed: int) -> Hosts:
@@ -99,16 +103,17 @@ def trainers(count: int, seed: int) -> Hosts:
     with (DATA / "philly/philly_week_2017-10-16.csv").open(encoding="utf-8") as file:
         minutes = [float(row["duration"]) / 60 for row in csv.DictReader(file)]
     lengths = np.clip(np.array(minutes), 1, MINUTES).astype(np.int64)
-    busy, memory = np.zeros((count, MINUTES)), np.zeros(count)
+    busy, memory, owner = np.zeros((count, MINUTES)), np.zeros(count), np.zeros(count, np.int64)
     mean = float(np.mean([one for one, _ in alone]))
     for gpu in range(count):
-        own, memory[gpu] = alone[int(random.integers(len(alone)))]
+        owner[gpu] = int(random.integers(len(alone)))
+        own, memory[gpu] = alone[owner[gpu]]
         begins = int(random.integers(-MINUTES, 1))
         while begins < MINUTES:
             length = int(random.choice(lengths))
             busy[gpu, max(0, begins) : max(0, begins + length)] = own
             begins += length + int(random.exponential(length * max(0.0, mean / 0.52 - 1.0)))
-    return Hosts(np.minimum(busy, 1.0), np.minimum(memory, HOST_MEMORY[1] * CARD))
+    return Hosts(np.minimum(busy, 1.0), np.minimum(memory, HOST_MEMORY[1] * CARD), owner)
 
 
 def jobs(seed: int, *, large: bool) -> Jobs:

@@ -15,7 +15,7 @@ KINDS = np.array([predictor.profile(0.9, 0.6, 4_000), predictor.profile(0.1, 0.0
 
 
 def world(busy: float, count: int = 6, jobs: int = 20) -> tuple[Hosts, Jobs]:
-    fleet = Hosts(np.full((count, MINUTES), busy), np.full(count, 8.0))
+    fleet = Hosts(np.full((count, MINUTES), busy), np.full(count, 8.0), np.arange(count))
     return fleet, Jobs(np.arange(jobs) * 3, np.full(jobs, 30.0), np.arange(jobs) % 2, KINDS)
 
 
@@ -47,12 +47,12 @@ def test_a_busy_host_takes_no_guest() -> None:
     assert run(fleet, queue, FREE, Guard(), "least_loaded", seed=1).work == 0
 
 
-@pytest.mark.parametrize("rule", rules(Known(np.array([0.0, 1.0]), KINDS), 1))
+@pytest.mark.parametrize("rule", rules(Known(np.array([0.0, 1.0]), KINDS, 1), 1))
 def test_no_rule_gives_a_closed_seat_or_memory_that_the_host_needs(rule: str) -> None:
     seats = Seats.of([0, 1, 0, 1], [8.0, 8.0, 2.0, 8.0], open=[True, True, True, False])
     guests = Guests.of([0, 1, 0], [4.0, 2.0, 4.0], [0.0, 1.0, 2.0])
 
-    seat = rules(Known(np.array([0.0, 0.5]), KINDS), 1)[rule](
+    seat = rules(Known(np.array([0.0, 0.5]), KINDS, 1), 1)[rule](
         0, seats, guests, lambda places, kinds: np.ones((len(places), len(kinds)))
     )
 
@@ -69,9 +69,19 @@ def test_the_oracle_knows_which_pair_is_slow() -> None:
     assert oracle(0, seats, guests, lambda places, kinds: truth[np.ix_(places, kinds)]).tolist() == [0, 1]
 
 
+def test_a_pair_that_was_held_hard_is_remembered_and_comes_last() -> None:
+    known = Known(np.array([0.0, 0.5]), KINDS, owners=2)
+    known.note(np.array([1]), np.array([0]), np.array([0.1]))
+    seats, guests = Seats.of([1, 3], [8.0, 8.0]), Guests.of([0], [4.0], [0.0])
+
+    for rule in ("all", "without_matching", "without_predictor"):
+        seat = rules(known, 1)[rule](0, seats, guests, lambda places, kinds: np.ones((len(places), len(kinds))))
+        assert seat.tolist() == [1], "beside the other owner, which is as busy"
+
+
 @pytest.mark.slow
 def test_the_guard_keeps_its_bound_by_each_rule() -> None:
     fleet, queue = world(0.5)
 
-    for rule in rules(Known(np.array([0.0]), KINDS), 1):
+    for rule in rules(Known(np.array([0.0]), KINDS, 1), 1):
         assert run(fleet, queue, HEAVY, Guard(), rule, seed=1).slowdown[0] < 0.06
