@@ -66,14 +66,16 @@ def meet(paths: Paths, arrival: Arrival, say: Callable[[str], None], seconds: fl
     for guest in guests:
         shut(guest, arrival.uuids)
     names = ", ".join(f"job {guest.job}" for guest in guests)
-    if not guard_lives(paths):
+    if not paths.guard.exists():
         say(f"{names} sits as a guest on a GPU of job {arrival.job}, and berth-guard does not run; start it")
         return
     announce(paths, arrival)
+    # A guard that does not run now may be starting again: an update restarts it.
     until = time.monotonic() + seconds
     while not _answer(paths, arrival.job).exists():
         if time.monotonic() > until:
-            say(f"the guard did not answer for {seconds:.0f} s: {names} may still use a GPU of job {arrival.job}")
+            what = "did not answer" if guard_lives(paths) else "has not come back"
+            say(f"the guard {what} for {seconds:.0f} s: {names} may still use a GPU of job {arrival.job}")
             return
         time.sleep(_POLL_SECONDS)
 

@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from policy.plan.opinions.guests.choosing import FEWEST_GUESTS, MOST_GUESTS
 from policy.sharing import predictor
 from policy.sharing.companions import HELD_HARD, LEAST, LEVEL
-from policy.sharing.matching import Guests, Seats, Tables, Weights, _chosen, match, weight_of
+from policy.sharing.matching import Guests, Seats, Tables, Weights, _chosen, weight_of
 from tests.bench.measured_pairs import shipped
 from tests.bench.paper import baselines
 from tests.bench.sharing_world import BANDWIDTH, Floats, Ints
@@ -90,8 +90,8 @@ def remembering(known: Known, worth: Floats, added: float, rule: Callable[[Table
 
 
 def matched(tables: Tables) -> Rule:
-    """Those that wait are matched anew each minute, as berthd does."""
-    return in_line(lambda _minute, seats, guests, _truth: match(seats, guests, tables).seat)
+    """Those that wait are matched anew each minute, as berthd does; seat by seat, which few seats allow."""
+    return in_line(lambda _minute, seats, guests, _truth: baselines.exact(seats, guests, tables))
 
 
 def in_line(rule: Rule) -> Rule:

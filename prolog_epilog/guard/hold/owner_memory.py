@@ -53,6 +53,8 @@ class OwnerMemory:
     def tell(self, now: float, host: Member, held: GuestHold | None, look: Look | None) -> None:
         """Tells the owner's programs how much their guest holds, which an allocation that fails may wait for."""
         page = host.words.get(self._uuid)
+        if held is not None and look is None:
+            return  # what the guard before this one told stands until the device was seen
         told = host.job, self._held_bytes(held, look)
         if page is None or (told == self._told and (not told[1] or now - self._told_at < _TELL_S)):
             return

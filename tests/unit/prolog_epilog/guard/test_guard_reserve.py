@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from prolog_epilog.guard.hold.owner_memory import OwnerMemory
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.injob import word
 from prolog_epilog.node import cgroups
 from tests.unit.guard_world import GIB, World
 
@@ -38,6 +42,22 @@ def test_a_guest_whose_host_says_no_need_leaves_and_has_its_grace(world: World) 
 
     assert guest.process.poll() is not None
     assert any("how much memory its host needs is not known" in said for said in world.said)
+
+
+def test_what_an_owner_was_told_stands_until_a_new_guard_has_seen_the_device(tmp_path: Path) -> None:
+    word.create(tmp_path / "107", ["GPU-1"], 0, 0)
+    page = tmp_path / "107" / "GPU-1"
+    before = word.OrderPage(page)
+    before.tell_owner(5 * GIB, lease_s=4.0)
+    before.close()
+    owner = Member(HOST, 0, ("GPU-1",), {"GPU-1": page}, "time")
+    guard = OwnerMemory("GPU-1")
+
+    guard.tell(0.0, owner, cast("Any", object()), None)
+    assert word.map_order(page)[word.GUEST] == 5 * GIB, "an allocation that waits goes on waiting"
+
+    guard.tell(0.1, owner, None, None)
+    assert word.map_order(page)[word.GUEST] == 0, "there is no guest"
 
 
 def test_a_guest_that_holds_what_its_host_needs_is_ended_at_once(world: World) -> None:
