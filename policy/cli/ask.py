@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from policy.formats import wire
-from policy.formats.errors import BerthError, DaemonError, FormatError
+from policy.formats.errors import BerthError, DaemonError, FormatError, SlurmError
 from policy.site.ask import status
 from policy.site.config import Config
 from policy.site.overview import MOST_BYTES, SCHEMA_VERSION, OverviewFile, fleet_for, path_of, queue_for
+from policy.slurm.by_command.command import CommandGateway
 
 __all__ = ["fleet", "question", "queue", "status"]
 
@@ -69,13 +70,14 @@ def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
     payload = f"{wire.VERSION} {text}".encode("ascii")
     credentials = Credentials(config.munge_socket)
     problems: list[str] = []
-    for host in config.users_hosts:
+    for host in _hosts(config):
+        name, _, address = host.rstrip(")").partition("(")
         try:
-            if (near := _near(host, config.users_socket)) is not None:
+            if (near := _near(name, config.users_socket)) is not None:
                 return read(_talk(near, payload, most))
             # Each host gets a credential of its own, because none is accepted twice.
-            credential = credentials.encode(payload)
-            return read(_talk(socket.create_connection((host, config.users_port), _SECONDS), credential, most))
+            credential, there = credentials.encode(payload), (address or name, config.users_port)
+            return read(_talk(socket.create_connection(there, _SECONDS), credential, most))
         except TimeoutError:
             problems.append(f"{host} did not answer within {_SECONDS:g} s")
         except OSError as problem:
@@ -83,6 +85,17 @@ def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
         except FormatError as problem:
             problems.append(f"{host} sent {problem}")
     raise DaemonError(f"berthd does not answer on port {config.users_port} ({', '.join(problems)})")
+
+
+def _hosts(config: Config) -> tuple[str, ...]:
+    """Returns berthd's hosts; this one where Slurm does not tell its controllers."""
+    if config.users_hosts != Config().users_hosts:
+        return config.users_hosts
+    try:
+        found = CommandGateway().config()
+    except SlurmError:
+        return ("localhost",)
+    return tuple(host for key, host in sorted(found.items()) if key.startswith("SlurmctldHost["))
 
 
 def _near(host: str, path: Path) -> socket.socket | None:

@@ -44,6 +44,7 @@ def ahead_of(
         bar["user"] = user_of(owner)
         if not visibility.shows("jobs", viewer, owner):
             bar["job"] = bar["user"] = None
+        bar["whose"] = _whose(bar)
         bar["nodes"] = bar["nodes"] if names_nodes else ""
     bars.sort(key=lambda bar: (not bar["kept"], bar["start"]))
     gpus = sum(job["gpus"] for job in before)
@@ -99,12 +100,12 @@ def ahead_rows(ahead: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         return []
     jobs, bars = ahead["jobs"], ahead["bars"]
     planned = f"{jobs} job{'s' if jobs > 1 else ''} of {ahead['gpus']} GPUs, by Slurm's order"
-    kept = [("kept", f"{_where(bar)} for {_who(bar)}, {_from(bar)}") for bar in bars if bar["kept"]]
-    place = [("its place", f"{_where(bar)} of {_who(bar)}, {_times(bar)}") for bar in bars if not bar["kept"]]
+    kept = [("kept", f"{_where(bar)} for {bar['whose']}, {_from(bar)}") for bar in bars if bar["kept"]]
+    place = [("its place", f"{_where(bar)} of {bar['whose']}, {_times(bar)}") for bar in bars if not bar["kept"]]
     return [*([("before it", planned)] if jobs else []), *kept[:_SAID], *place[:_SAID]]
 
 
-def _who(bar: Mapping[str, Any]) -> str:
+def _whose(bar: Mapping[str, Any]) -> str:
     size = f"{bar['gpus']} GPU{'s' if bar['gpus'] != 1 else ''}"
     return f"another user's job of {size}" if bar["job"] is None else f"job {bar['job']} of {bar['user']} ({size})"
 

@@ -79,8 +79,8 @@ class Config:
     notice_port: int = 0
     """Port for the Epilogs' notices, on every interface; 0: no notices are taken."""
     munge_socket: str = ""
-    users_hosts: tuple[str, ...] = ()
-    """Hosts on which users' commands find berthd; none: they do without."""
+    users_hosts: tuple[str, ...] = tuple(_names(_default("users", "hosts")))
+    """Hosts on which users' commands find berthd, as SlurmctldHost has them; none: they do without."""
     users_port: int = _default("users", "port")
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     web_options: str | None = None

@@ -56,7 +56,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "log": Key("path"),
     },
     "users": {
-        "hosts": Key("list"),
+        "hosts": Key("list", "SlurmctldHost"),
         "port": Key("int", 6827, 1, 65_535),
     },
     "metrics": {

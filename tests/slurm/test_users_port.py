@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -143,15 +143,36 @@ def test_the_map_and_the_queue_obey_private_data(slurm: Slurm, login: Target) ->
     }
 
 
+@pytest.mark.parametrize("is_private", [False, True])
+def test_lists_are_open_by_default_where_those_of_slurm_are(slurm: Slurm, login: Target, *, is_private: bool) -> None:
+    with private_jobs(slurm) if is_private else nullcontext():
+        job = slurm.submit("--gpus=1", body="exec sleep 60")
+        slurm.wait_state(job, {"RUNNING"})
+
+        for host in (slurm.target, login):
+
+            def seen(host: Target = host) -> str | None:
+                told = host.run(["/opt/berth/bin/berth", "queue", "-h", "-o", "jobid"], user="alice", check=False)
+                return told.out if str(job) in told.out.split() else None
+
+            until("the overview to have alice's job", seen)
+            theirs = host.run(["/opt/berth/bin/berth", "queue", "-h", "-o", "jobid"], user="bob").out.split()
+            slurms = host.run(["squeue", "-h", "-o", "%i"], user="bob").out.split()
+            assert (str(job) in theirs) == (str(job) in slurms) == (not is_private)
+
+
 def test_root_has_the_map_on_the_controller_without_the_port(slurm: Slurm) -> None:
-    job = slurm.submit("--gpus=1", body="exec sleep 60")
-    slurm.wait_state(job, {"RUNNING"})
+    if not slurm.can_reconfigure:
+        pytest.skip("only the Dockerized cluster's configuration is ours to change")
+    with berth_conf(slurm, '[users]\nhosts = ""'):
+        job = slurm.submit("--gpus=1", body="exec sleep 60")
+        slurm.wait_state(job, {"RUNNING"})
 
-    def seen() -> str | None:
-        told = slurm.target.run(["berth", "nodes"], user="root", check=False)
-        return told.out if str(job) in told.out else None
+        def seen() -> str | None:
+            told = slurm.target.run(["berth", "nodes"], user="root", check=False)
+            return told.out if str(job) in told.out else None
 
-    assert until("the overview to have the job", seen).startswith("NODE")
-    told = slurm.target.run(["berth", "nodes"], user="alice", check=False)
-    assert told.rc == 1
-    assert "is for Slurm's user and root" in told.err
+        assert until("the overview to have the job", seen).startswith("NODE")
+        told = slurm.target.run(["berth", "nodes"], user="alice", check=False)
+        assert told.rc == 1
+        assert "is for Slurm's user and root" in told.err

@@ -128,7 +128,7 @@ def look_up(job_id: int) -> Told:
         # Its file is for those whom Slurm shows all jobs.
         with suppress(DaemonError):
             ahead = ahead_of(OverviewFile(path_of(config.socket)).read(), job_id, Visibility(frozenset()), None)
-    except (ConfigError, DaemonError) as problem:
+    except BerthError as problem:
         # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)
     try:

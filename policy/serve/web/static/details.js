@@ -45,7 +45,7 @@ function planned(ahead, job) {
   });
   rows.forEach((bar, row) => {
     const bars = bar.kept ? [[ahead.at, bar.start, 0.25]] : [],
-      whose = bar.job === null ? "another user's job" : bar.own ? "this job" : `job ${bar.job} of ${bar.user}`,
+      whose = bar.own ? "this job" : bar.whose,
       where = bar.own ? bar.nodes : `${bar.nodes} GPU ${folded(bar.positions)}`;
     picture.append(
       drawing("text", { x: 0, y: row * 32 + 11 }, `${where}: ${bar.kept ? "kept for " : ""}${whose}`.slice(0, 60)),

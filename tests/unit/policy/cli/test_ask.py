@@ -6,11 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from policy.cli import ask
-from policy.formats.errors import BerthError, DaemonError
+from policy.formats.errors import BerthError, DaemonError, SlurmError
 from policy.site.auth import credentials
 from policy.site.auth.munge import Munge
 from policy.site.config import Config
@@ -71,6 +72,26 @@ def test_where_no_host_answers_the_error_tells_of_each(reply: bytes, why: str) -
 
     assert "127.0.0.2: Connection refused, 127.0.0.1" in str(told.value)
     assert why in str(told.value)
+
+
+def test_a_site_that_names_no_hosts_is_asked_on_slurms_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = f"berth/1 fleet\n{json.dumps(OVERVIEW)}".encode()
+    told = {"SlurmctldHost[0]": "ctl1(127.0.0.2)", "SlurmctldHost[1]": "ctl2(127.0.0.1)", "ClusterName": "one"}
+    with answering(reply) as (config, _):
+        monkeypatch.setattr("policy.cli.ask.CommandGateway.config", lambda _: told)
+
+        assert ask.fleet(Config(users_port=config.users_port)) == OVERVIEW
+
+
+def test_without_slurms_word_this_host_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: object) -> None:
+        raise SlurmError("slurmctld does not answer")
+
+    monkeypatch.setattr("policy.cli.ask.CommandGateway.config", away)
+    config = Config(socket=tmp_path / "berthd.sock", users_port=1)
+
+    with pytest.raises(DaemonError, match=r"port 1 \(localhost: Connection refused\)"):
+        ask.queue(config)
 
 
 def test_what_berthd_refuses_is_told_in_its_words() -> None:

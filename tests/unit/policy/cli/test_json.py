@@ -46,7 +46,7 @@ def with_json(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
 
 
 def fleet(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
-    (folder / "berth.conf").write_text(f'[hook]\nsocket = "{folder}/s"\n')
+    (folder / "berth.conf").write_text(f'[hook]\nsocket = "{folder}/s"\n[users]\nhosts = ""\n')
     found = {"schema_version": 1, "at": 1.0, "nodes": [], "jobs": [], "left_out": 0}
     path_of(folder / "s").write_text(json.dumps(found))
     return []

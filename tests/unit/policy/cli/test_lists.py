@@ -94,7 +94,7 @@ def overview() -> dict[str, Any]:
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Writes an overview on a site that answers no users: root's commands read the file."""
     config = tmp_path / "berth.conf"
-    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n')
+    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n[users]\nhosts = ""\n')
     monkeypatch.setenv("BERTH_CONF", str(config))
     found = overview()
     path_of(tmp_path / "berthd.sock").write_text(json.dumps(found))
@@ -216,7 +216,7 @@ def test_without_berthd_there_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "berth.conf"
-    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n')
+    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n[users]\nhosts = ""\n')
     monkeypatch.setenv("BERTH_CONF", str(config))
 
     assert main(["queue"]) == 1

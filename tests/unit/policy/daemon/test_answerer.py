@@ -372,7 +372,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     for name in ("n1", "n2", "n3"):
         dump(machine(name, "a6000"), topology / f"{name}.json")
     config = tmp_path / "berth.conf"
-    config.write_text(f'[berthd]\ntopology_dir = "{topology}"\ntick_ms = 100\n')
+    config.write_text(f'[berthd]\ntopology_dir = "{topology}"\ntick_ms = 100\n[users]\nhosts = ""\n')
     path = tmp_path / "s"
     command = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(config), "--socket", str(path)]
     with subprocess.Popen(

@@ -295,7 +295,7 @@ def test_a_child_that_ends_is_started_again_a_while_later(capfd: pytest.CaptureF
 @pytest.mark.parametrize(
     ("line", "hosts", "port"),
     [
-        ("", (), 6827),
+        ("", ("SlurmctldHost",), 6827),
         ('hosts = ""', (), 6827),
         ('hosts = "ctl1, ctl2"\nport = 7000', ("ctl1", "ctl2"), 7000),
         ('hosts = "ctl1"', ("ctl1",), 6827),
