@@ -133,12 +133,11 @@ def _first(found: Mapping[str, Any]) -> str:
     if not stakes:
         return ""
     most = max(stakes, key=lambda one: float(one["value"]))
-    week = most["value"] * 7 * 86_400 / max(1.0, found["until"] - found["since"])
-    spread = 2.0 / max(1, most["runs"]) ** 0.5
+    weeks = max(1.0, found["until"] - found["since"]) / (7 * 86_400)
+    least, mean, last = (max(0.0, most["value"] + side * most["spread"]) / weeks for side in (-1.96, 0.0, 1.96))
     return (
-        f"What to do first: {most['remedy']}. It could bring {hours(week)} GPU h a week at most "
-        f"({hours(week * max(0.0, 1.0 - spread))} to {hours(week * (1.0 + spread))}: 95 % of what chance makes of "
-        f"{most['runs']:,} runs): {most['counts']}."
+        f"What to do first: {most['remedy']}. It could bring {hours(mean)} GPU h a week at most ({hours(least)} to "
+        f"{hours(last)} with a chance of 95 %, by the number and size of the runs): {most['counts']}."
     )
 
 

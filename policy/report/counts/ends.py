@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from policy.report.counts.held import Held
 from policy.report.counts.spread import Spread
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
@@ -58,7 +59,7 @@ class Ends:
         self._gpu_s: Counter[tuple[str, str]] = Counter()
         self._classes: defaultdict[str, _Failures] = defaultdict(_Failures)
         self._tries = _Tries()
-        self._early: Counter[str] = Counter()
+        self._early = Held()
 
         @cache
         def guess(state: str, code: int, signal: int) -> str:
@@ -81,8 +82,7 @@ class Ends:
             one.users.add(run.user)
             one.sizes[size] += 1
             if run.gpus > 1 and run.ran_s < EARLY_S and not CLASSES[failure].suspect:
-                self._early["runs"] += 1
-                self._early["gpu_s"] += round((run.gpus - 1) * run.ran_s)
+                self._early.add((run.gpus - 1) * run.ran_s)
         self._tries.add(run, failure, passed=status == "passed")
 
     def forget(self, before: float) -> None:
@@ -123,7 +123,7 @@ class Ends:
                 }
                 for name, one in sorted(self._classes.items(), key=lambda item: -item[1].gpu_s)
             },
-            "early": {"runs": self._early["runs"], "gpu_hours": round(self._early["gpu_s"] / 3_600, 2)},
+            "early": self._early.figures(),
             "tries": self._tries.figures(),
         }
 
@@ -139,37 +139,32 @@ class _Tries:
         self._failed: dict[str, tuple[str, float]] = {}
         """By job: the class of its last run, and the time at which that ended."""
         self._alike: dict[tuple[str, ...], tuple[str, float]] = {}
-        self._counts: Counter[str] = Counter()
-        self._gpu_s: Counter[str] = Counter()
+        self._held: defaultdict[str, Held] = defaultdict(Held)
 
     def add(self, run: JobRun, failure: str, *, passed: bool) -> None:
         if run.start is None or run.end is None:
             return
         before = self._failed.pop(run.id, None)
         if before:
-            self._note("again", run)
+            self._held["again"].add(run.gpu_s)
             if passed:
-                self._note("passed_in_the_end", run)
+                self._held["passed_in_the_end"].add(run.gpu_s)
             elif failure == before[0] and not CLASSES[failure].transient:
-                self._note("failed_alike", run)
+                self._held["failed_alike"].add(run.gpu_s)
         if not failure:
             return
         self._failed[run.id] = failure, run.end
         key = (run.user, run.account, str(run.gpus), run.limit, failure, str(run.code))
         other, ended = self._alike.get(key, ("", 0.0))
         if other not in ("", run.id) and 0 <= run.submit - ended < _SOON_S and not CLASSES[failure].transient:
-            self._note("resubmitted_alike", run)
+            self._held["resubmitted_alike"].add(run.gpu_s)
         self._alike[key] = run.id, run.end
 
     def forget(self, before: float) -> None:
         self._failed = {job: one for job, one in self._failed.items() if one[1] > before}
         self._alike = {key: one for key, one in self._alike.items() if one[1] > before}
 
-    def _note(self, name: str, run: JobRun) -> None:
-        self._counts[name] += 1
-        self._gpu_s[name] += round(run.gpu_s)
-
     def figures(self) -> dict[str, Any]:
         """Returns runs and GPU hours of each kind."""
         names = ("again", "passed_in_the_end", "failed_alike", "resubmitted_alike")
-        return {name: {"runs": self._counts[name], "gpu_hours": round(self._gpu_s[name] / 3_600, 2)} for name in names}
+        return {name: self._held[name].figures() for name in names}

@@ -1,9 +1,10 @@
 """Counts on how many nodes, leaves and islands jobs of several GPUs ran, and how many they needed."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from heapq import heappush, heappushpop
 from typing import Any
 
+from policy.report.counts.held import Held
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, Site, size_of
 
@@ -21,8 +22,7 @@ class Places:
         self._nodes: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
         self._gpu_s: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
         self._levels: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
-        self._counts: Counter[str] = Counter()
-        self._lost: Counter[str] = Counter()
+        self._held: defaultdict[str, Held] = defaultdict(Held)
         self._named: list[tuple[float, int, JobRun, int, int]] = []
 
     def add(self, run: JobRun) -> None:
@@ -35,33 +35,29 @@ class Places:
         self._gpu_s[size][on] += round(run.gpu_s)
         if level := run.said.get("level"):
             self._levels[size][level] += 1
-        self._note("runs", run)
+        self._held["runs"].add(run.gpu_s)
         needed = self._site.nodes_needed(run.gpus, run.nodes)
         if needed is not None and nodes > needed:
-            self._note("more_nodes", run)
+            self._held["more_nodes"].add(run.gpu_s)
             # A job that Berth pinned requests its nodes by name, so its request says nothing about its user's wish.
             if "state" not in run.said and run.asked_nodes >= nodes:
-                self._note("more_nodes_asked", run)
+                self._held["more_nodes_asked"].add(run.gpu_s)
         for level in ("leaf", "pod", "nvlink"):
             groups, largest = self._site.groups_of(level, run.nodes), self._site.largest(level)
             if nodes < 2 or groups is None:
                 continue
-            self._note(f"several_nodes_{level}_known", run)
+            self._held[f"several_nodes_{level}_known"].add(run.gpu_s)
             if groups > -(-nodes // largest):
-                self._note(f"more_{level}", run)
+                self._held[f"more_{level}"].add(run.gpu_s)
                 if level == "leaf":
                     self._name(run, groups, -(-nodes // largest))
 
     def _name(self, run: JobRun, leaves: int, needed: int) -> None:
-        entry = (run.gpu_s, self._counts["runs"], run, leaves, needed)
+        entry = (run.gpu_s, self._held["runs"].runs, run, leaves, needed)
         if len(self._named) < _NAMED:
             heappush(self._named, entry)
         else:
             heappushpop(self._named, entry)
-
-    def _note(self, name: str, run: JobRun) -> None:
-        self._counts[name] += 1
-        self._lost[name] += round(run.gpu_s)
 
     def figures(self) -> dict[str, Any]:
         """Returns runs and GPU hours; `more_...` counts runs on more nodes or groups than the job needed."""
@@ -75,8 +71,7 @@ class Places:
                 for size, counts in self._nodes.items()
                 if counts
             },
-            "runs": dict(self._counts),
-            "gpu_hours": {name: round(used / 3_600, 2) for name, used in self._lost.items()},
+            **{key: {name: one.figures()[key] for name, one in self._held.items()} for key in Held().figures()},
             "in_more_leaves": [
                 {
                     "job": run.id,

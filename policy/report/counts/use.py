@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+from policy.report.counts.held import Held
 from policy.report.counts.places import width
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
@@ -18,8 +19,8 @@ class Use:
     def __init__(self) -> None:
         self._held: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._busy: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
-        self._all = self._measured = self._low = 0.0
-        self._low_runs = 0
+        self._all = self._measured = 0.0
+        self._low = Held()
 
     def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run."""
@@ -27,8 +28,8 @@ class Use:
         if run.used is None:
             return
         self._measured += run.gpu_s
-        self._low += run.gpu_s * (run.used < LOW)
-        self._low_runs += run.used < LOW
+        if run.used < LOW:
+            self._low.add(run.gpu_s)
         for by, key in (("size", size_of(run.gpus)), ("nodes", width(len(run.nodes))), ("status", status)):
             self._held[by][key] += run.gpu_s
             self._busy[by][key] += run.gpu_s * run.used
@@ -40,8 +41,7 @@ class Use:
             "gpu_hours": round(self._all / 3_600, 2),
             "held": round(self._all / (capacity * seconds), 4) if capacity and seconds else None,
             "measured_gpu_hours": round(self._measured / 3_600, 2),
-            "low_gpu_hours": round(self._low / 3_600, 2),
-            "low_runs": self._low_runs,
+            **{f"low_{key}": value for key, value in self._low.figures().items()},
             "busy": {
                 by: {key: round(self._busy[by][key] / held[key], 4) for key in order.get(by, sorted(held)) if held[key]}
                 for by, held in self._held.items()

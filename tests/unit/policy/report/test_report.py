@@ -168,7 +168,7 @@ def test_failures_have_berthds_class_else_what_the_exit_tells() -> None:
     }
     assert {name: one["runs"] for name, one in found["status"].items()} == {"killed": 1, "failed": 4}
     # Three of its four GPUs for a minute: the first run on one would have told.
-    assert found["early"] == {"runs": 1, "gpu_hours": 0.05}
+    assert found["early"] == {"runs": 1, "gpu_hours": 0.05, "spread_hours": 0.05}
 
 
 def test_tries_again_are_told_by_what_came_of_them() -> None:
