@@ -52,6 +52,14 @@ build/docs/venv/.installed: requirements/docs.lock
 	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+# What the quick start installs, and nothing that only developers need.
+berth-try/bin/berth: pyproject.toml
+	@BERTH_RERUN="make demo-web" containers/bootstrap base-packages
+	@echo "demo-web: Python environment in berth-try"
+	@test -x berth-try/bin/python || python3 -m venv berth-try
+	@berth-try/bin/python -m pip install --quiet --disable-pip-version-check '.[daemon,report]'
+	@touch $@
+
 # A browser's remote control, for `make bench NAME=web` alone.
 build/browser/.installed: requirements/browser.lock
 	@test -x build/browser/bin/python || $(PY) -m venv build/browser
@@ -79,8 +87,8 @@ docs: $(VENV)/.installed build/docs/venv/.installed ## the documentation as a si
 keys: ## write the tables and lists of berth.conf's keys anew from packaging/keys.toml
 	@python3 packaging/keys.py
 
-demo-web: $(VENV)/.installed ## a page of a simulated day, without Slurm and Docker: prints its address (WEB="--nodes 64")
-	@$(PY) -m containers.demo_web $(WEB)
+demo-web: berth-try/bin/berth ## a page of a simulated day, without Slurm and Docker: prints its address (WEB="--nodes 64")
+	@berth-try/bin/python -m containers.demo_web $(WEB)
 
 demo: $(VENV)/.installed ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
 	@if $(cluster-runs); then $(call with-engine,$(PY) -m containers.demo --slurm $(SLURM)); \

@@ -61,8 +61,8 @@ def main() -> int:
     for source, target in pages.items():
         if source != "README.md":
             _write(folder / target, relinked((ROOT / source).read_text(), source, target, pages))
-    for picture in DOCS.glob("results/*.svg"):
-        shutil.copy(picture, folder / "results" / picture.name)
+    for file in (*DOCS.glob("results/*.svg"), *DOCS.glob("research/*.ipynb")):
+        shutil.copy(file, folder / file.relative_to(DOCS))
     shutil.copytree(DOCS / "results" / "data", folder / "results" / "data")
     for name, text in reference().items():
         _write(folder / "reference" / f"{name}.md", text)
@@ -96,7 +96,7 @@ def relinked(text: str, source: str, target: str, pages: dict[str, str]) -> str:
             full = "docs/decisions/README.md"
         if full in pages:
             return f"{bang}[{label}]({posixpath.relpath(pages[full], posixpath.dirname(target) or '.')}{mark}{anchor})"
-        if full.startswith("docs/") and Path(full).suffix in {".csv", ".png", ".svg"}:
+        if full.startswith("docs/") and Path(full).suffix in {".csv", ".ipynb", ".png", ".svg"}:
             place = posixpath.relpath(full.removeprefix("docs/"), posixpath.dirname(target) or ".")
             return f"{bang}[{label}]({place})"
         return f"[{label}]({base}/{full})" if base else label

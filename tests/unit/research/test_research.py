@@ -1,10 +1,12 @@
 """The package for notebooks: ten lines are a policy, and its tables are DataFrames."""
 
+import json
 import re
 import runpy
 import textwrap
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import berth
@@ -55,6 +57,25 @@ def test_one_command_compares_it_with_intervals(site: Path, capsys: pytest.Captu
     told = capsys.readouterr().out
     assert "mine.py:FirstFit" in told
     assert "4 pairs of the same arrivals" in told
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_docs_runs_and_draws_three_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    notebook = json.loads((ROOT / "docs" / "research" / "policy.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    (tmp_path / "cells.py").write_text("\n\n".join(cells))
+
+    found = runpy.run_path("cells.py")
+
+    plots = [tmp_path / f"{name}.png" for name in ("ratios", "traces", "chance")]
+    assert all(plot.read_bytes()[:4] == b"\x89PNG" for plot in plots)
+    assert set(found["both"]["policy"]) == {"slurm", "pal", "first-fit"}
+    assert (found["both"]["lower"] <= found["both"]["upper"]).all()
+    widest = max(pd.read_csv(trace)["num_gpus"].max() for trace in found["traces"])
+    assert widest > found["cluster"]["gpus_per_node"], "there are jobs on several nodes"
+    assert len(cells[2].splitlines()) <= 12
 
 
 @pytest.mark.parametrize(("name", "words"), [("none.py:A", "No such file"), ("mine.py:Other", "'Other'")])
