@@ -61,7 +61,7 @@ def headline(found: Mapping[str, Any]) -> str:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Returns a sentence on the greatest delays, and one on the greatest saving in sight."""
+    """Returns a sentence on the greatest delays, and one on what to do first."""
     delays = {size: sum(why["hours"] for why in one["reasons"]) for size, one in found["waits"].items()}
     whole = sum(delays.values())
     if not found["counts"]["runs"]:
@@ -76,15 +76,7 @@ def verdict(found: Mapping[str, Any]) -> str:
             f"GPU jobs waited {hours(whole)} h in delays of a minute or more, most of it jobs on {who}; for "
             f"{hours(idle)} h of that as many GPUs were idle as they asked for."
         )
-    used = found["use"]["gpu_hours"]
-    stakes = [one for one in found["worth"] if one["unit"] == "GPU h" and one["value"] >= _WORTH_SAYING * used]
-    if stakes:
-        most = max(stakes, key=lambda one: float(one["value"]))
-        said += (
-            f" The most that one remedy could save is {hours(most['value'])} GPU h, {part(most['value'], used)} of the "
-            f"GPU time, by {most['remedy']}."
-        )
-    return said
+    return f"{said} {_first(found)}".rstrip()
 
 
 def left_out(found: Mapping[str, Any]) -> str:
@@ -129,7 +121,8 @@ def short(found: Mapping[str, Any]) -> str:
 
 def _first(found: Mapping[str, Any]) -> str:
     """Returns a sentence on the remedy that could save most GPU time, in hours a week."""
-    stakes = [one for one in found["worth"] if one["unit"] == "GPU h"]
+    used = found["use"]["gpu_hours"]
+    stakes = [one for one in found["worth"] if one["unit"] == "GPU h" and one["value"] >= _WORTH_SAYING * used]
     if not stakes:
         return ""
     most = max(stakes, key=lambda one: float(one["value"]))

@@ -145,7 +145,8 @@ def test_the_map_and_the_queue_obey_private_data(slurm: Slurm, login: Target) ->
 
 @pytest.mark.parametrize("is_private", [False, True])
 def test_lists_are_open_by_default_where_those_of_slurm_are(slurm: Slurm, login: Target, *, is_private: bool) -> None:
-    with private_jobs(slurm) if is_private else nullcontext():
+    # berthd begins anew, so that it knows of PrivateData at once.
+    with private_jobs(slurm) if is_private else nullcontext(), berth_conf(slurm, ""):
         job = slurm.submit("--gpus=1", body="exec sleep 60")
         slurm.wait_state(job, {"RUNNING"})
 

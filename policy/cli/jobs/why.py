@@ -7,21 +7,18 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
 from policy.cli.past.classify import shipped_rules
-from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
+from policy.formats.errors import BerthError, ConfigError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import ALL_REDUCE, HELPS, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
-from policy.site.ahead import ahead_of, ahead_rows
+from policy.site.ahead import ahead_rows
 from policy.site.config import Config, config_path, load
-from policy.site.overview import OverviewFile, path_of
-from policy.site.privacy import Visibility
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import CommandGateway, run_command
 
@@ -118,16 +115,13 @@ class Told(NamedTuple):
 
 def look_up(job_id: int) -> Told:
     """Returns what is known of a job: from berthd where it answers users, else from Slurm's commands."""
-    without, ahead = "", None
+    without = ""
     try:
         config = load(config_path())
         if config.users_hosts:
             told = ask.question(config, f"why job={job_id}")
             plan, ahead = of_text(told.get("segment", "")), json.loads(told.get("ahead", "null"))
             return Told(told["state"], plan, ahead, told.get("idle", ""))
-        # Its file is for those whom Slurm shows all jobs.
-        with suppress(DaemonError):
-            ahead = ahead_of(OverviewFile(path_of(config.socket)).read(), job_id, Visibility(frozenset()), None)
     except BerthError as problem:
         # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)
@@ -135,7 +129,7 @@ def look_up(job_id: int) -> Told:
         job = CommandGateway().job(job_id)
     except SlurmError as problem:
         raise SlurmError(f"{problem}; {without}" if without else str(problem)) from None
-    return Told(job.state, of_text(job.admin_comment), ahead)
+    return Told(job.state, of_text(job.admin_comment))
 
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:

@@ -257,7 +257,7 @@ def test_the_verdict_names_a_size_in_words_and_no_remedy_that_is_worth_nothing()
     assert verdict(figures(waited, early)).endswith(
         "most of it jobs on more than 8 GPUs; for 2.00 h of that as many GPUs were idle as they asked for."
     )
-    assert "The most that one remedy could save" in verdict(figures(early))
+    assert "What to do first: " in verdict(figures(early))
 
 
 def test_a_table_shows_the_ten_users_that_held_most() -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +23,7 @@ from policy.serve.web.access import WebAccess
 from policy.serve.web.live import LiveSource
 from policy.site import ahead as module
 from policy.site.ahead import MOST_BARS, ahead_of, ahead_rows
-from policy.site.overview import path_of
 from policy.site.privacy import SlurmRules, Visibility
-from policy.slurm.by_command.command import CommandGateway
 from tests.unit.policy.plan.test_reasons import POLICY
 from tests.unit.policy.serve.web.web_world import served, told
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
@@ -134,8 +131,9 @@ def of_the_lists(private: str, patch: pytest.MonkeyPatch, capsys: pytest.Capture
     patch.setattr("policy.cli.ask._hosts", lambda _config: ("localhost",))
     patch.setattr("policy.cli.ask._near", lambda *_: object())
     patch.setattr("policy.cli.ask._talk", talk)
-    shown = [main(list(words)), capsys.readouterr()]
-    return f"{shown[1].out}{shown[1].err}"
+    main(list(words))
+    shown = capsys.readouterr()
+    return f"{shown.out}{shown.err}"
 
 
 def page_of_ada(private: str, patch: pytest.MonkeyPatch) -> tuple[LiveSource, WebAccess]:
@@ -214,16 +212,3 @@ def test_no_view_names_nodes_that_are_private(
     shown = show("jobs,nodes", monkeypatch, capsys, *words)
 
     assert "n2" not in shown
-
-
-def test_slurms_user_reads_it_from_berthds_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "berth.conf").write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n[users]\nhosts = ""\n')
-    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
-    path_of(tmp_path / "berthd.sock").write_text(json.dumps(overview()))
-    monkeypatch.setattr(CommandGateway, "job", lambda _, number: Slurm("none").job(number))
-
-    assert main(["why", "5"]) == 0
-
-    assert "n2 GPUs 0-7 for job 4712 of boris (16 GPUs)" in capsys.readouterr().out
