@@ -29,16 +29,12 @@ def question(config: Config, text: str) -> dict[str, str]:
 
 def fleet(config: Config) -> dict[str, Any]:
     """Returns the reply to `fleet` (docs/develop/formats.md, 11.3): the GPUs of all nodes."""
-    if config.users_hosts:
-        return _json(config, "fleet")
-    return fleet_for(OverviewFile(path_of(config.socket)).read())
+    return _json(config, "fleet") if config.users_hosts else fleet_for(OverviewFile(path_of(config.socket)).read())
 
 
 def queue(config: Config) -> dict[str, Any]:
     """Returns the reply to `queue` (docs/develop/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
-    if config.users_hosts:
-        return _json(config, "queue")
-    return queue_for(OverviewFile(path_of(config.socket)).read())
+    return _json(config, "queue") if config.users_hosts else queue_for(OverviewFile(path_of(config.socket)).read())
 
 
 def _json(config: Config, text: str) -> dict[str, Any]:

@@ -69,12 +69,9 @@ class OverviewFile:
         """Returns the overview; raises DaemonError with the reason where there is none."""
         try:
             found = self._file.read()
-        except PermissionError:
-            raise DaemonError(
-                f"{self._path} is for Slurm's user and root; ask an admin to let berthd answer users ([users] hosts)"
-            ) from None
         except OSError as problem:
-            raise DaemonError(f"{self._path} cannot be read ({problem.strerror}); is berthd running?") from None
+            text = f"{self._path} cannot be read ({problem.strerror}); is berthd running? Root and Slurm's user read it"
+            raise DaemonError(text) from None
         except ValueError:
             raise DaemonError(f"{self._path} is not what berthd writes; restart berthd") from None
         if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:

@@ -176,4 +176,4 @@ def test_root_has_the_map_on_the_controller_without_the_port(slurm: Slurm) -> No
         assert until("the overview to have the job", seen).startswith("NODE")
         told = slurm.target.run(["berth", "nodes"], user="alice", check=False)
         assert told.rc == 1
-        assert "is for Slurm's user and root" in told.err
+        assert "Root and Slurm's user read it" in told.err
