@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from policy.report.counts.held import Held
+from policy.report.counts.gpu_time import GpuTime
 from policy.report.counts.spread import Spread
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
@@ -59,7 +59,7 @@ class Ends:
         self._gpu_s: Counter[tuple[str, str]] = Counter()
         self._classes: defaultdict[str, _Failures] = defaultdict(_Failures)
         self._tries = _Tries()
-        self._early = Held()
+        self._early = GpuTime()
 
         @cache
         def guess(state: str, code: int, signal: int) -> str:
@@ -139,7 +139,7 @@ class _Tries:
         self._failed: dict[str, tuple[str, float]] = {}
         """By job: the class of its last run, and the time at which that ended."""
         self._alike: dict[tuple[str, ...], tuple[str, float]] = {}
-        self._held: defaultdict[str, Held] = defaultdict(Held)
+        self._held: defaultdict[str, GpuTime] = defaultdict(GpuTime)
 
     def add(self, run: JobRun, failure: str, *, passed: bool) -> None:
         if run.start is None or run.end is None:

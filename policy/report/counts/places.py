@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from heapq import heappush, heappushpop
 from typing import Any
 
-from policy.report.counts.held import Held
+from policy.report.counts.gpu_time import GpuTime
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, Site, size_of
 
@@ -22,7 +22,7 @@ class Places:
         self._nodes: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
         self._gpu_s: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
         self._levels: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
-        self._held: defaultdict[str, Held] = defaultdict(Held)
+        self._held: defaultdict[str, GpuTime] = defaultdict(GpuTime)
         self._named: list[tuple[float, int, JobRun, int, int]] = []
 
     def add(self, run: JobRun) -> None:
@@ -71,7 +71,7 @@ class Places:
                 for size, counts in self._nodes.items()
                 if counts
             },
-            **{key: {name: one.figures()[key] for name, one in self._held.items()} for key in Held().figures()},
+            **{key: {name: one.figures()[key] for name, one in self._held.items()} for key in GpuTime().figures()},
             "in_more_leaves": [
                 {
                     "job": run.id,

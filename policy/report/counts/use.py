@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from policy.report.counts.held import Held
+from policy.report.counts.gpu_time import GpuTime
 from policy.report.counts.places import width
 from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
@@ -20,7 +20,7 @@ class Use:
         self._held: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._busy: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._all = self._measured = 0.0
-        self._low = Held()
+        self._low = GpuTime()
 
     def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from policy.report.counts.held import Held
+from policy.report.counts.gpu_time import GpuTime
 
 
 def test_one_long_run_says_less_than_many_short_ones_of_as_much_time() -> None:
-    one, many = Held(), Held()
+    one, many = GpuTime(), GpuTime()
     one.add(360_000.0)
     for _ in range(100):
         many.add(3_600.0)
@@ -18,7 +18,7 @@ def test_one_long_run_says_less_than_many_short_ones_of_as_much_time() -> None:
 def test_weeks_that_are_drawn_differ_as_much_as_it_says() -> None:
     draw = np.random.default_rng(1)
     weeks = [draw.exponential(7_200.0, draw.poisson(50)) for _ in range(400)]
-    held = [Held() for _ in weeks]
+    held = [GpuTime() for _ in weeks]
     for one, runs in zip(held, weeks, strict=True):
         for gpu_s in runs:
             one.add(float(gpu_s))

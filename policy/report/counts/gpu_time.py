@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Held:
+class GpuTime:
     """Runs and their GPU time. Their number and their sizes are drawn anew each week, so few long runs say little."""
 
     runs: int = 0
