@@ -5,7 +5,8 @@ plans. Nothing takes time, or with `--timed` all takes as long as on a test clus
 itself as soon as its GPUs are free, and berthd learns of an end by the Epilog's notice. Plain Slurm plays the same
 jobs, with topology/flat and with topology/tree; the better one is the peer.
 
-*Worst size* is the class of jobs, by GPUs, whose mean wait is the longest beside the peer's. *Late* are the jobs that
+*Worst size* is the class of jobs, by GPUs, whose mean wait is the longest beside the peer's; *by chance* is what the
+largest such ratio of the peer to its own next draws exceeds in one of 20 cases. *Late* are the jobs that
 start more than a minute after what `policy/plan/jobs/promise.py` allows by the state at their submission, in each
 system's own run. Intervals are by bootstrap over traces; *null* is the factor by which the peer differs from itself on
 other draws.
@@ -31,6 +32,7 @@ from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.request.settings import Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
+from policy.simulate.report.chance import resampled
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm.queue.waits import size_class
 from policy.simulate.slurm.settings import Delays, SlurmSettings
@@ -157,15 +159,15 @@ def _over(figures: Mapping[str, Mapping[str, float]], name: str, peer: str) -> f
 
 
 def _worst(pairs: Sequence[Pair], name: str, peer: str) -> str:
-    """Returns the class of jobs with the largest ratio of mean waits, and the factor of the peer beside itself."""
-    found = []
-    for size in [key for key in pairs[0].figures[peer] if key.startswith("wait of ")]:
-        here = Comparison([pair for pair in pairs if all(size in one for one in pair.figures.values())])
-        if here.pairs:
-            ratio = here.ratio(name, size, peer)
-            found.append((ratio.value, size, ratio, here.null(peer, size)))
-    _, size, ratio, null = max(found)
-    return f"{size} GPUs {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), null {null:.3f}"
+    """Returns the class of jobs with the largest ratio of mean waits, and what the largest is by chance."""
+    sizes = [key for key in pairs[0].figures[peer] if key.startswith("wait of ")]
+    sizes = [size for size in sizes if all(size in one for pair in pairs for one in pair.figures.values())]
+    here = Comparison(pairs)
+    size, ratio = max(((one, here.ratio(name, one, peer)) for one in sizes), key=lambda found: found[1].value)
+    logs, traces = np.stack([here.logs(peer, one) for one in sizes], axis=1), np.array([one.trace for one in pairs])
+    beside = np.concatenate([(some := logs[traces == one]) - np.roll(some, 1, axis=0) for one in np.unique(traces)])
+    null = float(np.exp(np.percentile(resampled(beside).max(axis=1), 95.0)))
+    return f"{size} GPUs {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), by chance {null:.3f}"
 
 
 def main(arguments: list[str]) -> int:

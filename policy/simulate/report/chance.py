@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from policy.formats.arrays import Floats
-from policy.simulate.report.summary import Line, Summary, lines
+from policy.simulate.report.summary import Line, Summary
 from policy.simulate.study import PLAIN_SLURM
 
 RESAMPLES = 2_000
@@ -64,19 +64,6 @@ def ratio(ours: Line, other: Line, measure: Measure) -> Ratio:
     nulls = np.abs(resampled(_beside_itself(other, [measure])))
     null = float(np.exp(np.percentile(nulls, 95.0))) if nulls.size else 1.0
     return Ratio(float(np.exp(logs.mean())), float(lower), float(upper), null, len(logs))
-
-
-def compared(rows: Sequence[Summary]) -> list[dict[str, object]]:
-    """Returns each policy beside the better plain Slurm, for programs; none where one draw was played."""
-    every, found = lines(rows), list[dict[str, object]]()
-    for line in every:
-        peer = better_plain(one for one in every if one.swept == line.swept)
-        for name in ("avg_jct_s", "avg_wait_s"):
-            if peer is not None and line is not peer and (one := ratio(line, peer, figure(name))).pairs > 1:
-                sides = {"policy": line.policy, "peer": peer.policy, **dict(line.swept), "figure": name}
-                told = {"ratio": one.value, "lower": one.lower, "upper": one.upper, "null": one.null}
-                found.append({**sides, **told, "pairs": one.pairs, "chance": one.is_chance})
-    return found
 
 
 def largest_by_chance(plain: Line, measures: Sequence[Measure]) -> float:

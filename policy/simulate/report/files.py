@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.formats.errors import UsageError
-from policy.simulate.report.chance import compared
 from policy.simulate.report.summary import Summary
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import Cell
@@ -37,9 +36,8 @@ def write_placements(outcome: SimulationOutcome, path: str) -> None:
 
 
 def as_json(rows: Sequence[Summary]) -> str:
-    """Returns an object with an object for each run, and one for each policy beside plain Slurm."""
-    told = {"schema_version": 1, "runs": [one.row() for one in rows], "compared": compared(rows)}
-    return json.dumps(told, indent=2) + "\n"
+    """Returns an object with an object for each run."""
+    return json.dumps({"schema_version": 1, "runs": [one.row() for one in rows]}, indent=2) + "\n"
 
 
 def write_text(path: str, text: str) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policy.simulate.report.chance import compared, figure, largest_by_chance, ratio, resampled, wait_of
+from policy.simulate.report.chance import figure, largest_by_chance, ratio, resampled, wait_of
 from policy.simulate.report.summary import Line, Summary
 
 JCT = figure("avg_jct_s")
@@ -76,20 +76,3 @@ def test_the_largest_of_many_classes_differs_more_by_chance_than_one() -> None:
     every = largest_by_chance(plain, [wait_of(name) for name in waits])
 
     assert 1.0 < one < every
-
-
-def test_programs_get_each_policy_beside_the_better_plain_slurm() -> None:
-    plain = drawn(1, 4, 0.1, 1)
-    rows = [
-        *line("slurm", plain).runs,
-        *line("slurm-tree", {key: 0.9 * value for key, value in plain.items()}).runs,
-        *line("berth", {key: 0.45 * value for key, value in plain.items()}).runs,
-    ]
-
-    found = [one for one in compared(rows) if one["figure"] == "avg_jct_s"]
-
-    assert [(one["policy"], one["peer"], one["pairs"]) for one in found] == [
-        ("slurm", "slurm-tree", 4), ("berth", "slurm-tree", 4),
-    ]  # fmt: skip
-    assert found[1]["ratio"] == pytest.approx(0.5)
-    assert not found[1]["chance"]
