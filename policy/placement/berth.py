@@ -77,8 +77,6 @@ class BerthPolicy(Policy):
         fast = fast_enough(demand, view, fits) if view.fleet.scores else None
         offered = view.free if fast is None else fast[0]
         codes = tables.look_up(demand.k, demand.level, view.fleet.offset + offered)
-        if fast is not None:
-            offered, codes = _with_all_free(demand, view, offered, np.where(fits, codes, -1))
         if demand.k == 1:
             spared = MOST_TENTHS - tables.peaks(view.fleet.offset + view.free)
             codes = np.where(codes >= 0, codes + (spared << CUT), codes)
@@ -154,35 +152,6 @@ class BerthPolicy(Policy):
 
 
 _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}
-
-
-def _with_all_free(demand: Demand, view: View, fast: Ints, codes: Ints) -> tuple[Ints, Ints]:
-    """Returns the GPUs to choose from and their codes, with islands counted over all free GPUs.
-
-    Without this, only the fast GPUs would count for the islands. Only the sets with the best links matter, and only
-    where a node has slow GPUs free too.
-    """
-    fleet, tables = view.fleet, view.fleet.tables
-    rows = np.flatnonzero((codes >= 0) & (codes >> LINKS == codes.max() >> LINKS) & (fast != view.free))
-    if not rows.size:
-        return fast, codes
-    fast, codes = fast.copy(), codes.copy()
-    offsets, free = fleet.offset[rows], view.free[rows]
-    codes[rows] = _judged(demand, view, rows, fast[rows], codes[rows])
-    tidy = tables.tidy(offsets, free, fast[rows])
-    others = tables.look_up(demand.k, demand.level, offsets + tidy)
-    others = np.where(others >= 0, _judged(demand, view, rows, tidy, others), others)
-    better = others > codes[rows]
-    fast[rows[better]], codes[rows[better]] = tidy[better], others[better]
-    return fast, codes
-
-
-def _judged(demand: Demand, view: View, rows: Ints, offered: Ints, codes: Ints) -> Ints:
-    """Returns the codes with the number of islands that their sets break, counted over all free GPUs."""
-    offsets, tables = view.fleet.offset[rows], view.fleet.tables
-    picks = tables.row(demand.k, demand.level).picks[offsets + offered]
-    unbroken = _MOST_BROKEN - np.minimum(tables.broken(offsets, view.free[rows], picks), _MOST_BROKEN)
-    return np.asarray(codes + ((unbroken - (codes >> NODE_BITS & _MOST_BROKEN)) << NODE_BITS))
 
 
 def _greatest(values: Ints | Floats) -> Bools:

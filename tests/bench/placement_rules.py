@@ -75,10 +75,6 @@ RULES: dict[str, Rule] = {
         lambda: patch.object(one_node, "_least_missed", _first),
     ),
     "gangs: the nodes that others miss least": (BerthPolicy, lambda: patch.object(gang, "_least_missed", _first_nodes)),
-    "islands counted over all free GPUs": (
-        BerthPolicy,
-        lambda: patch.object(one_node, "_with_all_free", lambda _demand, _view, fast, codes: (fast, codes)),
-    ),
 }
 
 

@@ -4,7 +4,7 @@ A *code* orders sets: narrowest cut first, then the weakest pair, then the mean 
 then fewest broken islands. Its low byte is zero: placement uses it for what concerns the node rather than the set.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
@@ -76,8 +76,7 @@ class SetTables:
         self._length = length
         self._rows: dict[tuple[int, str], CodeRow] = {}
         self._choosers: dict[Wiring, SubsetTable] = {}
-        self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
-        self._islands_from = {start: self._islands[shape] for shape, start in self._start.items()}
+        self._islands_from = {start: tuple(self._chooser(shape).islands) for shape, start in self._start.items()}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
         self._widest: dict[int, float] = {}
         self._peaks: Ints | None = None
@@ -185,31 +184,6 @@ class SetTables:
         The node is one whose entries start at `offset`.
         """
         return sum(1 for island in self._islands_from[offset] if (island & free).bit_count() > 1 and not island & taken)
-
-    def broken(self, offsets: Ints, free: Ints, taken: Ints) -> Ints:
-        """Returns for each node, how many islands with at least two free GPUs a set takes some of, but not all."""
-        broken = np.zeros(offsets.size, np.int64)
-        for rows, island in self._islands_at(offsets):
-            alive = np.where(rows, free & island, 0)
-            part = taken & alive
-            broken += (np.bitwise_count(alive) > 1) & (part != 0) & (part != alive)
-        return broken
-
-    def tidy(self, offsets: Ints, free: Ints, some: Ints) -> Ints:
-        """Returns for each node those of some free GPUs whose islands are all among them, or serve no two GPUs."""
-        kept = some.copy()
-        for rows, island in self._islands_at(offsets):
-            alive = np.where(rows, free & island, 0)
-            torn = (np.bitwise_count(alive) > 1) & (some & alive != alive)
-            kept &= ~np.where(torn, alive, 0)
-        return kept
-
-    def _islands_at(self, offsets: Ints) -> Iterator[tuple[NDArray[np.bool_], int]]:
-        for shape, start in self._start.items():
-            rows = offsets == start
-            if rows.any():
-                for island in self._islands[shape]:
-                    yield rows, island
 
     def _fill(self, row: CodeRow, k: int, level: str, entries: Ints) -> None:
         starts = list(self._start.items())

@@ -35,15 +35,16 @@ class PlainJob:
 
 
 class Promise(NamedTuple):
-    """The start that a job was promised, and the latest one that keeps the promise."""
+    """The start that a job was promised, the latest one that keeps the promise, and its expected run time."""
 
     start: float
     latest: float
+    run: float
 
     @classmethod
     def made(cls, at: float, start: float, expected: float) -> "Promise":
         """Makes the promise of a job that is expected to run for so many seconds."""
-        return cls(start, start + SLACK * (start - at + expected))
+        return cls(start, start + SLACK * (start - at + expected), expected)
 
 
 def plain_starts(

@@ -5,20 +5,21 @@ the queue is list-scheduled twice over the expected ends of the running jobs: on
 be placed, once with the job held back until the next GPUs come free. The job lets others go first if the sum of all
 completion times is less then, if it is still expected to start by its promise (policy/plan/jobs/promise.py), and if no
 other job comes to start later than promised by that. In the list schedule each job starts as soon as it fits, in the
-order of the queue, on fast and near nodes; one that does not fit is passed.
+order of the queue, on the fullest nodes; one that does not fit is passed. All GPUs are alike there: with their speeds
+and distances it was no better (docs/results/slurm-rules.md).
 
 Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
 free now or then; where more nodes are free, room is not scarce and nothing is held back. A caller may also bound the
 `Looks` at nodes; without any left nothing is held back either.
 
-    >>> gang = QueuedJob(1, nodes=2, gpus=4, seconds=100.0, scores=(1.0, 1.0), reach={})
-    >>> small = QueuedJob(2, nodes=1, gpus=1, seconds=500.0, scores=(1.0, 1.0), reach={})
+    >>> gang = QueuedJob(1, nodes=2, gpus=4, seconds=100.0, able=(True, True))
+    >>> small = QueuedJob(2, nodes=1, gpus=1, seconds=500.0, able=(True, True))
     >>> room = RoomAhead(at=0.0, free=(4, 0), ends=((10.0, (1,), 4),))
     >>> round(room.gain_of_waiting(small, (0,), 1.0, [gang, small]))
     380
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,10 +43,8 @@ class QueuedJob:
     """GPUs on each node."""
     seconds: float
     """Expected run time on ideal GPUs."""
-    scores: Sequence[float]
-    """For each node the slowest of the GPUs that the job would take there, infinite if it may not use the node."""
-    reach: Mapping[str, float]
-    """Factor on its run time where its nodes meet at a level; a level that is missing costs nothing."""
+    able: Sequence[bool]
+    """For each node, whether the job may use it."""
     latest: float = _FAR
     """Time by which it has to be expected to start if it lets others go first."""
     kind: Hashable = None
@@ -106,8 +105,6 @@ class RoomAhead:
     at: float
     free: Sequence[int]
     ends: "Sequence[End | tuple[float, Sequence[int], int]]"
-    groups: Mapping[str, Sequence[int]] | None = None
-    """For the levels at which some nodes are near each other, from near to far, the group of each node."""
     looks: Looks = field(default_factory=lambda: Looks(_FAR))
 
     def gain_of_waiting(
@@ -164,16 +161,15 @@ class RoomAhead:
                 if shape in failed or job.nodes * job.gpus > room or job.number in waits:
                     rest.append(job)
                     continue
-                found = self._place(job, free)
-                if found is None:
+                nodes = self._place(job, free)
+                if not nodes:
                     failed.add(shape)
                     rest.append(job)
                     continue
-                nodes, cost = found
-                end = now + job.seconds * cost
+                end = now + job.seconds
                 total += end
                 starts[job.number] = now
-                heappush(ends, End(end, tuple(nodes), job.gpus))
+                heappush(ends, End(end, nodes, job.gpus))
                 room -= job.nodes * job.gpus
                 for node in nodes:
                     free[node] -= job.gpus
@@ -187,31 +183,8 @@ class RoomAhead:
                     free[node] += done.gpus
         return _Played(total + sum(now + job.seconds for job in left), starts)
 
-    def _place(self, job: QueuedJob, free: list[int]) -> tuple[Sequence[int], float] | None:
-        """Returns the nodes that a job would take, and its cost there: near and fast nodes, among these full ones."""
-        scores, gpus = job.scores, job.gpus
+    def _place(self, job: QueuedJob, free: list[int]) -> tuple[int, ...]:
+        """Returns the nodes that a job would take: the fullest on which it fits; none if there are too few."""
         self.looks.left -= len(self._known)
-        able = [node for node in self._known if free[node] >= gpus and scores[node] < _FAR]
-        if len(able) < job.nodes:
-            return None
-        able.sort(key=lambda node: (int(scores[node] * 25), free[node], -scores[node]))
-        if job.nodes == 1:
-            return (able[0],), scores[able[0]]
-        best: tuple[Sequence[int], float] | None = None
-        for level, group_of in (self.groups or {}).items():
-            members: dict[int, list[int]] = {}
-            for node in able:
-                if group_of[node] >= 0:
-                    members.setdefault(group_of[node], []).append(node)
-            fits = [some for some in members.values() if len(some) >= job.nodes]
-            if fits:
-                some = min(fits, key=lambda some: (max(scores[node] for node in some[: job.nodes]), len(some)))
-                best = _faster(best, tuple(some[: job.nodes]), job, level)
-        return _faster(best, tuple(able[: job.nodes]), job, "any")
-
-
-def _faster(
-    best: tuple[Sequence[int], float] | None, nodes: Sequence[int], job: QueuedJob, level: str
-) -> tuple[Sequence[int], float]:
-    cost = max(job.scores[node] for node in nodes) * job.reach.get(level, 1.0)
-    return (nodes, cost) if best is None or cost < best[1] else best
+        able = [node for node in self._known if free[node] >= job.gpus and job.able[node]]
+        return tuple(sorted(able, key=free.__getitem__)[: job.nodes]) if len(able) >= job.nodes else ()

@@ -1,7 +1,8 @@
 """Lets a job wait rather than start now on slow GPUs, or on more nodes, if it is expected to end sooner on others.
 
 The expected times use time limits; most jobs end before, so the real wait is shorter. A job never waits longer than the
-slow GPUs, or the distance, would cost it over its whole time limit.
+slow GPUs, or the distance, would cost it over its whole time limit. Where it was promised a start
+(policy/plan/jobs/promise.py), it waits beyond that no longer than they would cost it over its expected run time.
 """
 
 import numpy as np
@@ -38,7 +39,7 @@ class EndsSooner(Opinion):
         cost = self._cost_of_pin(entry, demand)
         if ends_sooner(demand, berth, start, cost, self.ledger.at):
             return False
-        return self._waits_at_most(entry, (berth.cost - cost) * demand.limit)
+        return self._waits_at_most(entry, demand, berth.cost - cost)
 
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
         """Tells whether a job is expected to end sooner on faster GPUs, elsewhere or where it is pinned."""
@@ -52,12 +53,17 @@ class EndsSooner(Opinion):
         elif start is not None and self._is_faster(entry, demand, berth):
             pinned = self._cost_of_pin(entry, demand)
             cost = pinned if expected_end(demand, start, pinned, at) < end else cost
-        return self._waits_at_most(entry, (berth.cost - cost) * demand.limit)
+        return self._waits_at_most(entry, demand, berth.cost - cost)
 
-    def _waits_at_most(self, entry: Waiting, seconds: float) -> bool:
-        """Tells whether a job that refuses a free place may still wait, for so long since it first refused one."""
-        at = self.ledger.at
-        entry.last.refuses_until = self.memory.setdefault(entry.job.id, at) + seconds
+    def _waits_at_most(self, entry: Waiting, demand: Demand, more: float) -> bool:
+        """Tells whether a job may still refuse a free place that stretches its run time by so much `more`.
+
+        It waits no longer than that costs over its whole time limit, since it first refused a place, and no longer
+        after the start that it was promised than that costs over its expected run time.
+        """
+        at, promise = self.ledger.at, entry.last.promise
+        until = self.memory.setdefault(entry.job.id, at) + more * demand.limit
+        entry.last.refuses_until = until if promise is None else min(until, promise.latest + more * promise.run)
         return at < entry.last.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:

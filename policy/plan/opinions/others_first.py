@@ -31,7 +31,6 @@ from policy.plan.ledger.places import berth_of
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import HeldBack, Opinion, PassState, Reason
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from topology.network.fabric import FabricLevel
 from topology.sets.tables import Ints
 
 MOST_RUNNING = 256
@@ -42,33 +41,6 @@ OVER = 60.0
 
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
-
-_LEVELS: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod")
-
-
-def groups_of(fleet: Fleet) -> dict[str, list[int]]:
-    """Returns the group of each node at the levels that the fleet has."""
-    return {level: groups.of.tolist() for level in _LEVELS if (groups := fleet.fabric.at(level)).any}
-
-
-def slowest_by_node(fleet: Fleet, demand: Demand) -> list[float]:
-    """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
-    able = able_nodes(fleet, demand)
-    table = fleet.scores.get(demand.app_class)
-    slowest = np.ones(able.size)
-    if table is not None:
-        exists = np.arange(table.shape[1]) < fleet.size[:, None]
-        slowest = np.sort(np.where(exists, table, np.inf), axis=1)[:, min(demand.k, table.shape[1]) - 1]
-    found: list[float] = np.where(able, slowest, np.inf).tolist()
-    return found
-
-
-def reach_of(fleet: Fleet, demand: Demand, levels: Iterable[str]) -> dict[str, float]:
-    """Returns the factor on the job's run time where its nodes meet at each level; empty on one node."""
-    if demand.n == 1:
-        return {}
-    costs = fleet.costs
-    return {one: costs.locality(demand.model, demand.app_class, one, demand.gpus) for one in (*levels, "any")}
 
 
 def able_nodes(fleet: Fleet, demand: Demand) -> Bools:
@@ -103,9 +75,6 @@ class OthersFirst(Opinion):
         self._up, self._lost_at, self._put_off_at = 0, 0.0, 0.0
         """The nodes that are up, and the last times at which one was lost, and at which a job's end was put off."""
         self._ended = EndedRuns()
-        self._fleet: Fleet | None = None
-        self._groups: dict[str, list[int]] = {}
-        self._scores: dict[tuple[object, ...], list[float]] = {}
         self._looks = Looks(0)
         self._held: dict[Hashable, Held] = {}
         """The kinds of the jobs that let others go first in this pass."""
@@ -129,9 +98,6 @@ class OthersFirst(Opinion):
             self._put_off_at = book.at
         self._ended.see(list(running.values()), running.keys(), book.at)
         self._looks, self._held, self._jobs = Looks(MOST_LOOKS), {}, None
-        if self._fleet is not book.fleet:
-            self._fleet, self._groups = book.fleet, groups_of(book.fleet)
-            self._scores.clear()
         self._free_before = book.cluster.gpus_now.copy()
         if state.touched is None:
             up, self._up = self._up, int(book.cluster.up.sum())
@@ -199,7 +165,7 @@ class OthersFirst(Opinion):
                 if one.job.wants_gpus
             ),
         ]
-        room = RoomAhead(at, self._free(cluster.gpus_now).tolist(), ends, self._groups, self._looks)
+        room = RoomAhead(at, self._free(cluster.gpus_now).tolist(), ends, self._looks)
         held = {job.number for job in queue if job.kind in self._held}
         gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, held)
         return Held(gain, own.latest) if gain > 0.0 else None
@@ -286,18 +252,10 @@ class OthersFirst(Opinion):
 
     def _queued(self, entry: Waiting, at: float) -> QueuedJob:
         demand, _ = entry.demand_at(at)
-        key = (demand.candidates.tobytes(), demand.app_class, demand.k)
-        fleet = self._fleet
-        assert fleet is not None, "a pass has begun"  # noqa: S101 - narrows the type
-        if key not in self._scores:
-            if len(self._scores) > 4 * MOST_JOBS:
-                self._scores.clear()
-            self._scores[key] = slowest_by_node(fleet, demand)
         memory = self.memory.get(entry.job.id)
         latest = inf if memory is None or memory.promise is None else memory.promise.latest
-        seconds, reach = self._ended.predict(entry.job, demand.gpus).median, reach_of(fleet, demand, self._groups)
-        queued = entry.job.id, demand.n, demand.k, seconds, self._scores[key], reach, latest
-        return QueuedJob(*queued, _kind(entry, at))
+        seconds, able = self._ended.predict(entry.job, demand.gpus).median, able_nodes(self.book.fleet, demand).tolist()
+        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, able, latest, _kind(entry, at))
 
 
 def _kind(entry: Waiting, at: float) -> Hashable:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from policy.history.runtime import RunTimes
 from policy.plan.jobs.promise import PlainJob, Promise, plain_starts
 from policy.plan.jobs.roll_out import MOST_JOBS, End, QueuedJob, RoomAhead, still_to_run
-from policy.plan.opinions.others_first import groups_of, reach_of, slowest_by_node
+from policy.plan.opinions.others_first import able_nodes
 from policy.simulate.slurm.passes import QueuePasses
 from policy.simulate.slurm.world import SlurmWorld
 
@@ -30,12 +30,10 @@ class RolledQueue:
         self._ledger = ledger
         self._running = running
         self._times = RunTimes()
-        self._scores: dict[tuple[int, str, int], list[float]] = {}
         self._promises: dict[int, Promise] = {}
         self._at = -1.0
         self.held: frozenset[int] = frozenset()
         """Jobs that let others go first at this moment."""
-        self._groups = groups_of(ledger.fleet)
 
     def learn(self, task: "Task", seconds: float) -> None:
         """Notes that a job has ended."""
@@ -67,7 +65,7 @@ class RolledQueue:
         own = next((one for one in jobs if one.number == task.index), None)
         if own is None:
             return False
-        moment = RoomAhead(now, self._ledger.counts.tolist(), list(self._ends(now)), self._groups)
+        moment = RoomAhead(now, self._ledger.counts.tolist(), list(self._ends(now)))
         if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held) <= 0.0:
             return False
         self.held |= {task.index}
@@ -80,18 +78,9 @@ class RolledQueue:
             demand.n,
             demand.k,
             self._times.predict(task.known_at_submission).median,
-            self._scores_of(task),
-            reach_of(self._ledger.fleet, demand, self._groups),
+            able_nodes(self._ledger.fleet, demand).tolist(),
             promise.latest if promise else now,
         )
-
-    def _scores_of(self, task: "Task") -> list[float]:
-        """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
-        demand = task.demand
-        key = (id(demand.candidates), demand.app_class, demand.k)
-        if key not in self._scores:
-            self._scores[key] = slowest_by_node(self._ledger.fleet, demand)
-        return self._scores[key]
 
     def _ends(self, now: float) -> "Iterable[End]":
         for task in self._running.tasks.values():

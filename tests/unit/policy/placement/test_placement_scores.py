@@ -146,28 +146,6 @@ def test_scores_are_alike_within_two_percent_and_within_ten_where_most_gpus_are_
     assert BerthPolicy().place(demand(fleet, 1, 2), now).gpus == gpus
 
 
-def test_a_slow_gpu_of_an_island_counts_when_the_island_is_judged() -> None:
-    # Pairs are linked. Node 0 has a pair free, one GPU of it slow: taking the other breaks it. Node 1 has a lone
-    # GPU and a pair free, all fast: the lone one breaks nothing, though more is left over there.
-    scores = np.ones((2, 8))
-    scores[0, 1] = 1.5
-    fleet = build(Layout(2, 8), {"compute": scores}, machine=machine("n0", "a6000"))
-    free = np.array([0b11, 0b10000011])
-
-    berth = BerthPolicy().place(demand(fleet, 1, 1), view(fleet, free))
-
-    assert (berth.nodes, berth.gpus) == ((1,), (7,))
-    assert "cut into" not in berth.why.replace("no NVLink island cut into", "")
-
-
-def test_a_lone_fast_gpu_goes_before_one_whose_partner_is_slow() -> None:
-    scores = np.ones((1, 8))
-    scores[0, 1] = 1.5
-    fleet = build(Layout(1, 8), {"compute": scores}, machine=machine("n0", "a6000"))
-
-    assert BerthPolicy().place(demand(fleet, 1, 1), view(fleet, np.array([0b111]))).gpus == (2,)
-
-
 @pytest.mark.parametrize("slower", [1.0, 1.01, 1.019])
 def test_a_node_with_just_enough_gpus_goes_before_one_that_would_be_broken_into(slower: float) -> None:
     scores = np.ones((3, 8))

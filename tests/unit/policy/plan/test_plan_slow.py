@@ -133,11 +133,16 @@ def replanned(
 FREE_BUT_SLOW: dict[str, float | None] = {"n1": None, "n2": None, "n3": 600, "n4": 600}
 
 
-def test_a_gang_that_is_pinned_to_fast_gpus_leaves_slow_ones_that_come_free_and_says_so() -> None:
-    moves, reason = replanned(Plan(BerthPolicy(), Settings()), FREE_BUT_SLOW, gang_at(("n3", "n4")))
+@pytest.mark.parametrize(("promised", "seconds"), [(False, 2948), (True, 939)])
+def test_a_gang_that_is_pinned_to_fast_gpus_leaves_slow_ones_that_come_free_and_says_so(
+    promised: bool, seconds: int
+) -> None:
+    """Its promise is a start at once, and it is expected to run for 0.3 of its limit."""
+    plan = Plan(BerthPolicy(), Settings(look_ahead=promised))
+    moves, reason = replanned(plan, FREE_BUT_SLOW, gang_at(("n3", "n4")))
 
     assert moves == []
-    assert reason == "the GPUs that are free are slow for it; it waits 2948 s more at most for faster ones"
+    assert reason == f"the GPUs that are free are slow for it; it waits {seconds} s more at most for faster ones"
 
 
 def test_it_waits_no_longer_than_the_slow_ones_would_cost_it() -> None:

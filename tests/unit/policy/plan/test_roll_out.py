@@ -16,12 +16,11 @@ def job(
     seconds: float,
     *,
     of: int = 2,
-    scores: tuple[float, ...] = (),
-    reach: dict[str, float] | None = None,
+    able: tuple[bool, ...] = (),
     latest: float = 1_000.0,
     kind: str | None = None,
 ) -> QueuedJob:
-    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, latest, kind)
+    return QueuedJob(number, nodes, gpus, seconds, able or (True,) * of, latest, kind)
 
 
 HALF_FREE = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
@@ -59,16 +58,9 @@ def test_no_job_waits_if_another_one_would_start_later_than_promised_by_that(lat
     small, gang, third = (
         job(1, 1, 1, 1000.0),
         job(2, 2, 4, 100.0),
-        job(3, 1, 4, 500.0, latest=latest, scores=(inf, 1.0)),
+        job(3, 1, 4, 500.0, latest=latest, able=(False, True)),
     )
     assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small, third]) == pytest.approx(gain)
-
-
-def test_a_job_waits_for_a_faster_node() -> None:
-    moment = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
-    slow, other = job(1, 1, 4, 100.0, scores=(3.0, 1.0)), job(2, 1, 1, 50.0)
-    # Started now: 300 + 60. Held back: 110 on the fast node, and the other has the slow one at once.
-    assert moment.gain_of_waiting(slow, (0,), 3.0, [slow, other]) == pytest.approx(360 - 160)
 
 
 def test_jobs_held_back_already_start_with_the_first_end_too() -> None:
@@ -77,15 +69,6 @@ def test_jobs_held_back_already_start_with_the_first_end_too() -> None:
     both = HALF_FREE.gain_of_waiting(first, (0,), 1.0, [first, second], held={2})
     # The second would take the free node now; held back, it leaves the node empty, so waiting is worth less.
     assert both < alone <= 0
-
-
-def test_gangs_take_near_nodes_where_distance_costs() -> None:
-    far = {"leaf": 1.0, "any": 3.0}
-    moment = RoomAhead(0.0, (4, 0, 4, 0), (End(10.0, (1, 3), 4),), {"leaf": (0, 0, 1, 1)})
-    gang = job(1, 2, 4, 100.0, of=4, reach=far)
-    other = job(2, 1, 1, 50.0, of=4)
-    # On nodes 0 and 2, in two leaves, it would run 300 s; in ten seconds a leaf is free.
-    assert moment.gain_of_waiting(gang, (0, 2), 3.0, [gang, other]) == pytest.approx(360 - 160)
 
 
 @pytest.mark.parametrize(
