@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs keys demo demo-web test test-hard test-vm test-fast lint format bench check-artifact measurements pictures cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock campaign deb rpm pypi
+.PHONY: help setup docs keys demo demo-web test test-hard test-vm test-fast lint format bench check-artifact measurements pictures cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock campaign deb rpm release pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -179,6 +179,7 @@ lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@for extra in daemon node simulate report; do $(LOCK) --extra $$extra pyproject.toml -o requirements/$$extra.lock || exit 1; done
 	@$(LOCK) --extra daemon --group dev pyproject.toml -o requirements/dev.lock
 	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
+	@printf 'cyclonedx-bom\n' | $(LOCK) - -o requirements/sbom.lock
 	@printf 'furo\nmyst-parser\nsphinx\n' | $(LOCK) - -o requirements/docs.lock
 	@printf 'axe-playwright-python\nplaywright\n' | $(LOCK) - -o requirements/browser.lock
 	@printf 'ansible-core\n' | $(LOCK) - -o requirements/ansible.lock
@@ -188,6 +189,9 @@ deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in 
 
 rpm: ## RPMs in dist/, for this machine and its Slurm (IN=bookworm, PYTHON=python3.11)
 	@packaging/build.py rpm $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))
+
+release: ## sdist, wheel, packages, SBOM, notes, sums: VERSION=1.0.0 DEB="trixie forky" RPM=bookworm MORE="--slurm /opt/slurm --sign KEY"
+	@python3 packaging/release.py $(VERSION) $(DEB:%=--deb %) $(RPM:%=--rpm %) $(MORE)
 
 pypi: $(VENV)/.installed ## the wheel and the source archive, as PyPI takes them, in dist/pypi
 	@$(PY) -m hatchling build -d dist/pypi

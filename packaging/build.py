@@ -2,8 +2,9 @@
 """Builds Berth's packages from this tree: `packaging/build.py deb`, `packaging/build.py rpm`.
 
 They fit the distribution and the Slurm of the machine that builds. `--in trixie` builds in a container of that Debian
-suite, with Debian's own Slurm, `--in ubuntu:24.04` in one of that image. Packages come to dist/deb-SYSTEM or
-dist/rpm-SYSTEM.
+suite, with Debian's own Slurm, `--in ubuntu:24.04` in one of that image. `--slurm /opt/slurm` adds a package of plugins
+for a Slurm under that prefix, `--slurm /opt/slurm=HERE` for one that lies elsewhere while packages are built in a
+container. Packages come to dist/deb-SYSTEM or dist/rpm-SYSTEM.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +23,8 @@ HERE = ROOT / "packaging"
 BUILD = ROOT / "build" / "packaging"
 # What a package is built from.
 SOURCES = (
-    *("CHANGELOG.md", "LICENSE", "README.md", "docs/man", "packaging", "policy", "prolog_epilog", "pyproject.toml"),
-    *("requirements", "slurm_plugins", "topology"),
+    *("CHANGELOG.md", "LICENSE", "NOTICE", "README.md", "docs/man", "packaging", "policy", "prolog_epilog"),
+    *("pyproject.toml", "requirements", "slurm_plugins", "topology"),
 )
 TOOLS = {"deb": ("dpkg-buildpackage", "dh"), "rpm": ("rpmbuild",)}
 # Packages of Slurm, Debian's and SchedMD's, one of which each computer has that loads a plugin.
@@ -31,6 +32,8 @@ SLURM_PACKAGES = {
     "deb": ("slurm-client", "slurm-smd", "slurm-wlm-basic-plugins", "slurmctld", "slurmd"),
     "rpm": ("slurm",),
 }
+# What `berth --version` tells beside the version.
+BUILT = "policy/built.txt"
 # The oldest Slurm whose plugins Berth's can be.
 OLDEST = (24, 11, 0)
 
@@ -41,72 +44,87 @@ def main() -> int:
     parser.add_argument("kind", choices=sorted(TOOLS))
     parser.add_argument("--in", dest="suite", default="", metavar="SUITE|IMAGE", help="in a container of it")
     parser.add_argument("--python", default="python3", help="the Python that Berth runs with, such as python3.11")
+    parser.add_argument("--slurm", action="append", default=[], metavar="PREFIX[=HERE]", help="plugins for it too")
     options = parser.parse_args()
     os.umask(0o022)
     if options.suite:
-        return in_container(options.suite, options.kind, options.python)
+        return in_container(options.suite, options.kind, options.python, options.slurm)
     for tool in TOOLS[options.kind]:
         if not shutil.which(tool):
             sys.exit(f"build.py: no {tool} in PATH; install it, or build in a container: make {options.kind} IN=trixie")
-    slurm = slurm_release()
-    say(f"plugins for Slurm {slurm}" if slurm else "no headers of Slurm 24.11 or later here: no package of plugins")
+    slurms = releases([prefix.partition("=")[0] for prefix in options.slurm])
+    for release, prefix in slurms.items():
+        say(f"plugins for Slurm {release}" + (f" under {prefix}" if prefix else ""))
+    if not slurms:
+        say("no headers of Slurm 24.11 or later here: no package of plugins")
     tree = BUILD / options.kind / f"berth-{version()}"
     shutil.rmtree(tree.parent, ignore_errors=True)
     for name in SOURCES:
         copy(ROOT / name, tree / name)
+    python = python_of(options.python)
+    (tree / BUILT).write_text(f"revision {revision()}, built for {system()} and {python}\n")
     dest = ROOT / "dist" / f"{options.kind}-{system()}"
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
-    python = python_of(options.python)
-    found = deb(tree, slurm, python) if options.kind == "deb" else rpm(tree, slurm, python)
+    found = deb(tree, slurms, python) if options.kind == "deb" else rpm(tree, slurms, python)
     for path in found:
         shutil.move(path, dest / path.name)
         say(f"{(dest / path.name).relative_to(ROOT)} ({(dest / path.name).stat().st_size / 1e6:.1f} MB)")
     return 0
 
 
-def deb(tree: Path, slurm: str, python: str) -> list[Path]:
+def deb(tree: Path, slurms: Mapping[str, str], python: str) -> list[Path]:
     """Runs dpkg-buildpackage on a tree, which it gives the folder debian; returns the packages."""
-    words = values(slurm, python) | {"VERSION": f"{version()}-1~{system()}", "PYTHON": python}
+    words = values(python) | {"VERSION": f"{version()}-1~{system()}"}
     debian = tree / "debian"
     shutil.copytree(HERE / "deb", debian)
     (debian / "control").write_text(fill(debian / "control.in", words))
     (debian / "changelog").write_text(fill(debian / "changelog.in", words))
-    if slurm:
-        plugins = words["PLUGINS"]
+    for slurm, prefix in slurms.items():
+        of_slurm = words | values_of(slurm)
+        plugins = of_slurm["PLUGINS"]
         with (debian / "control").open("a") as file:
-            file.write(fill(debian / "control-plugins.in", words))
-        (debian / f"{plugins}.preinst").write_text(fill(debian / "plugins.preinst.in", words))
-        (debian / f"{plugins}.lintian-overrides").write_text(fill(debian / "plugins.lintian-overrides.in", words))
-        (debian / "plugins").write_text(f"{plugins}\n")
+            file.write(fill(debian / "control-plugins.in", of_slurm))
+        (debian / f"{plugins}.preinst").write_text(fill(debian / "plugins.preinst.in", of_slurm))
+        (debian / f"{plugins}.lintian-overrides").write_text(fill(debian / "plugins.lintian-overrides.in", of_slurm))
+        with (debian / "plugins").open("a") as file:
+            file.write(f"--plugins {plugins}={prefix}\n")
     for template in debian.glob("*.in"):
         template.unlink()
-    environment = os.environ | {"BERTH_PYTHON": python}
+    environment = os.environ | {"BERTH_PYTHON": python, "SOURCE_DATE_EPOCH": str(epoch())}
     run("dpkg-buildpackage", "--build=binary", "--no-sign", cwd=tree, env=environment)
     return sorted(path for path in tree.parent.iterdir() if path.suffix in {".deb", ".buildinfo", ".changes"})
 
 
-def rpm(tree: Path, slurm: str, python: str) -> list[Path]:
+def rpm(tree: Path, slurms: Mapping[str, str], python: str) -> list[Path]:
     """Runs rpmbuild on an archive of the tree; returns the packages."""
     top = tree.parent / "top"
     (top / "SOURCES").mkdir(parents=True)
     run("tar", "-czf", str(top / "SOURCES" / f"{tree.name}.tar.gz"), tree.name, cwd=tree.parent, env=dict(os.environ))
-    words = values(slurm, python)
-    defines = {"_topdir": str(top), "berth_version": version(), "berth_python": python, "berth_slurm": slurm or "none"}
-    defines |= {"berth_slurm_next": words["NEXT"], "berth_date": time.strftime("%a %b %d %Y", time.gmtime(epoch()))}
-    defines |= {"berth_maintainer": words["MAINTAINER"]}
+    words = values(python)
+    spec = top / "berth.spec"
+    parts = [fill(HERE / "rpm" / "plugins.spec.in", words | values_of(slurm)) for slurm in slurms]
+    spec.write_text("".join([(HERE / "rpm" / "berth.spec").read_text(), *parts]))
+    plugins = " ".join(f"--plugins {values_of(slurm)['PLUGINS']}={prefix}" for slurm, prefix in slurms.items())
+    date = time.strftime("%a %b %d %Y", time.gmtime(epoch()))
+    defines = {"_topdir": str(top), "berth_version": version(), "berth_python": python, "berth_date": date}
+    defines |= {"berth_plugins": plugins or "%{nil}", "berth_maintainer": words["MAINTAINER"]}
     told = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
-    run("rpmbuild", "-bb", *told, str(HERE / "rpm" / "berth.spec"), cwd=tree, env=dict(os.environ))
+    run("rpmbuild", "-bb", *told, str(spec), cwd=tree, env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch())})
     return sorted((top / "RPMS").rglob("*.rpm"))
 
 
-def in_container(suite: str, kind: str, python: str) -> int:
+def in_container(suite: str, kind: str, python: str, slurms: Sequence[str] = ()) -> int:
     """Builds in a container with the tools and this tree; what it wrote belongs to whoever calls."""
     image = tools_image(suite)
     inside = f"umask 022; tar -C /src -cf - {' '.join(SOURCES)} | tar -C /berth -xf - && "
-    inside += f"cd /berth && packaging/build.py {kind} --python {python} && "
+    others = [one.partition("=") for one in slurms]
+    more = "".join(f" --slurm {prefix}" for prefix, _, _ in others)
+    inside += f"cd /berth && packaging/build.py {kind} --python {python}{more} && "
     inside += f"cp -r dist /src/ && chown -R {os.getuid()}:{os.getgid()} /src/dist"
     words = ["docker", "run", "--rm", "--network", "host", "--volume", f"{ROOT}:/src", "--tmpfs", "/berth:exec"]
+    words += [word for prefix, _, here in others for word in ("--volume", f"{here or prefix}:{prefix}:ro")]
+    words += ["--env", f"BERTH_REVISION={revision()}", "--env", f"SOURCE_DATE_EPOCH={epoch()}"]
     names = (
         *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "no_proxy"),
         *("BERTH_MAINTAINER", "DEBFULLNAME", "DEBEMAIL"),
@@ -136,9 +154,21 @@ def tools_image(suite: str) -> str:
     return image
 
 
-def slurm_release() -> str:
+def releases(prefixes: Sequence[str]) -> dict[str, str]:
+    """Returns the prefix of each Slurm that plugins can be built for; empty for the one that the compiler finds."""
+    own = os.environ.get("SLURM_CFLAGS", "").split()
+    found = {slurm_release(own): ""}
+    for prefix in prefixes:
+        release = slurm_release([f"-I{prefix}/include"])
+        if not release:
+            sys.exit(f"build.py: {prefix}/include has no headers of Slurm 24.11 or later")
+        found.setdefault(release, prefix)
+    return {release: prefix for release, prefix in found.items() if release}
+
+
+def slurm_release(flags: Sequence[str]) -> str:
     """Returns the release of the Slurm whose headers the compiler finds, `24.11.5`; empty where it cannot be used."""
-    words = [*os.environ.get("CC", "gcc").split(), "-E", "-P", *os.environ.get("SLURM_CFLAGS", "").split(), "-"]
+    words = [*os.environ.get("CC", "gcc").split(), "-E", "-P", *flags, "-"]
     source = "#include <slurm/slurm.h>\nBERTH SLURM_VERSION_NUMBER\n"
     try:
         done = subprocess.run(words, input=source, capture_output=True, text=True, check=False)
@@ -152,21 +182,18 @@ def slurm_release() -> str:
     return "{}.{:02}.{}".format(*release) if release >= OLDEST else ""
 
 
-def values(slurm: str, python: str) -> dict[str, str]:
+def values(python: str) -> dict[str, str]:
     """Returns what the templates leave open."""
-    major, _, micro = slurm.rpartition(".")
-    following = f"{major}.{int(micro) + 1}" if slurm else "none"
-    bounds = [f"{name} ({bound}~)" for name in SLURM_PACKAGES["deb"] for bound in (f"<< {slurm}", f">= {following}")]
     date = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(epoch()))
-    return {
-        "MAINTAINER": maintainer(os.environ),
-        "DATE": date,
-        "SLURM": slurm,
-        "NEXT": following,
-        "PLUGINS": f"berth-slurm-plugins-{slurm}",
-        "BREAKS": ", ".join(bounds),
-        "PYTHON": python,
-    }
+    return {"MAINTAINER": maintainer(os.environ), "DATE": date, "PYTHON": python}
+
+
+def values_of(slurm: str) -> dict[str, str]:
+    """Returns what the templates of a package of plugins leave open."""
+    major, _, micro = slurm.rpartition(".")
+    following = f"{major}.{int(micro) + 1}"
+    bounds = [f"{name} ({bound}~)" for name in SLURM_PACKAGES["deb"] for bound in (f"<< {slurm}", f">= {following}")]
+    return {"SLURM": slurm, "NEXT": following, "PLUGINS": f"berth-slurm-plugins-{slurm}", "BREAKS": ", ".join(bounds)}
 
 
 def maintainer(environment: Mapping[str, str]) -> str:
@@ -185,6 +212,15 @@ def maintainer(environment: Mapping[str, str]) -> str:
 def epoch() -> int:
     """Returns the time that packages carry: SOURCE_DATE_EPOCH, else the last change of the version."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or (ROOT / "pyproject.toml").stat().st_mtime)
+
+
+def revision() -> str:
+    """Returns the revision that is built: BERTH_REVISION, else that of the checkout."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    if told := os.environ.get("BERTH_REVISION"):
+        return told
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False) if shutil.which("git") else None
+    return (done.stdout.strip() if done else "") or "unknown"
 
 
 def version() -> str:

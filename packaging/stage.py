@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lays the files of each package below DEST/PACKAGE, for debian/rules and berth.spec alike.
 
-usage: packaging/stage.py DEST [--python python3.11] [--plugins berth-slurm-plugins-24.11.5]
+usage: packaging/stage.py DEST [--python python3.11] [--plugins berth-slurm-plugins-24.11.5=[PREFIX]]...
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--python", default="python3", help="which Python of the target Berth runs with")
     parser.add_argument("--units", default="usr/lib/systemd/system", help="where systemd looks for units of packages")
     parser.add_argument("--rpm", action="store_true", help="folders as Enterprise Linux has them, not Debian")
-    parser.add_argument("--plugins", default="", metavar="PACKAGE", help="name of the package of Slurm plugins")
+    parser.add_argument("--plugins", action="append", default=[], metavar="PACKAGE=[PREFIX]", help="for this Slurm")
     options = parser.parse_args()
     # Whoever builds: a package's folders and files are for all to read.
     os.umask(0o022)
@@ -75,11 +75,13 @@ def main() -> int:
         stage.requirements(package)
     stage.files()
     stage.compile()
-    if options.plugins:
-        # SLURM_PREFIX: where a Slurm lives that no package brought.
-        prefix = [f"prefix={os.environ['SLURM_PREFIX']}"] if "SLURM_PREFIX" in os.environ else []
-        make("slurm_plugins", stage.folder(options.plugins), f"builddir={BUILD / 'slurm_plugins'}", *prefix)
-        stage.manual("berth-notice.8", options.plugins)
+    # SLURM_PREFIX: where a Slurm lives that no package brought.
+    for package, _, prefix in (one.partition("=") for one in options.plugins):
+        words = [f"SLURM_CFLAGS=-I{prefix}/include"] if prefix else []
+        if place := prefix or os.environ.get("SLURM_PREFIX"):
+            words.append(f"prefix={place}")
+        make("slurm_plugins", stage.folder(package), f"builddir={BUILD / package}", *words)
+        stage.manual("berth-notice.8", package)
     return 0
 
 
@@ -110,9 +112,10 @@ class Stage:
         wheels = BUILD / f"wheel-{self._version}"
         shutil.rmtree(wheels, ignore_errors=True)
         run(str(self._tools / "bin" / "python"), "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels))
-        [wheel] = wheels.iterdir()
         site = self.folder("berth-common", self._site)
-        self._pip("--no-deps", "--no-index", "--no-compile", "--target", str(site), str(wheel))
+        # By its name, not its path, which pip would write down.
+        found = ("--no-index", "--find-links", str(wheels), "slurm-berth")
+        self._pip("--no-deps", "--no-compile", "--target", str(site), *found)
         for left in ("bin", "share"):
             shutil.rmtree(site / left, ignore_errors=True)
         # Not `python -m venv`: that would name this machine's Python, and bring pip.
@@ -153,7 +156,10 @@ class Stage:
                 shutil.rmtree(path)
             elif path.suffix in UNREAD and path.is_file():
                 path.unlink()
+        for info in sorted(into.glob("*.dist-info")):
+            license_of(info)
         shutil.copytree(into, self.folder(package, self._site), symlinks=True, dirs_exist_ok=True)
+        write(self.folder(package, f"usr/share/doc/{package}") / "NOTICE", (ROOT / "NOTICE").read_text())
 
     def files(self) -> None:
         """Lays down what is not Python: units, configuration, manuals, completions, what guests load."""
@@ -198,6 +204,18 @@ class Stage:
             "--disable-pip-version-check",
             *words,
         )
+
+
+def license_of(info: Path) -> None:
+    """Makes sure that a package's license lies beside it; that of nvidia-ml-py stands in its code alone."""
+    if any(re.search("licen[sc]e|copying", path.name, re.IGNORECASE) for path in info.rglob("*") if path.is_file()):
+        return
+    if not info.name.startswith("nvidia_ml_py-"):
+        sys.exit(f"stage.py: {info.name} has no license; find its text, and add it as for nvidia-ml-py")
+    first = re.match(r"(?:#.*\n)+", info.with_name("pynvml.py").read_text())
+    if not first or "Redistribution" not in first[0]:
+        sys.exit("stage.py: pynvml.py does not begin with its license any more; find the text")
+    write(info / "LICENSE", re.sub(r"^#+ ?", "", first[0], flags=re.MULTILINE).strip() + "\n")
 
 
 def launcher(python: str, module: str, function: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from policy.cli.output import installed, number_of, say
+from policy.cli.output import built, installed, number_of, say
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
 
@@ -58,7 +58,8 @@ def build_parser(command: str = "") -> CommandParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     if command not in _COMMANDS:
-        parser.add_argument("--version", action="version", version=f"berth {installed()}")
+        revision = f" ({text})" if (text := built()) else ""
+        parser.add_argument("--version", action="version", version=f"berth {installed()}{revision}")
     for module in [_COMMANDS[command]] if command in _COMMANDS else _COMMANDS.values():
         importlib.import_module(module).register(commands)
     _describe(commands)

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from policy.formats.errors import BerthError
@@ -66,3 +67,14 @@ def installed() -> str:
         return version("slurm-berth")
     except PackageNotFoundError:
         return "uninstalled"
+
+
+def built() -> str:
+    """Returns the revision of this Berth and what it was built for; empty in a checkout.
+
+    Packagers write the line.
+    """
+    try:
+        return (Path(__file__).parents[1] / "built.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -12,7 +12,8 @@ from policy.cli import ask
 from policy.cli.doctor.conf import unknown_names, wrong_tables
 from policy.cli.doctor.models import Printed, by_model, nothing
 from policy.cli.doctor.steps import EXACT, Name, plugins, step_of
-from policy.cli.output import print_json, some
+from policy.cli.doctor.upgrade import PLUGINS, built_for
+from policy.cli.output import built, installed, print_json, some
 from policy.cli.reservations import counting
 from policy.cli.topo.sources import fabric_of
 from policy.formats.errors import BerthError
@@ -114,6 +115,7 @@ def examine(
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     step = step_of(config, gpu_nodes, plain=settings.plain)
     pins, exact = step.name != "observe", step.name in EXACT
+    yield _berth(Path(config.get("PluginDir", "").split(":")[0]))
     yield _version(version, step.name)
     yield Finding("rollout", not step.wrong, step.wrong or step.text)
     if exact:
@@ -160,6 +162,16 @@ def _old_keys(settings: Config) -> Iterator[Finding]:
     wrong_tables(config_path(), gone.append)
     if gone:
         yield Finding("old keys", ok=False, text=f"the next release refuses them: {'. '.join(gone)}")
+
+
+def _berth(folder: Path) -> Finding:
+    """Tells which Berth this is, and what it and the plugins were built for."""
+    try:
+        release = built_for((folder / PLUGINS[0]).read_bytes())
+    except OSError:
+        release = ""
+    plugins_here = f"plugins for Slurm {release}" if release else "no plugins here"
+    return Finding("Berth", ok=True, text=f"{installed()}, {built() or 'from a checkout'}, {plugins_here}")
 
 
 def _version(text: str, step: Name) -> Finding:

@@ -57,7 +57,8 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 17
+    assert len(findings) == 18
+    assert findings["Berth"].text.endswith(", from a checkout, no plugins here")
 
 
 def test_doctor_names_keys_of_an_earlier_release_of_berthds_tables_and_of_nodes(
