@@ -130,8 +130,8 @@ class AllowedNodes:
         fleet = self.fleet
         nothing = np.zeros(len(fleet.names), np.bool_)
         nodes: Bools = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
-        for feature in where.features:
-            nodes &= fleet.features.get(feature, nothing)
+        for condition in where.features:
+            nodes &= fleet.having(condition)
         if where.only:
             listed = nothing.copy()
             listed[[fleet.index[name] for name in where.only if name in fleet.index]] = True

@@ -92,6 +92,14 @@ class Fleet:
         """Returns the MiB of each GPU of a node that packed jobs may be granted; 0 if not known."""
         return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
 
+    def having(self, condition: str) -> "Bools":
+        """Returns the nodes with a feature, or with one of several that `|` joins."""
+        found = np.zeros(len(self.names), np.bool_)
+        for name in condition.split("|"):
+            if name in self.features:
+                found |= self.features[name]
+        return found
+
     def licences(self, nodes: Sequence[str], on_each: int) -> dict[str, int]:
         """Returns the licences, by model, for `on_each` GPUs on each of these nodes; those that left count for none."""
         places = [self.index[name] for name in nodes if name in self.index]

@@ -34,7 +34,7 @@ def _explain_missing_features(request: Request, fleet: Fleet, names: Sequence[st
     nothing = np.zeros(len(fleet.names), np.bool_)
     inside = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
     for feature in request.features:
-        having = fleet.features.get(feature, nothing)
+        having = fleet.having(feature)
         if not having.any():
             everywhere = np.ones(len(fleet.names), np.bool_)
             raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}", 221)

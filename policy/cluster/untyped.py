@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from policy.formats.plan_fields import GPUS, MODEL, holds_place, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.request.constraint import joined
 
 
 def numbered(reading: Reading) -> Reading:
@@ -50,7 +51,7 @@ class NodePins:
 
 
 def _as_pinned(job: JobFacts) -> JobFacts:
-    features = "&".join(filter(None, (job.features, job.known.get(MODEL, ""))))
+    features = joined(job.features, job.known.get(MODEL, ""))
     placed = holds_place(job.plan) and job.required
     gpus = sum(1 << gpu for gpu in job.known.get(GPUS, ())) if placed else 0
     return replace(job, features=features, gpus=gpus or None)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from policy.formats.errors import LeftToSlurm
 from policy.formats.wire import number
+from policy.request.constraint import joined
 from policy.request.submission import Submission, read
 
 LEFT = 217
@@ -31,7 +32,7 @@ def without_model(submission: Submission) -> tuple[Submission, str]:
         raise LeftToSlurm("it names several GPU models", LEFT)
     model = next(iter(models), "")
     if model:
-        texts["features"] = "&".join(filter(None, (texts.get("features", ""), model)))
+        texts["features"] = joined(texts.get("features", ""), model)
     _check(texts)
     return read(texts), model
 

@@ -16,6 +16,7 @@ from policy.formats.job_plan import JobPlan, Pairs, flag
 from policy.formats.plan_fields import SIGNAL
 from policy.formats.slurm_facts import Memory
 from policy.formats.wire import number, whole
+from policy.request.constraint import conditions
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
@@ -24,7 +25,6 @@ WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus
 
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
 _SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
-_FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
 _NOT_OF_A_KIND = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", "preflight"})
 
 Kind = frozenset[tuple[str, str]]
@@ -195,7 +195,7 @@ _OF_REQUEST: Readers = {
     "ntasks_per_core": ("tasks_per_core", whole),
     "exclusive": ("whole_nodes", _there),
     "partition": ("partition", lambda _, value: ",".join(dict.fromkeys(value.split(",")))),
-    "features": ("features", lambda _, value: tuple(dict.fromkeys(value.split("&")))),
+    "features": ("features", lambda _, value: conditions(value)),
     "exc_nodes": ("excluded", lambda _, value: hostlist.expand_short(value)),
     "time_limit": ("limit", lambda key, minutes: 60 * whole(key, minutes)),
     "switches": ("switches", whole),
@@ -299,26 +299,42 @@ def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, 
 
 _ONLY_SLURM_CAN = {
     "reservation": "within a reservation Slurm chooses",
-    "prefer": "--prefer is Slurm's own soft choice of nodes",
-    "tres_per_socket": "--gpus-per-socket depends on the sockets that Slurm uses",
-    "sockets_per_node": "a request by sockets depends on the sockets that Slurm uses",
+    "prefer": "--prefer is Slurm's own soft choice of nodes; -C is a condition that Berth obeys",
+    "tres_per_socket": "--gpus-per-socket depends on the sockets that Slurm uses; --gpus-per-node does not",
+    "sockets_per_node": "a request by sockets depends on the sockets that Slurm uses; -c and --gpus do not",
 }
+_INSTEAD = {
+    "--contiguous": "--locality=leaf keeps the nodes of a job near each other",
+    "--spread-job": "-N with --ntasks-per-node spreads a job",
+    "--tmp": "-C with a feature of nodes that have the space is obeyed",
+    "--core-spec": "CoreSpecCount of the nodes in slurm.conf keeps cores free for all jobs",
+    "--segment": "--locality=nvlink keeps a job within an NVLink domain",
+    "--cores-per-socket": "-C with a feature of such nodes is obeyed",
+    "--ntasks-per-socket": "--ntasks-per-node is obeyed",
+    "--exclusive=user": "--exclusive takes whole nodes",
+    "--overcommit": "-c with fewer tasks is obeyed",
+    "--gpu-bind": "sbatch with srun in its script may bind",
+}
+"""What a user can ask of Berth in place of an option by which Slurm alone can choose."""
 
 
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     if named := next(filter(fields.__contains__, _ONLY_SLURM_CAN), None):
         raise LeftToSlurm(_ONLY_SLURM_CAN[named], 203)
     if "slurms_own" in fields:
-        raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose", 203)
-    if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
+        options = fields["slurms_own"].split(",")
+        instead = f"; {_INSTEAD[options[0]]}" if options[0] in _INSTEAD else ""
+        raise LeftToSlurm(f"with {' and '.join(options)} only Slurm can choose{instead}", 203)
+    if "features" in fields and conditions(fields["features"]) is None:
         shown = f"{fields['features'][:80]!r}{' and so on' if len(fields['features']) > 80 else ''}"
-        raise LeftToSlurm(f"the constraint {shown} is more than features joined by &", 204)
+        raise LeftToSlurm(f"the constraint {shown} is more than features joined by & and (a|b)", 204)
 
 
 def _node_count(fields: Mapping[str, str]) -> int | None:
     least, most = number(fields, "min_nodes"), number(fields, "max_nodes")
     if most is not None and most != (least or 1):
-        raise LeftToSlurm(f"a range of {least or 1} to {most} nodes is Slurm's to settle", 205)
+        wanted = f"a range of {least or 1} to {most} nodes"
+        raise LeftToSlurm(f"{wanted} is Slurm's to settle; -N with one number is obeyed", 205)
     if most is None and least in {None, 0, 1}:
         return None
     return least

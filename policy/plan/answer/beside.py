@@ -16,12 +16,13 @@ from policy.formats.job_plan import JobPlan
 from policy.formats.plan_fields import ASKED, CPUS, LATER, MEM, STATE, K, N
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy
-from policy.plan.jobs.waiting_jobs import WAITS, Reader, all_of
+from policy.plan.jobs.waiting_jobs import WAITS, Reader
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Move
 from policy.plan.ledger.places import in_first_part
 from policy.plan.ledger.tracker import HOLDING, open_book
 from policy.plan.queue.plan import Plan
+from policy.request.constraint import conditions, joined
 from policy.request.demand import Demand
 from topology.sets.tables import NO_LINKS, Joined
 from topology.sets.wiring import positions
@@ -206,7 +207,7 @@ def beside(book: Book, job: JobFacts, policy: Policy, reader: Reader) -> Compari
     except FormatError:
         return None
     # What only Slurm understands of a request may forbid any other place.
-    bound = job.reservation or 0 < len(job.required) < count or not all_of(job.features)
+    bound = job.reservation or 0 < len(job.required) < count or conditions(job.features) is None
     if bound or any(mask.bit_count() != k for mask in job.holds):
         # Berth gives each node of a job as many GPUs; such a job has no other place to be compared with.
         got = Policy.spread(demand, book.cluster.now(demand.limit), nodes, job.holds, "what Slurm chose")
@@ -237,7 +238,7 @@ def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[in
 
 def _by_features(job: JobFacts) -> JobFacts:
     """Returns the job as if it asked for its GPU models by feature: nodes of a model count as having a feature."""
-    return replace(job, features="&".join(filter(None, (job.features, *sorted(job.models)))))
+    return replace(job, features=joined(job.features, *sorted(job.models)))
 
 
 def _asking(job: JobFacts, gpus: int, fleet: Fleet) -> JobFacts:

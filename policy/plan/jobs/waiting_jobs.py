@@ -1,6 +1,5 @@
 """The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,20 +19,13 @@ from policy.formats.job_plan import JobPlan, PlanEntry
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import GuestPart, LevelWait, Shape, SharePart, SpreadState, Waiting, unanswered
 from policy.request import counted
+from policy.request.constraint import conditions
 from policy.request.demand import A_YEAR, Demand, Size
 from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
 from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
-
-_FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
-
-
-def all_of(features: str) -> bool:
-    """Tells whether Berth understands an expression of features: names that a node must have, all of them."""
-    return not features or bool(_FEATURES.fullmatch(features))
-
 
 WAITS = frozenset({"PENDING", "ARRAY"})
 """States of jobs that the plan reads."""
@@ -211,7 +203,7 @@ class Reader:
     ) -> Where:
         """Returns the nodes that a job may use."""
         listed = placed_in(self._fleet, job.partition) if job.wants_gpus else job.partition
-        features = tuple(job.features.split("&")) if _FEATURES.fullmatch(job.features) else ()
+        features = (conditions(job.features) or ()) if job.features else ()
         return Where(self._allowed, listed, job.limit, features, only, job.excluded + avoided, share, shut=shut)
 
     def _spread(self, job: JobFacts, plan: JobPlan, where: Where, size: Size) -> tuple[SpreadNeeds | None, int]:

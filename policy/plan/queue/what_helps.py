@@ -14,9 +14,10 @@ from policy.formats.errors import NotNow
 from policy.formats.job_plan import Pairs
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
-from policy.plan.jobs.waiting_jobs import all_of, asked_nodes
+from policy.plan.jobs.waiting_jobs import asked_nodes
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.places import free_now
+from policy.request.constraint import conditions
 from policy.request.demand import ANY_SPREAD, Demand, Size, binding
 
 LIMITS = tuple(60 * minutes for minutes in (2880, 1440, 720, 480, 360, 240, 180, 120, 60, 30, 20, 10, 5))
@@ -63,9 +64,10 @@ def _smaller(demand: Demand) -> Iterator[tuple[str, str, Demand]]:
 
 def _elsewhere(entry: Waiting, demand: Demand, planned: Book) -> Iterator[tuple[str, str, Demand]]:
     job, fleet = entry.job, planned.fleet
-    if fleet.in_all_partitions or asked_nodes(job.known) or not all_of(job.features):
+    features = conditions(job.features)
+    if fleet.in_all_partitions or asked_nodes(job.known) or features is None:
         return
-    who, features = Submitter(job.account), tuple(filter(None, job.features.split("&")))
+    who = Submitter(job.account)
     others = fleet.partitions.keys() - set(names_in(job.partition)) - fleet.skipped
     welcome = (fleet.partitions[name] for name in sorted(others))
     sure = [one for one in welcome if one.up and one.admits(job.limit, demand.n) and admits(one, who)]

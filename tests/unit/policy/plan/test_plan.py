@@ -151,6 +151,15 @@ def test_a_pin_that_its_user_made_impossible_moves_even_after_slurm_has_seen_it(
     assert isinstance(change, Release)
 
 
+def test_a_waiting_job_goes_to_a_node_with_one_of_its_alternatives() -> None:
+    nodes = [node("n1", used=0xFF), node("n2"), node("n3", features=frozenset({"rack3"}))]
+
+    [move] = replan(nodes, [waiting(5, "n1", 0b11, features="rack2|rack3")])
+
+    assert isinstance(move, Move)
+    assert move.berth.names == ("n3",)
+
+
 def test_a_job_that_does_not_start_on_a_free_place_moves_or_is_given_back() -> None:
     plan = Plan(BerthPolicy(), Settings())
     later = NOW + STUCK_AFTER + 1

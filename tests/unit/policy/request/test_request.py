@@ -75,9 +75,14 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
         ({"tres_per_job": "gres/gpu:1", "threads_per_core": "2"}, "2 threads per core"),
         ({"tres_per_job": "gres/gpu:1", "partition": "gpu,nope"}, "partition nope"),
         ({"tres_per_job": "gres/gpu:1", "partition": "nope"}, "partition nope"),
-        ({"tres_per_job": "gres/gpu:1", "features": "a|b"}, "more than features joined by &"),
+        ({"tres_per_job": "gres/gpu:1", "features": "a|b&c"}, "more than features joined by & and (a|b)"),
+        ({"tres_per_job": "gres/gpu:1", "features": "[a|b]"}, "more than features joined by & and (a|b)"),
+        ({"tres_per_job": "gres/gpu:1", "features": "x|y"}, "no node has the GPU model or feature x|y"),
         ({"tres_per_job": "gres/gpu:1", "features": "rack9"}, "no node has the GPU model or feature rack9"),
-        ({"tres_per_job": "gres/gpu:1", "min_nodes": "1", "max_nodes": "2"}, "range of 1 to 2 nodes"),
+        (
+            {"tres_per_job": "gres/gpu:1", "min_nodes": "1", "max_nodes": "2"},
+            "range of 1 to 2 nodes is Slurm's to settle; -N with one",
+        ),
         ({"tres_per_job": "gres/gpu:3", "min_nodes": "2", "max_nodes": "2"}, "same on each of 2 nodes"),
         ({"tres_per_job": "gres/gpu:12"}, "heterogeneous job"),
         ({"tres_per_node": "gres/gpu:9"}, "9 GPUs"),
@@ -335,3 +340,31 @@ def test_the_models_of_nodes_that_slurm_alone_fills_are_named_too() -> None:
 
     with pytest.raises(Impossible, match=r"feature nosuch; GPU models here: h100, l40s$"):
         on_fleet(request_of(submit(tres_per_job="gres/gpu:2", features="nosuch")), both)
+
+
+RACKS = fleet(
+    reading(
+        [
+            node("n1", features=frozenset({"h100", "rack1"})),
+            node("n2", features=frozenset({"h100", "rack2"})),
+            node("n3", features=frozenset({"a6000", "rack3"})),
+            node("n4", features=frozenset({"h100", "rack3"})),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "nodes"),
+    [
+        ("rack1|rack3", ["n1", "n3", "n4"]),
+        ("rack1|elsewhere", ["n1"]),
+        ("(rack1|rack3)&h100", ["n1", "n4"]),
+        ("h100&(rack1|rack2|rack3)", ["n1", "n2", "n4"]),
+        ("(rack2|rack3)&(h100|a6000)", ["n2", "n3", "n4"]),
+    ],
+)
+def test_each_node_meets_each_condition_by_one_of_its_alternatives(constraint: str, nodes: list[str]) -> None:
+    demand = on_fleet(request_of(submit(tres_per_job="gres/gpu:2", features=constraint)), RACKS)
+
+    assert [name for name, may in zip(RACKS.names, demand.candidates, strict=True) if may] == nodes
