@@ -119,7 +119,11 @@ def notes(version: str, day: time.struct_time) -> str:
     """Returns the notes: this version's part of the changelog, and the releases of Slurm that it was tested with."""
     _, _, after = (ROOT / "CHANGELOG.md").read_text().partition(f"\n## {version} (")
     text = re.split(r"^## ", after.partition("\n")[2], maxsplit=1, flags=re.MULTILINE)[0].strip()
-    rows = re.findall(r"^\|.*\|$", (ROOT / "docs" / "releases.md").read_text().partition("\n## ")[0], re.MULTILINE)
+    rows = re.findall(
+        r"^\|.*\|$",
+        (ROOT / "docs" / "releases.md").read_text().partition("\n## Slurm")[2].partition("\n## ")[0],
+        re.MULTILINE,
+    )
     table = "\n".join(rows)
     date = time.strftime("%Y-%m-%d", day)
     return f"# Berth {version} ({date})\n\n{text}\n\n## Releases of Slurm\n\n{table}\n"

@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
         "# Changelog\n\n## 1.2.3 (unreleased)\n\nNew.\n\n## 1.2.2 (2026-01-01)\n\nOld.\n"
     )
     (tmp_path / "docs" / "releases.md").write_text(
-        "# Releases\n\n| release |\n|---|\n| 24.11 |\n\n## Newer\n\n| other |\n"
+        "# Releases\n\n| a |\n\n## Slurm's releases\n\n| release |\n|---|\n| 24.11 |\n\n## Newer\n\n| other |\n"
     )
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
