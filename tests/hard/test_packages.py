@@ -155,9 +155,13 @@ def test_installed_asked_and_purged_a_computer_has_the_files_that_it_had(debs: P
     for path in ("/usr/bin/berth", "/opt/berth/bin/berthd", "/opt/berth/bin/berth-prolog", "/etc/slurm/berth.conf"):
         assert f"{path}\n" in installed
     assert re.search(r"/usr/lib/\S+/job_submit_berth\.so\n", installed)
-    assert computer.runs("berth --version").startswith("berth ")
+    assert re.fullmatch(
+        r"berth \S+ \(revision \S+, built for debian13 and python3\.\d+\)\n", computer.runs("berth --version")
+    )
     for script in AS_USERS:
         assert computer.runs(script).strip(), script
+    computer.runs("grep -q nvidia-ml-py /usr/share/doc/berth-node/NOTICE")
+    computer.runs("grep -q Redistribution /opt/berth/lib/python3*/site-packages/nvidia_ml_py-*.dist-info/LICENSE")
     # There is no slurmctld here, and doctor says so; nothing of Berth or of its packages is missing.
     doctor = computer.tries("berth doctor")
     assert (doctor.returncode, doctor.stderr) == (1, "")
@@ -212,17 +216,20 @@ def test_plugins_refuse_another_slurm(debs: Path, computer: Container, newer: Co
     assert "job_submit_berth" not in newer.runs(LIST) + computer.runs(LIST)
 
 
-def test_an_upgrade_keeps_what_jobs_and_admins_left(debs: Path, computer: Container) -> None:
+def test_an_upgrade_and_the_way_back_keep_what_jobs_and_admins_left(debs: Path, computer: Container) -> None:
     computer.runs(f"dpkg -i {names(*ROLES)}")
     kept = ("/run/berth/jobs/7", "/run/berth/pinned", "/var/lib/berth/steps", "/etc/slurm/berth/topology/n1.json")
     computer.runs("".join(f"mkdir -p $(dirname {path}); echo mine >{path};" for path in kept))
     computer.runs("echo '# ours' >>/etc/slurm/berth.conf")
 
-    computer.runs(f"dpkg -i {next_version(computer, debs.name)}; rm -r /tmp/next")
+    upgraded = f"{next_version(computer, debs.name)}; rm -r /tmp/next"
+    for packages, release in ((upgraded, "-2~"), (names(*ROLES), "-1~")):
+        # There, and back again.
+        computer.runs(f"dpkg -i {packages}")
 
-    assert "-2~" in computer.runs("dpkg-query -W -f '${Version}' berth-node")
-    assert computer.runs(f"cat {' '.join(kept)}") == "mine\n" * len(kept)
-    assert computer.runs("tail -n 1 /etc/slurm/berth.conf") == "# ours\n"
+        assert release in computer.runs("dpkg-query -W -f '${Version}' berth-node")
+        assert computer.runs(f"cat {' '.join(kept)}") == "mine\n" * len(kept)
+        assert computer.runs("tail -n 1 /etc/slurm/berth.conf") == "# ours\n"
     # A job shares a GPU: its Epilog has to stay.
     refused = computer.tries("dpkg --purge berth-node")
     assert refused.returncode != 0
@@ -305,7 +312,7 @@ def test_rpms_install_and_go_without_a_trace(rpms: Path, tools: Container) -> No
 
 
 def test_rpms_name_what_they_need_and_rpmlint_finds_no_error(rpms: Path, tools: Container) -> None:
-    needs = {role: tools.runs(f"rpm -qp --requires /dist/{rpms.name}/{role}-0*.rpm").splitlines() for role in ROLES}
+    needs = {role: tools.runs(f"rpm -qp --requires /dist/{rpms.name}/{role}-[0-9]*.rpm").splitlines() for role in ROLES}
 
     assert any(re.fullmatch(r"/usr/bin/python3\.\d+", one) for one in needs["berth-common"])
     for role in set(ROLES) - {"berth-common"}:
