@@ -3,7 +3,7 @@
 
 It builds the revision that is checked out: sdist, wheel, packages for each named distribution, an SBOM and notes, with
 their sums in dist/release-VERSION. Everything is built twice, and both must have the same bytes. Plugins are built for
-the distribution's own Slurm, and for each Slurm below /opt, or that --slurm names.
+the distribution's own Slurm and those that --slurm names; on this computer also for each Slurm below /opt.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -32,11 +32,12 @@ def main() -> int:
     parser.add_argument("version")
     parser.add_argument("--deb", action="append", default=[], metavar="SUITE", help="in a container of it; or: here")
     parser.add_argument("--rpm", action="append", default=[], metavar="SUITE", help="in a container of it; or: here")
-    parser.add_argument("--slurm", action="append", default=[], metavar="PREFIX[=HERE]", help="plugins for it too")
+    parser.add_argument(
+        "--slurm", action="append", default=[], metavar="PREFIX[=HERE][@SUITE]", help="plugins for it too"
+    )
     parser.add_argument("--sign", default="", metavar="FILE|gpg:ID", help="sign the sums by an ssh key, or by GPG")
     options = parser.parse_args()
     revision, epoch = checked(options.version)
-    slurms = [*options.slurm, *(str(path.parents[2]) for path in Path("/opt").glob("*/include/slurm/slurm.h"))]
     environment = os.environ | {"BERTH_REVISION": revision, "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC"}
     os.umask(0o022)
     shutil.rmtree(BUILD, ignore_errors=True)
@@ -48,11 +49,9 @@ def main() -> int:
         (tree / "policy" / "built.txt").write_text(f"revision {revision}\n")
         python = str(tools["packaging"] / "python")
         run(python, "-m", "hatchling", "build", "-d", "dist/pypi", cwd=tree, env=environment)
-        more = [word for one in slurms for word in ("--slurm", one)]
         for kind, suites in (("deb", options.deb), ("rpm", options.rpm)):
             for suite in suites:
-                where = [] if suite == "here" else ["--in", suite]
-                run("packaging/build.py", kind, *where, *more, cwd=tree, env=environment)
+                run("packaging/build.py", kind, *words_for(suite, options.slurm), cwd=tree, env=environment)
         builds.append(tree)
         bill_of_materials(tree, options.version, tools["sbom"], environment)
         (tree / "dist" / "NOTES.md").write_text(notes(options.version, time.gmtime(epoch)))
@@ -68,6 +67,18 @@ def main() -> int:
         sign(dest / SUMS, options.sign)
     print(f"release: {len([*files(dest)])} files in {dest.relative_to(ROOT)}, two builds with the same bytes")
     return 0
+
+
+def words_for(suite: str, slurms: Sequence[str]) -> list[str]:
+    """Returns the words of build.py for a suite, or for this computer: where, and which Slurms besides its own.
+
+    >>> words_for("trixie", ["/opt/a=/srv/a@trixie", "/opt/b@bookworm", "/opt/c"])
+    ['--in', 'trixie', '--slurm', '/opt/a=/srv/a', '--slurm', '/opt/c']
+    """
+    found = [one.partition("@")[0] for one in slurms if one.partition("@")[2] in {"", suite}]
+    if suite == "here":
+        found += [str(path.parents[2]) for path in sorted(Path("/opt").glob("*/include/slurm/slurm.h"))]
+    return [*([] if suite == "here" else ["--in", suite]), *(word for one in found for word in ("--slurm", one))]
 
 
 def checked(version: str) -> tuple[str, int]:
@@ -119,11 +130,8 @@ def notes(version: str, day: time.struct_time) -> str:
     """Returns the notes: this version's part of the changelog, and the releases of Slurm that it was tested with."""
     _, _, after = (ROOT / "CHANGELOG.md").read_text().partition(f"\n## {version} (")
     text = re.split(r"^## ", after.partition("\n")[2], maxsplit=1, flags=re.MULTILINE)[0].strip()
-    rows = re.findall(
-        r"^\|.*\|$",
-        (ROOT / "docs" / "releases.md").read_text().partition("\n## Slurm")[2].partition("\n## ")[0],
-        re.MULTILINE,
-    )
+    page = (ROOT / "docs" / "releases.md").read_text().partition("\n## Slurm's releases\n")[2]
+    rows = re.findall(r"^\|.*\|$", page.partition("\n## ")[0], re.MULTILINE)
     table = "\n".join(rows)
     date = time.strftime("%Y-%m-%d", day)
     return f"# Berth {version} ({date})\n\n{text}\n\n## Releases of Slurm\n\n{table}\n"

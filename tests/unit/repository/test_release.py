@@ -78,6 +78,12 @@ def test_notes_are_the_part_of_the_changelog_and_the_table_of_releases(tree: Pat
     assert notes == "# Berth 1.2.3 (1970-01-01)\n\nNew.\n\n## Releases of Slurm\n\n| release |\n|---|\n| 24.11 |\n"
 
 
+def test_a_slurm_is_for_the_suite_that_is_named_with_it() -> None:
+    slurms = ["/opt/a=/srv/a@trixie", "/opt/b@bookworm", "/opt/c"]
+
+    assert RELEASE["words_for"]("trixie", slurms) == ["--in", "trixie", "--slurm", "/opt/a=/srv/a", "--slurm", "/opt/c"]
+
+
 def test_two_builds_are_compared_by_name_and_bytes(tmp_path: Path) -> None:
     for turn, texts in (("one", {"a.deb": "a", "b.deb": "b", "x.changes": "1"}), ("two", {"a.deb": "a", "b.deb": "c"})):
         (tmp_path / turn).mkdir()
