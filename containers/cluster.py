@@ -25,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 IMAGES = os.environ.get("BERTH_CLUSTER_IMAGES") or PREFIX
 VERSIONS = ("24.11", "26.05")
+AUTHS = ("munge", "slurm")
+KINDS_OF_NODES = ("static", "dynamic", "cloud")
 NODES_OF_PROFILE = {"base": 4, "scale": 64, "accounting": 4}
 NODES_PER_SCALE_HOST = 16
 GPUS_PER_NODE = 8
@@ -142,12 +144,16 @@ class Settings:
     lua: str
     backup: bool = False
     """A second controller, `ctl2`, that takes over."""
+    auth: str = "munge"
+    nodes: str = "static"
+    """dynamic: nodes register themselves (`slurmd -Z`); cloud: nodes are powered down and up."""
 
     @property
     def label(self) -> str:
         """The settings as one short text, kept in a label of every container."""
         lua = hashlib.sha256(self.lua.encode()).hexdigest()[:12] if self.lua else "-"
-        return f"{self.profile} {self.job_submit_plugins} {lua}{' backup' if self.backup else ''}"
+        more = f" {self.auth} {self.nodes}" if (self.auth, self.nodes) != ("munge", "static") else ""
+        return f"{self.profile} {self.job_submit_plugins} {lua}{' backup' if self.backup else ''}{more}"
 
 
 def build(cluster: Cluster, profile: str) -> None:
@@ -169,6 +175,8 @@ def start(cluster: Cluster, settings: Settings) -> None:
         "BERTH": "yes" if cluster.berth else "no",
         "PROFILE": settings.profile,
         "BACKUP": "yes" if settings.backup else "no",
+        "AUTH": settings.auth,
+        "NODES": settings.nodes,
         "JOB_SUBMIT_PLUGINS": settings.job_submit_plugins,
         "JOB_SUBMIT_LUA": settings.lua,
         "SETTINGS": settings.label,
@@ -232,7 +240,8 @@ def node_states(controller: str) -> dict[str, int]:
     if done.returncode != 0:
         return {}
     pairs = (line.split() for line in done.stdout.splitlines())
-    return {state: int(count) for state, count in pairs}
+    # A node that is powered down takes jobs.
+    return {state.removesuffix("~"): int(count) for state, count in pairs}
 
 
 def backup_stands_by(controller: str) -> bool:
@@ -350,6 +359,8 @@ def parser() -> argparse.ArgumentParser:
     add = commands.add_parser
     start_it = add("up", parents=[common, profile, limit], help="build, start, and wait until it takes jobs")
     start_it.add_argument("--backup", action="store_true", help="a second controller, ctl2, that takes over")
+    start_it.add_argument("--auth", choices=AUTHS, default="munge", help="default: munge")
+    start_it.add_argument("--nodes", choices=KINDS_OF_NODES, default="static", help="default: static")
     start_it.add_argument("--no-build", action="store_true", help="take the images as they are")
     start_it.add_argument("--job-submit-plugins", default="berth", metavar="LIST", help="such as lua,berth")
     start_it.add_argument("--lua", type=Path, metavar="FILE", help="a job_submit.lua for the plugin lua")
@@ -377,7 +388,8 @@ def perform(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "up":
             lua = arguments.lua.read_text() if arguments.lua else ""
-            settings = Settings(arguments.profile, arguments.job_submit_plugins, lua, arguments.backup)
+            kind = (arguments.auth, arguments.nodes)
+            settings = Settings(arguments.profile, arguments.job_submit_plugins, lua, arguments.backup, *kind)
             up(cluster, settings, time_limit=arguments.time_limit, rebuild=not arguments.no_build)
         case "down":
             down(cluster)

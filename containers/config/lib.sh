@@ -7,6 +7,9 @@ LOGS=/var/log/cluster
 READY=$ETC/.ready
 MUNGE_KEY=$ETC/.munge.key
 TOPOLOGY=$ETC/berth/topology
+# What nodes say of themselves where they register themselves, and those that are powered up.
+DYNAMIC=$ETC/.dynamic-nodes
+POWER=$ETC/power
 
 fail() {
 	echo "${0##*/}: $*" >&2
@@ -25,6 +28,7 @@ wait_for_config() {
 
 # start_munge [WRAPPER...]. The key of this cluster's controller; that of the image may differ from the one in another.
 start_munge() {
+	[ "${AUTH:-munge}" = munge ] || return 0
 	install -o munge -g munge -m 400 "$MUNGE_KEY" /etc/munge/munge.key
 	install -d -o munge -g munge -m 755 /run/munge
 	setpriv --reuid=munge --regid=munge --init-groups "$@" munged

@@ -190,8 +190,18 @@ class Slurm:
                 done
             fi
             for i in $(seq 300); do
-                [ -z "$(squeue -h -o %i)" ] && [ -z "$(sinfo -h -N -o %T | grep -vx idle)" ] && exit 0
+                idle=$(sinfo -h -N -o %T | grep -vx 'idle~\\?')
+                [ -z "$(squeue -h -o %i)" ] && [ -z "$idle" ] && break
                 sleep 0.1
+            done
+            [ -z "$idle" ] && [ ! -d /etc/slurm/power ] && exit 0
+            [ -z "$idle" ] || { sinfo -N -l; squeue; exit 1; }
+            # Where nodes are powered down, each test begins with all of them asleep.
+            for i in $(seq 300); do
+                up=$(sinfo -h -N -o '%N %T' | grep -v 'idle~' | cut -d' ' -f1 | sort -u | paste -sd,)
+                [ -z "$up" ] && exit 0
+                scontrol update NodeName="$up" State=POWER_DOWN_FORCE 2>/dev/null
+                sleep 0.3
             done
             sinfo -N -l; squeue; exit 1
             """,

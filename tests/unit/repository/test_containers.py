@@ -24,13 +24,14 @@ MACHINES = ROOT / "tests" / "fakes" / "nvml" / "machines"
 MACHINE_OF_NODE = {"n1": "dgx-1v", "n2": "hgx-h100", "n3": "a6000-pairs", "n4": "l40s"}
 
 
-def render(target: Path, *, berth: bool, profile: str, backup: bool = False) -> dict[str, str]:
+def render(target: Path, *, berth: bool, profile: str, backup: bool = False, **more: str) -> dict[str, str]:
     environment = {
         **os.environ,
         "BERTH_CLUSTER_ETC": str(target),
         "BERTH": "yes" if berth else "no",
         "PROFILE": profile,
         "BACKUP": "yes" if backup else "no",
+        **more,
     }
     subprocess.run([CONTAINERS / "config" / "render"], env=environment, check=True)
     return {path.name: path.read_text() for path in target.iterdir() if path.is_file()}
@@ -95,6 +96,17 @@ def test_a_backup_controller_shares_the_state_and_hears_notices(tmp_path: Path, 
     assert re.findall("^SlurmctldHost=(.*)$", files["slurm.conf"], re.MULTILINE) == ["ctl", "ctl2"]
     assert re.findall("^StateSaveLocation=(.*)$", files["slurm.conf"], re.MULTILINE) == ["/srv/state"]
     assert not berth or 'hosts = "ctl,ctl2"' in files["berth.conf"]
+
+
+def test_nodes_that_register_themselves_bring_what_slurm_conf_would_say(tmp_path: Path) -> None:
+    files = render(tmp_path, berth=True, profile="base", AUTH="slurm", NODES="dynamic")
+
+    assert "AuthType=auth/slurm" in files["slurm.conf"]
+    assert not re.search("^NodeName=", files["slurm.conf"], re.MULTILINE)
+    lines = files[".dynamic-nodes"].splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["n1", "n2", "n3", "n4"]
+    assert all("Sockets=2" in line and "Gres=gpu:g0:1" in line for line in lines)
+    assert lines[1].endswith("Feature=h100")
 
 
 def test_build_context_holds_what_the_dockerfile_copies() -> None:

@@ -1,0 +1,42 @@
+"""A node that leaves, and comes back under its name with other GPUs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .harness import Slurm, until
+from .nodes import nodes_of
+from .test_planner import segment_of
+
+MACHINE = "/etc/berth-fake/machine"
+DISCOVER = f"BERTH_FAKE_NVML={MACHINE} berth topo discover --node n2 --output /etc/slurm/berth/topology/n2.json"
+
+
+@pytest.mark.any_slurm
+def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -> None:
+    if not slurm.can_reconfigure:
+        pytest.skip("only the Dockerized cluster's nodes are ours to change")
+    node = nodes_of(slurm)["n2"].target
+    was = node.run(["cat", MACHINE], user="root").out
+    try:
+        node.run(["svc", "slurmd", "stop"], user="root")
+        node.run(["tee", MACHINE], user="root", stdin=re.sub("uuid=GPU-[0-9a-f]{8}", "uuid=GPU-0000beef", was))
+        node.bash("svc slurmd start; svc berth-guard restart", user="root")
+
+        until("Berth to leave n2 to Slurm", lambda: state_of(slurm) == "passed" or None, 60)
+        node.bash(DISCOVER, user="root")
+        until("Berth to place jobs on n2 again", lambda: state_of(slurm) == "placed" or None, 60)
+    finally:
+        node.run(["tee", MACHINE], user="root", stdin=was)
+        node.bash(f"{DISCOVER}; svc berth-guard restart", user="root")
+        until("Berth to place jobs on n2 again", lambda: state_of(slurm) == "placed" or None, 60)
+
+
+def state_of(slurm: Slurm) -> str:
+    """What Berth does with a job for n2."""
+    job = slurm.submit("--gpus=2", "-w", "n2", "-H", body="true")
+    state = segment_of(slurm, job).get("state", "")
+    slurm.target.run(["scancel", str(job)], user="root")
+    return state
