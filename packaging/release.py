@@ -114,23 +114,20 @@ def tools_environment(lock: str) -> Path:
 
 
 def bill_of_materials(tree: Path, version: str, tools: Path, environment: Mapping[str, str]) -> None:
-    """Writes the CycloneDX SBOM of what packages bundle, from an environment that has exactly this."""
-    bundled = tree.parent / "bundled"
-    run(sys.executable, "-m", "venv", "--without-pip", str(bundled), cwd=ROOT, env=os.environ)
-    python = str(bundled / "bin" / "python")
-    pip = (str(tools / "python"), "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
-    for lock in LOCKS:
-        run(*pip, "--require-hashes", "--no-deps", "-r", f"requirements/{lock}.lock", cwd=tree, env=environment)
+    """Writes the CycloneDX SBOM of what packages bundle: each version that some distribution's Python gets."""
+    texts = "".join((tree / "requirements" / f"{lock}.lock").read_text() for lock in LOCKS)
+    bundled = tree.parent / "bundled.lock"
+    bundled.write_text("".join(sorted(set(re.findall(r"^\S.*\n(?:[ \t]+.*\n)*", texts, re.MULTILINE)))))
     dest = tree / "dist" / f"berth-{version}.cdx.json"
-    words = ("environment", "--output-reproducible", "--pyproject", "pyproject.toml", "--mc-type", "application")
-    run(str(tools / "cyclonedx-py"), *words, "-o", str(dest), python, cwd=tree, env=environment)
+    words = ("requirements", "--output-reproducible", "--pyproject", "pyproject.toml", "--mc-type", "application")
+    run(str(tools / "cyclonedx-py"), *words, "-o", str(dest), str(bundled), cwd=tree, env=environment)
 
 
 def notes(version: str, day: time.struct_time) -> str:
     """Returns the notes: this version's part of the changelog, and the releases of Slurm that it was tested with."""
     _, _, after = (ROOT / "CHANGELOG.md").read_text().partition(f"\n## {version} (")
     text = re.split(r"^## ", after.partition("\n")[2], maxsplit=1, flags=re.MULTILINE)[0].strip()
-    page = (ROOT / "docs" / "releases.md").read_text().partition("\n## Slurm's releases\n")[2]
+    page = (ROOT / "docs" / "admin" / "releases.md").read_text().partition("\n## Slurm's releases\n")[2]
     rows = re.findall(r"^\|.*\|$", page.partition("\n## ")[0], re.MULTILINE)
     table = "\n".join(rows)
     date = time.strftime("%Y-%m-%d", day)

@@ -5,7 +5,7 @@
     BERTH_CLUSTER_IMAGES=mine python -m tests.hard.cells --name master --slurm 26.05 --no-build
                                                                   images of one's own, tagged as those of 26.05
 
-Results are kept in build/cells.json, and the table of all that is there goes to docs/results/cells.md.
+Results are kept in build/cells.json, and the table of all that is there is written to docs/results.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ def git(tree: Path, *words: str) -> None:
 def tree(tmp_path: Path) -> Path:
     """A committed tree of version 1.2.3, with the program that makes releases."""
     (tmp_path / "packaging").mkdir()
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "admin").mkdir(parents=True)
     (tmp_path / "packaging" / "release.py").write_text(SCRIPT.read_text())
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text(
         "# Changelog\n\n## 1.2.3 (unreleased)\n\nNew.\n\n## 1.2.2 (2026-01-01)\n\nOld.\n"
     )
-    (tmp_path / "docs" / "releases.md").write_text(
+    (tmp_path / "docs" / "admin" / "releases.md").write_text(
         "# Releases\n\n| a |\n\n## Slurm's releases\n\n| release |\n|---|\n| 24.11 |\n\n## Newer\n\n| other |\n"
     )
     git(tmp_path, "init", "-q")

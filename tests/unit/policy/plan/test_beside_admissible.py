@@ -45,7 +45,7 @@ def test_better_gpus_of_another_model_than_the_job_named_are_not_told() -> None:
 @pytest.mark.parametrize(
     "bound",
     [
-        {"features": "rack1|rack2"},
+        {"features": "rack9|rack2"},
         {"features": "[rack1*1&rack2*1]"},
         {"reservation": "maintenance"},
         {"partition": "small"},
