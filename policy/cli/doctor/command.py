@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def examine(
     yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, step.name)
     by_blocks = config.get("TopologyPlugin") == "topology/block"
     yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=by_blocks)
+    yield from _blocks(reading.nodes, settings.fabric, printed, by_blocks=by_blocks)
     yield from _credentials(config, settings)
     try:
         found = status()
@@ -350,6 +352,18 @@ def _fabric(
         return Finding("fabric", ok=step == "observe", text=f"{fabric.conflicts[0]}{more}{cure}")
     counts = f"leaves {len(fabric.leaves)}, pods {len(fabric.pods)}, NVLink domains {len(fabric.domains)}"
     return Finding("fabric", ok=True, text=f"{counts}; from {source}")
+
+
+def _blocks(nodes: Sequence["NodeFacts"], choice: str, printed: Printed, *, by_blocks: bool) -> Iterator[Finding]:
+    """Checks that slurmctld places by the blocks of Slurm's file, if that can be read."""
+    from policy.cli.doctor.blocks import not_in_force  # noqa: PLC0415 - with numpy
+    from topology.providers import slurm_fabric  # noqa: PLC0415
+
+    source = fabric_file(choice) if by_blocks else None
+    with suppress(TopologyError):
+        if source and (read := slurm_fabric.read(source)).kind == "block":
+            wrong = not_in_force(read, nodes, printed)
+            yield Finding("blocks", not wrong, wrong or f"slurmctld places by {len(read.leaves)} blocks")
 
 
 def _no_blocks(step: Name, cure: str) -> Finding:
