@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from policy.cluster import unmet
+from policy.cluster import segments, unmet
 from policy.cluster.allowed import Allowed, AllowedNodes, SizedRoom, Where, able_to_share
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import PartitionTerms, Submitter, first_for_some, shut_to
@@ -91,6 +91,8 @@ def on_fleet(request: Request, fleet: Fleet, known: AllowedNodes | None = None) 
     asked = _Asked(request, where, terms, tier, shut_to(fleet, terms.names, who) if several else ())
     tried = []
     for n, k in _layouts(request, may_use.sizes):
+        if n > 1 and (request.group or fleet.fabric.topology):
+            segments.check(request, fleet, terms.listed, n, k)
         room = asked.room(n, k)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)

@@ -10,6 +10,7 @@
     ├── UsageError                a command was called in a wrong way
     └── Answer                    not a fault: an answer to a job's request, without a place
         ├── LeftToSlurm           Berth has no better place than plain Slurm
+        │   ├── InSegments        Slurm is to choose its nodes in segments of topology/block
         │   └── Impossible        and Slurm most likely has no place at all
         ├── NotNow                a place exists, but not at this time
         │   ├── BadCompany        there is room, but beside packed jobs that would slow it, or that it would slow
@@ -95,6 +96,16 @@ class Impossible(LeftToSlurm):
     """No node that Berth knows could ever hold the job, so Slurm most likely refuses it; the text says why."""
 
     number = 222
+
+
+class InSegments(LeftToSlurm):
+    """Slurm's topology/block is to choose the job's nodes in segments of so many nodes."""
+
+    number = 226
+
+    def __init__(self, text: str, nodes: int) -> None:
+        super().__init__(text)
+        self.nodes = nodes
 
 
 class NotNow(Answer):

@@ -129,6 +129,11 @@ def _preflight(text: str) -> None:
     _optional_time(1)(time)
 
 
+def _group(text: str) -> None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) >= 1):
+        raise FormatError(f"{text!r} is not a whole number from 1 to 99999")
+
+
 def _retry(text: str) -> None:
     if text != "auto" and not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
         raise FormatError(f"{text!r} is neither auto nor a number from 0 to 100")
@@ -144,6 +149,7 @@ def _locality(text: str) -> None:
 
 CHECKS: dict[str, Callable[[str], None]] = {
     "locality": _locality,
+    "group": _group,
     "app-class": _one_of("compute", "mixed", "memory"),
     "gpu-tier": _tier,
     "gpu-share": _percent,

@@ -52,6 +52,8 @@ class Reply:
     mem_per_node: int | None = None
     urgent: bool = False
     """True if the message is a warning."""
+    segment_size: int = 0
+    """Nodes in each segment of topology/block."""
     least_gpus: int = 0
     """The fewest GPUs that any node of the plain layout has."""
 
@@ -78,6 +80,7 @@ _MORE = {
     "begin": "begin",
     "way": "way",
     "segment": "segment",
+    "segment_size": "segment_size",
     "message": "message",
     "urgent": "urgent",
     "node_gpus": "least_gpus",

@@ -58,6 +58,8 @@ class PartitionFacts:
     """True if it has no AllowGroups; slurmctld reports for each job if its user is in them."""
     accounts: AdmissionRule = AdmissionRule()
     qos: AdmissionRule = AdmissionRule()
+    topology: str = ""
+    """Its own topology of topology.yaml; empty for the cluster's default."""
 
     @property
     def starts(self) -> bool:

@@ -58,6 +58,8 @@ class Request:
     excluded: tuple[str, ...] = ()
     limit: int | None = None
     locality: flag_table.Locality | None = None
+    group: int | None = None
+    """GPUs of a group, each of which has to lie in one NVLink domain; None: all of its GPUs are one group."""
     switches: int | None = None
     """Most leaves that its nodes may be in (`--switches`), while it waits for that."""
     switch_wait: int | None = None
@@ -211,6 +213,7 @@ _OF_REQUEST: Readers = {
 
 _OF_FLAGS: Readers = {
     "locality": ("locality", lambda _, value: flag_table.parse_locality(value)),
+    "group": ("group", lambda _, value: int(value)),
     "gpu-mem": ("gpu_mem", lambda _, value: flag_table.mebibytes(value)),
 }
 

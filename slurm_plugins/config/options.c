@@ -148,6 +148,13 @@ static bool check_mem(const char *value)
 	return !*value || (strchr("MGT", *value) && !value[1]);
 }
 
+static bool check_group(const char *value)
+{
+	uint64_t gpus;
+
+	return take_digits(&value, 5, &gpus) && gpus >= 1 && !*value;
+}
+
 static bool check_retry(const char *value)
 {
 	uint64_t times;
@@ -163,6 +170,9 @@ const struct berth_option berth_options[] = {
     {"locality", "LEVEL[@TIME]",
      "GPUs joined at LEVEL: nvlink, node, leaf, pod or any; after TIME one level less will do",
      "nvlink, node, leaf, pod or any, and after an @ " RIGHT_TIME, VALUE_REQUIRED, check_locality},
+    {"group", "N",
+     "each N GPUs, in the order of ranks, in one NVLink domain; the groups may be in several",
+     "a whole number from 1 to 99999", VALUE_REQUIRED, check_group},
     {"app-class", "CLASS", "how much the job suffers from a slow GPU: compute, mixed or memory",
      "compute, mixed or memory", VALUE_REQUIRED, check_class},
     {"gpu-tier", "TIER",

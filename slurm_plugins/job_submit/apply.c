@@ -287,6 +287,8 @@ bool apply_nodes(job_desc_msg_t *job, const struct reply *reply)
 		set_string(&job->req_nodes, reply->nodes);
 	if (reply->licenses)
 		apply_licenses(job, reply->licenses);
+	if (reply->segment_size)
+		job->segment_size = (uint16_t)reply->segment_size;
 	return true;
 }
 

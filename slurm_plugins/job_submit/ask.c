@@ -173,6 +173,14 @@ static bool is_failure(enum outcome outcome, const struct reply *reply)
 	return outcome == OUTCOME_TIMEOUT || (outcome == OUTCOME_BAD && !reply->ours);
 }
 
+/* A user's own segments stay, and so does a job whose number of nodes Slurm settles. */
+static uint32_t may_be_segmented(const job_desc_msg_t *job)
+{
+	bool has = job->segment_size && job->segment_size != NO_VAL16;
+
+	return has || job->min_nodes == NO_VAL || job->min_nodes >= NO_VAL16 ? 0 : job->min_nodes;
+}
+
 /* Write the request, and ask. */
 static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 			  const struct flag_values *flags, struct reply *reply, const char **why,
@@ -188,6 +196,7 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 	    .exc_nodes = job->exc_nodes && *job->exc_nodes,
 	    .node_exists = find_node ? node_exists : NULL,
 	    .licenses = slurm_conf.licenses,
+	    .segmented = may_be_segmented(job),
 	    .nodes = config.layout == LAYOUT_PLAIN && !(job->req_nodes && *job->req_nodes)
 			 ? request_nodes(job)
 			 : 0,

@@ -40,7 +40,7 @@ void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 bool apply_gpus(job_desc_msg_t *job, const struct reply *reply);
 /* Replace the licences that count a job's GPUs by model. */
 void apply_licenses(job_desc_msg_t *job, const char *ours);
-/* On the plain layout: the nodes of a reply, if it has any, and its segment. false: as above. */
+/* What a job that is left to Slurm gets: nodes on the plain layout, segments. false: as above. */
 bool apply_nodes(job_desc_msg_t *job, const struct reply *reply);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
 bool apply_segment(job_desc_msg_t *job, const char *body);

@@ -280,6 +280,19 @@ static bool take_number(const char *value, uint64_t most, uint64_t *number, cons
 	return true;
 }
 
+/* Slurm never starts a job whose nodes are no whole number of segments. */
+static bool check_segment_size(struct reply *reply, const char *value,
+			       const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	if (value && !expected->segmented)
+		return reply_fail(error, "it gives segments to a job that may have none");
+	if (!take_number(value, expected->segmented, &reply->segment_size,
+			 "segment_size is not a number from 1 to the nodes of the job", error))
+		return false;
+	return !reply->segment_size || expected->segmented % reply->segment_size == 0 ||
+	       reply_fail(error, "the nodes of the job are no whole number of its segments");
+}
+
 /* The one number that may have a sign. */
 static bool check_site_factor(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
 {
@@ -346,6 +359,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->mem_per_node = 0;
 	reply->site_factor = 0;
 	reply->node_gpus = 0;
+	reply->segment_size = 0;
 	reply->seconds = 0;
 	well_formed = reply_split(reply, len, values, error);
 	reply->ours = has_nonce(values, expected);
@@ -365,6 +379,8 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return false;
 	if (reply->verb == REPLY_PASS &&
 	    !check_licenses(reply, values[KEY_LICENSES], expected, error))
+		return false;
+	if (!check_segment_size(reply, values[KEY_SEGMENT_SIZE], expected, error))
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");

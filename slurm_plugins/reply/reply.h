@@ -23,6 +23,7 @@ struct reply_expected {
 	bool exc_nodes; /* its user excludes nodes already */
 	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
 	const char *licenses;		       /* that the site has; NULL: none */
+	uint32_t segmented;		       /* nodes that a pass may have in segments; 0: none */
 	uint32_t nodes; /* that a pass may name: all that it asks for; 0: none */
 };
 

@@ -30,6 +30,7 @@ static const struct {
     [KEY_LICENSES] = {"licenses", FOR_PLACE | FOR_PASS, 0},
     /* Without it the request as the user wrote it could not be had back. */
     [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},
+    [KEY_SEGMENT_SIZE] = {"segment_size", FOR_PASS, 0},
     [KEY_MESSAGE] = {"message", FOR_TELLING, FOR_REFUSE},
     [KEY_URGENT] = {"urgent", FOR_PASS, 0},
     [KEY_NODE_GPUS] = {"node_gpus", FOR_PASS, 0},

@@ -35,6 +35,7 @@ struct reply {
 	const char *message;   /* NULL: not given */
 	bool urgent;	       /* Slurm will most likely refuse the job: `message` says why */
 	uint64_t node_gpus;    /* that each node has which the job may get; 0: not given */
+	uint64_t segment_size; /* nodes of a segment of topology/block; 0: not given */
 	uint64_t seconds;      /* of a busy berthd: how long this user is not to be asked for */
 	char text[REPLY_MAX_BYTES + 1];
 };

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 from policy.formats import segment as segments
+from policy.formats.hostlist import expand
+from tests.examples import SEED
 from topology.network.blocks import Blocks
 
 from .harness import Slurm, until
@@ -83,6 +87,70 @@ def test_segments_are_left_to_slurm_which_takes_no_node_list_beside_them(blocks:
 
     assert len(set(blocks.finish(job, 40).split())) == 2
     assert left_to_slurm(blocks, job).startswith("with --segment only Slurm can choose; ")
+
+
+def test_groups_of_one_node_start_in_two_blocks_where_a_gang_would_wait(blocks: Slurm) -> None:
+    fill(blocks, "n2", "n4")
+    blocks.settle()
+    gang = ("-N2", "--gpus-per-node=8")
+    waiting = blocks.submit(*gang, body="true")
+    one_group = blocks.submit(*gang, "--group=16", body="true")
+    groups = blocks.submit(*gang, "--group=8", body="srun -N2 -n2 hostname")
+
+    assert set(blocks.finish(groups, 40).split()) == {"n1", "n3"}
+    assert left_to_slurm(blocks, groups) == "in segments of one node, each in one NVLink domain, for groups of 8 GPUs"
+    assert {blocks.show(job)["JobState"] for job in (waiting, one_group)} == {"PENDING"}
+
+
+def test_a_group_of_two_nodes_lies_in_one_block(blocks: Slurm) -> None:
+    asked = ("-N4", "--ntasks-per-node=1", "--gpus-per-node=8", "--group=16")
+    job = blocks.submit(*asked, body="srun --label hostname")
+
+    ranks = dict(line.split(": ") for line in blocks.finish(job, 40).splitlines())
+    assert [ranks[str(rank)] for rank in range(4)] == list(NODES)
+    assert left_to_slurm(blocks, job).startswith("in segments of 2 nodes")
+
+
+def test_segments_change_neither_what_slurm_takes_nor_how_many_nodes_it_gives(blocks: Slurm) -> None:
+    """On one partition with Berth, on another without: the same request, drawn, with groups and with segments."""
+    draw = random.Random(SEED)
+    for _ in range(40):
+        nodes, gpus = draw.randint(1, 4), draw.choice((1, 2, 4, 8))
+        asked = [f"-N{nodes}", f"--gpus-per-node={gpus}"]
+        own = [f"--segment={draw.choice([size for size in (1, 2) if nodes % size == 0])}"] * draw.randint(0, 1)
+        group = [f"--group={draw.choice((1, 2, 4, 8, 12, 16, 32))}"]
+        plain = would_start(blocks, "-p", "plain", *asked, *own)
+        assert plain is not None
+        assert would_start(blocks, *asked, *own, *group) == plain, (asked, own, group)
+
+
+def test_doctor_tells_whether_slurm_goes_by_its_blocks(blocks: Slurm) -> None:
+    """From 25.05 on a node's block can be applied again, and slurmctld may then forget that it is in one."""
+    assert said_of_blocks(blocks) == ("ok", "slurmctld places by 2 blocks")
+    for name, block in zip(NODES, ("b1", "b1", "b2", "b2"), strict=True):
+        again = ["scontrol", "update", f"NodeName={name}", f"Topology=default:{block}"]
+        blocks.target.run(again, user="root", check=False)
+    crossing = would_start(blocks, "-p", "plain", "-N2", "-w", "n2,n3") is not None
+
+    found, text = said_of_blocks(blocks)
+    assert (found, "scontrol reconfigure" in text) == (("FAIL", True) if crossing else ("ok", False))
+    blocks.target.run(["scontrol", "reconfigure"], user="root")
+    blocks.settle()
+    assert said_of_blocks(blocks)[0] == "ok"
+
+
+def said_of_blocks(slurm: Slurm) -> tuple[str, str]:
+    said = slurm.target.bash("berth doctor", user="root", check=False).out
+    found = re.search(r"^(ok|FAIL) +blocks: (.*)$", said, re.MULTILINE)
+    assert found is not None, said
+    return found[1], found[2]
+
+
+def would_start(slurm: Slurm, *asked: str) -> int | None:
+    """The number of nodes on which Slurm would start it, None where it refuses."""
+    said = slurm.target.run(["sbatch", "--test-only", *asked, "--wrap", "true"], user="alice", check=False)
+    found = re.search(r"on nodes (\S+)", said.err + said.out)
+    return len(expand(found[1])) if said.rc == 0 and found else None
 
 
 @pytest.mark.parametrize("option", ["--contiguous", "--spread-job", "--ntasks-per-socket=1", "--exclusive=user"])

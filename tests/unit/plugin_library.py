@@ -120,6 +120,7 @@ class Expected(ctypes.Structure):
         ("exc_nodes", ctypes.c_bool),
         ("node_exists", NodeExists),
         ("licenses", ctypes.c_char_p),
+        ("segmented", ctypes.c_uint32),
         ("nodes", ctypes.c_uint32),
     )
 
@@ -151,6 +152,7 @@ class Reply(ctypes.Structure):
         ("message", ctypes.c_char_p),
         ("urgent", ctypes.c_bool),
         ("node_gpus", ctypes.c_uint64),
+        ("segment_size", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
     )

@@ -41,7 +41,16 @@ SHOWN = (
     *("admin_comment", "cpus_per_task", "cpus_per_tres", "environment", "exc_nodes", "extra", "features"),
     *("licenses", "max_nodes", "mem_per_tres", "min_cpus", "min_nodes", "ntasks_per_node", "ntasks_per_tres"),
     *("partition", "pn_min_cpus"),
-    *("pn_min_memory", "req_nodes", "requeue", "site_factor", "tres_bind", "tres_per_job", "tres_per_node"),
+    *(
+        "pn_min_memory",
+        "req_nodes",
+        "requeue",
+        "segment_size",
+        "site_factor",
+        "tres_bind",
+        "tres_per_job",
+        "tres_per_node",
+    ),
     *("tres_per_socket", "tres_per_task"),
 )
 

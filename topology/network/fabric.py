@@ -45,6 +45,8 @@ class Fabric:
     pods: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Contradictions between the machines and Slurm's file, one sentence each, for people."""
+    topology: str = field(default="", kw_only=True)
+    """As topology.yaml calls it; empty for a file that has one only."""
     blocks: Blocks | None = field(default=None, kw_only=True)
     """Node combinations of topology/block; None if Slurm takes any nodes."""
     _levels: dict[FabricLevel, LevelGroups] = field(default_factory=dict, init=False, repr=False)
@@ -84,8 +86,11 @@ class Fabric:
             conflicts += _torn(domain, domains, pod, pods, "pod")
         elif slurm and slurm.kind != "flat":
             conflicts.append(f"{slurm.source} names none of the {len(names)} nodes that have a topology file")
+        topology = slurm.name if slurm else ""
         blocks = _blocks(slurm, at) if slurm and slurm.kind == "block" else None
-        return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts), blocks=blocks)
+        return cls(
+            names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts), topology=topology, blocks=blocks
+        )
 
     def over(self, names: Sequence[str]) -> Fabric:
         """Returns the same groups for these nodes in this order; of nodes that are not in it nothing is known."""

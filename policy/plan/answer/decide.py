@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from policy.cluster import unmet
+from policy.cluster import segments, unmet
 from policy.cluster.partitions import others
 from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
@@ -210,6 +210,8 @@ def _soonest(
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved", 306) from None
+        if few := segments.too_few_up(demand, book.fleet, book.cluster.up):
+            raise NotNow(few, 306) from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight", 307) from None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from policy.cluster import reserved
 from policy.formats import plan_fields as fields
-from policy.formats.errors import Answer, Impossible, LeftToSlurm, Never, NotNow, TooLong
+from policy.formats.errors import Answer, Impossible, InSegments, LeftToSlurm, Never, NotNow, TooLong
 from policy.formats.job_plan import JobPlan, flag
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
@@ -42,11 +42,12 @@ def say_no(submission: Submission, answer: Exception, now: float) -> Decision:
         *(flag(name)(value) for name, value in flags.items()),
     )
     notes = told.notes(flags)
+    size = answer.nodes if isinstance(answer, InSegments) else 0
     for name in ("locality", "gpu-share", "gpu-tier"):
         if name in flags:
             notes.insert(0, f"--{name}: not acted on")
     line = told.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes)
-    return Decision(Reply("pass", nonce, line, plan, urgent=urgent))
+    return Decision(Reply("pass", nonce, line, plan, urgent=urgent, segment_size=size))
 
 
 def _number_of(answer: Exception) -> int:
@@ -60,7 +61,7 @@ def only_watch(decision: Decision) -> Decision:
     """Returns the decision for a site that only watches: the place is noted in the plan, and Slurm chooses."""
     reply = decision.reply
     if reply.verb == "pass" and reply.plan.get(fields.STATE) != fields.LATER:
-        return Decision(replace(reply, message="", urgent=False, licenses=""))
+        return Decision(replace(reply, message="", urgent=False, licenses="", segment_size=0))
     if reply.verb == "refuse":
         return decision
     plan = reply.plan.without(fields.OTHERS).having(fields.STATE(fields.OBSERVED))

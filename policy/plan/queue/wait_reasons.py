@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from policy.cluster import segments
 from policy.cluster.reserved import places
 from policy.formats.errors import NotNow
 from policy.formats.plan_fields import preflight_of
@@ -54,6 +55,9 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy, queue: Ite
     if not bool((demand.candidates & running.cluster.up).any()):
         closed = "all nodes that could hold it are down, drained or reserved"
         return Reason("node", closed + _reserved_by(demand, running), 509)
+    by_blocks = running.fleet.fabric.blocks is not None
+    if by_blocks and (few := segments.too_few_up(demand, running.fleet, running.cluster.up)):
+        return Reason("node", few, 509)
     if entry.level.insists is not None and at < entry.level.until and _free(running, entry, policy, insisting=False):
         left = max(0, round(entry.level.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {entry.insisted_level} level", 512)

@@ -285,6 +285,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             for_all_groups=one.get("AllowGroups", "ALL") == "ALL",
             accounts=_rule(one, "Accounts"),
             qos=_rule(one, "Qos"),
+            topology=one.get("Topology", ""),
         )
         for one in records(text, "PartitionName")
     )

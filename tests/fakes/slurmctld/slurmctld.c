@@ -199,6 +199,7 @@ static const struct field {
     NUMBER(pn_min_memory),
     NUMBER(req_switch),
     NUMBER(requeue),
+    NUMBER(segment_size),
     NUMBER(site_factor),
     NUMBER(threads_per_core),
     NUMBER(time_limit),

@@ -49,9 +49,9 @@ def test_make_help_explains_each_target(target: str) -> None:
 
 def test_every_flag_is_in_the_users_guide_and_the_formats() -> None:
     options = (ROOT / "slurm_plugins" / "config" / "options.c").read_text()
-    flags = set(re.findall(r'"((?:locality|app-class|gpu-[a-z]+|preflight|movable|retry))"', options))
+    flags = set(re.findall(r'"((?:locality|group|app-class|gpu-[a-z]+|preflight|movable|retry))"', options))
 
-    assert len(flags) == 8
+    assert len(flags) == 9
     for page in ("user/jobs.md", "develop/formats.md"):
         text = (ROOT / "docs" / page).read_text()
         assert [flag for flag in sorted(flags) if f"`--{flag}" not in text] == []

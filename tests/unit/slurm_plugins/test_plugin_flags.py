@@ -8,6 +8,7 @@ from tests.unit.plugin_library import library
 
 RIGHT = {
     "locality": ["nvlink", "node", "leaf", "pod", "any", "nvlink@10", "node@1:30", "leaf@1:00:00", "pod@2-3:04:05"],
+    "group": ["1", "64", "99999"],
     "app-class": ["compute", "mixed", "memory"],
     "gpu-tier": ["exclusive", "guaranteed", "guaranteed,mps", "opportunistic", "opportunistic,mps,upgrade"],
     "gpu-share": ["1", "100", "30%"],
@@ -18,6 +19,7 @@ RIGHT = {
 }
 WRONG = {
     "locality": ["", "rack", "nvlink@", "nvlink@x", "@10", "nvlink@1:2:3:4", "nvlink@1-2-3", "NVLINK", "node "],
+    "group": ["", "0", "-1", "100000", "8x", "8,8", " 8"],
     "app-class": ["", "a", "computer", "comput"],
     "gpu-tier": ["", "gold", "exclusive,mps", "guaranteed,upgrade", "opportunistic,", "opportunistic,mps,mps"],
     "gpu-share": ["", "0", "101", "30%%", "3.5", "-1", "0030x", "1000"],

@@ -31,6 +31,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     [
         ("locality", "nvlink@5"),
         ("locality", "pod"),
+        ("group", "64"),
         ("app-class", "memory"),
         ("gpu-tier", "opportunistic"),
         ("gpu-share", "30%"),
@@ -52,6 +53,7 @@ def test_good_values_pass(name: str, good: str) -> None:
     [
         ("locality", "nvlnk", "did you mean nvlink"),
         ("locality", "node@", "not a time"),
+        ("group", "0", "1 to 99999"),
         ("app-class", "big", "compute, mixed, memory"),
         ("gpu-tier", "", "exclusive"),
         ("gpu-share", "0", "1 to 100"),

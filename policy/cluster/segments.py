@@ -1,0 +1,78 @@
+"""Segments of Slurm's topology/block, by which each group of a job's GPUs lies in one NVLink domain.
+
+Without a segment Slurm gives a job nodes of one block, or of as few blocks as can hold it, and lets it wait until these
+are free. With segments it needs room for one segment after the other. Slurm takes no list of nodes beside several
+segments (24.11), so it chooses the nodes of such a job.
+
+>>> segment_of(16, 4), segment_of(4, 4), segment_of(6, 4), segment_of(2, 4)
+(4, 1, 3, 1)
+"""
+
+from collections.abc import Iterable
+from math import lcm
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Bools
+from policy.formats.errors import InSegments, LeftToSlurm
+from policy.request.demand import Demand
+from policy.request.submission import Request
+from topology.network.blocks import IN_NO_BLOCK
+
+
+def segment_of(group: int, k: int) -> int:
+    """Returns the fewest nodes of k GPUs that hold whole groups alone: the more segments, the sooner they are free."""
+    return lcm(group, k) // k
+
+
+def check(request: Request, fleet: Fleet, partitions: Iterable[str], n: int, k: int) -> None:
+    """Raises for a job on several nodes that Slurm's topologies or blocks leave to Slurm, with the reason."""
+    _check_topology(partitions, fleet)
+    if request.group:
+        _check_groups(request, fleet, n, k)
+
+
+def _check_topology(partitions: Iterable[str], fleet: Fleet) -> None:
+    """Raises for a job on several nodes of a partition for which Slurm has another topology than Berth plans by."""
+    for name in partitions:
+        own = fleet.partitions[name].topology
+        if own and own != fleet.fabric.topology:
+            raise LeftToSlurm(
+                f"partition {name} has topology {own}, and nodes are planned by {fleet.fabric.topology}", 228
+            )
+
+
+def _check_groups(request: Request, fleet: Fleet, n: int, k: int) -> None:
+    """Raises where Slurm's blocks are to hold the groups of a job on n nodes with k GPUs each.
+
+    A job of one group is placed as without `--group`, and so is each job where Slurm has no topology/block.
+    """
+    blocks, group = fleet.fabric.blocks, request.group or 0
+    near = request.locality is not None and request.locality.level == "nvlink"
+    if blocks is None or group >= n * k or near or request.share:
+        return
+    size, named = segment_of(group, k), f"--group={group}"
+    if request.nodes is None or request.only:
+        raise LeftToSlurm(f"{named}: segments need the number of nodes alone, as -N says it", 227)
+    if n % size:
+        raise LeftToSlurm(f"{named}: {n} nodes with {k} GPUs are no whole number of such groups", 227)
+    if size > blocks.sizes[0]:
+        raise LeftToSlurm(f"{named}: it needs {size} nodes of one NVLink domain, which has {blocks.sizes[0]}", 227)
+    nodes = f"{size} nodes" if size > 1 else "one node"
+    raise InSegments(f"in segments of {nodes}, each in one NVLink domain, for groups of {group} GPUs", size)
+
+
+def too_few_up(demand: Demand, fleet: Fleet, up: Bools) -> str:
+    """Returns why a job waits for nodes that are down: no block has enough that are up. Empty where one has."""
+    if (blocks := fleet.fabric.blocks) is None or demand.n < 2:
+        return ""
+
+    def most(nodes: Bools) -> int:
+        groups = blocks.groups(demand.n, np.flatnonzero(nodes))
+        return int(np.bincount(groups[groups != IN_NO_BLOCK], minlength=1).max())
+
+    here = most(demand.candidates & up)
+    if here >= demand.n or most(demand.candidates) < demand.n:
+        return ""
+    return f"Slurm's blocks join at most {here} nodes for one job that are up, it needs {demand.n}"

@@ -1,0 +1,141 @@
+"""Groups of GPUs: the segments in which Slurm's topology/block gives a job its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policy.placement.registry import create
+from policy.plan.answer.case import Understanding
+from policy.plan.ledger.book import Book
+from policy.plan.ledger.tracker import open_book
+from policy.request.settings import Settings
+from tests.unit.deciding import Decision, decide, decide_nodes, only_watch
+from tests.unit.deciding import values as told
+from tests.unit.policy_world import NOW, fleet, node, reading, submit
+from topology.network.blocks import Blocks
+from topology.network.fabric import Fabric
+
+GANG = {"tres_per_node": "gres/gpu:8", "min_nodes": "8", "max_nodes": "8"}
+
+
+def racks(block: int = 4, rack: int = 4, down: tuple[str, ...] = ()) -> Book:
+    """Eight nodes of eight GPUs, in blocks of so many."""
+    names = [f"n{number}" for number in range(1, 9)]
+    look = reading([node(name, up=name not in down) for name in names])
+    flat = Fabric.flat(tuple(one.name for one in look.nodes))
+    made = fleet(look, None, replace(flat, blocks=Blocks((block,), np.arange(8) // rack)) if block else flat)
+    return open_book(made, look)
+
+
+def answer(group: str, book: Book | None = None, **fields: str) -> Decision:
+    asked = submit(**{**GANG, **fields, "flag.group": group})
+    return decide(asked, book or racks(), create("berth"), Settings(), NOW, Understanding())
+
+
+@pytest.mark.parametrize(("group", "size"), [("1", "1"), ("8", "1"), ("16", "2"), ("32", "4")])
+def test_each_group_lies_in_one_block(group: str, size: str) -> None:
+    found = answer(group)
+
+    assert (found.verb, found.fields["segment_size"]) == ("pass", size)
+    assert (told(found)["state"], told(found)["f.group"]) == ("passed", group)
+    assert "nodes" not in found.fields
+    assert "in one NVLink domain" in found.fields["message"]
+
+
+@pytest.mark.parametrize(
+    ("group", "fields", "why"),
+    [
+        ("24", {}, "8 nodes with 8 GPUs are no whole number"),
+        ("12", {"min_nodes": "7", "max_nodes": "7"}, "7 nodes with 8 GPUs are no whole number"),
+        ("8", {"req_nodes": "n1,n2,n3,n4,n5,n6,n7,n8"}, "as -N says it"),
+        ("8", {"tres_per_node": "", "tres_per_job": "gres/gpu:64", "min_nodes": "", "max_nodes": ""}, "as -N says it"),
+    ],
+)
+def test_what_cannot_be_cut_is_left_to_slurm_and_told(group: str, fields: dict[str, str], why: str) -> None:
+    asked = {key: value for key, value in {**GANG, **fields, "flag.group": group}.items() if value}
+    found = decide(submit(**asked), racks(), create("berth"), Settings(), NOW, Understanding())
+
+    assert found.verb == "pass"
+    assert "segment_size" not in found.fields
+    assert why in found.fields["message"]
+
+
+def test_a_group_that_no_block_holds_is_told() -> None:
+    found = answer("32", racks(2))
+
+    assert "it needs 4 nodes of one NVLink domain, which has 2" in found.fields["message"]
+
+
+def test_a_users_own_segment_is_kept() -> None:
+    found = answer("16", slurms_own="--segment")
+
+    assert "segment_size" not in found.fields
+    assert "with --segment only Slurm can choose" in found.fields["message"]
+
+
+@pytest.mark.parametrize(
+    ("group", "book", "fields"),
+    [
+        ("64", racks(8, 8), {}),
+        ("8", racks(0), {}),
+        ("8", racks(), {"min_nodes": "4", "max_nodes": "4", "flag.locality": "any"} | {"flag.group": "32"}),
+    ],
+)
+def test_a_job_of_one_group_or_without_blocks_gets_its_place_as_ever(
+    group: str, book: Book, fields: dict[str, str]
+) -> None:
+    asked = submit(**{**GANG, "flag.group": group, **fields})
+    assert decide(asked, book, create("berth"), Settings(), NOW, Understanding()).verb == "place"
+
+
+def test_a_site_that_only_watches_gets_no_segments() -> None:
+    asked = submit(**GANG, **{"flag.group": "16"})
+    found = decide(asked, racks(), create("berth"), Settings(), NOW, Understanding())
+
+    assert "segment_size" in found.fields
+    assert "segment_size" not in only_watch(found).fields
+
+
+def test_on_the_plain_layout_too() -> None:
+    asked = submit(**GANG, **{"flag.group": "16"})
+    found = decide_nodes(asked, racks(), create("berth"), Settings(), NOW, Understanding())
+
+    assert (found.verb, found.fields["segment_size"]) == ("pass", "2")
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(4, 3), (7, 6)])
+def test_a_rack_with_a_tray_down_is_smaller_and_its_user_is_told(nodes: int, most: int) -> None:
+    asked = submit(tres_per_node="gres/gpu:8", min_nodes=str(nodes), max_nodes=str(nodes))
+    found = decide(asked, racks(down=("n3", "n8")), create("berth"), Settings(), NOW, Understanding())
+
+    assert (
+        f"Slurm's blocks join at most {most} nodes for one job that are up, it needs {nodes}" in found.fields["message"]
+    )
+    assert "BERTH-306" in found.fields["message"]
+
+
+def test_a_rack_that_is_whole_takes_such_a_job() -> None:
+    asked = submit(tres_per_node="gres/gpu:8", min_nodes="4", max_nodes="4")
+    found = decide(asked, racks(down=("n8",)), create("berth"), Settings(), NOW, Understanding())
+
+    assert (found.verb, found.fields["nodes"]) == ("place", "n1,n2,n3,n4")
+
+
+@pytest.mark.parametrize(
+    ("own", "nodes", "verb"), [("", 4, "place"), ("gb200", 4, "place"), ("cpu", 4, "pass"), ("cpu", 1, "place")]
+)
+def test_a_gang_in_a_partition_with_another_topology_is_slurms(own: str, nodes: int, verb: str) -> None:
+    """Slurm would not start it on nodes that only the other topology gives to one job."""
+    book = racks()
+    partitions = {name: replace(one, topology=own) for name, one in book.fleet.partitions.items()}
+    planned = replace(book.fleet, partitions=partitions, fabric=replace(book.fleet.fabric, topology="gb200"))
+    book.fleet = planned
+    asked = submit(tres_per_node="gres/gpu:8", min_nodes=str(nodes), max_nodes=str(nodes))
+
+    found = decide(asked, book, create("berth"), Settings(), NOW, Understanding())
+
+    assert found.verb == verb
+    assert (verb == "pass") is ("has topology cpu, and nodes are planned by gb200" in found.fields["message"])
