@@ -19,6 +19,7 @@ from policy.formats.errors import InSegments, LeftToSlurm
 from policy.request.demand import Demand
 from policy.request.submission import Request
 from topology.network.blocks import IN_NO_BLOCK
+from topology.network.groups import NOBODY, Ints
 
 
 def segment_of(group: int, k: int) -> int:
@@ -57,10 +58,19 @@ def _check_groups(request: Request, fleet: Fleet, n: int, k: int) -> None:
         raise LeftToSlurm(f"{named}: segments need the number of nodes alone, as -N says it", 227)
     if n % size:
         raise LeftToSlurm(f"{named}: {n} nodes with {k} GPUs are no whole number of such groups", 227)
+    if _mixed(blocks.block, fleet.fabric.domain):
+        raise LeftToSlurm(f"{named}: a block of Slurm's has nodes of several NVLink domains", 227)
     if size > blocks.sizes[0]:
         raise LeftToSlurm(f"{named}: it needs {size} nodes of one NVLink domain, which has {blocks.sizes[0]}", 227)
     nodes = f"{size} nodes" if size > 1 else "one node"
     raise InSegments(f"in segments of {nodes}, each in one NVLink domain, for groups of {group} GPUs", size)
+
+
+def _mixed(block: Ints, domain: Ints) -> bool:
+    """Tells whether a segment, which lies in one block, may lie in several domains."""
+    known = (block != IN_NO_BLOCK) & (domain != NOBODY)
+    pairs = np.unique(np.stack([block, domain])[:, known], axis=1)
+    return bool(np.unique(pairs[0]).size < pairs.shape[1])
 
 
 def too_few_up(demand: Demand, fleet: Fleet, up: Bools) -> str:

@@ -149,6 +149,9 @@ def _fill_block(
 ) -> Iterable[str]:
     """Give a block's one NVLink domain to its nodes of which none is known; yield what speaks against it."""
     reported = {domain_of[i] for i in members} - {""}
+    if len(reported) > 1:
+        where = f"block {block.name} ({block.where})"
+        yield f"{where}: its nodes are in {len(reported)} NVLink domains; write a block for each"
     if len(reported) != 1:
         return
     (domain,) = reported

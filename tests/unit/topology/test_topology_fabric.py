@@ -143,6 +143,9 @@ def test_a_node_that_was_found_outside_its_blocks_domain_stays_outside_and_is_re
 def test_a_block_of_two_domains_gives_neither_to_the_rest(tmp_path: Path) -> None:
     fabric = Fabric.of([node("n1", "x.1"), node("n2", "y.1"), node("n3", discovered=None)], conf(tmp_path, RACKS))
     assert fabric.domain.tolist() == [0, 1, NOBODY]
+    (sentence,) = fabric.conflicts
+    assert "block b1" in sentence
+    assert "its nodes are in 2 NVLink domains" in sentence
 
 
 # Machines and the file together.

@@ -139,3 +139,13 @@ def test_a_gang_in_a_partition_with_another_topology_is_slurms(own: str, nodes: 
 
     assert found.verb == verb
     assert (verb == "pass") is ("has topology cpu, and nodes are planned by gb200" in found.fields["message"])
+
+
+@pytest.mark.parametrize(("domains", "cut"), [([0, 0, 0, 0, 1, 1, 1, 1], True), ([0, 0, 2, 2, 1, 1, 1, 1], False)])
+def test_a_domain_is_what_the_driver_says(domains: list[int], cut: bool) -> None:
+    book = racks()
+    book.fleet = replace(book.fleet, fabric=replace(book.fleet.fabric, domain=np.array(domains)))
+    found = answer("16", book)
+
+    assert ("segment_size" in found.fields) is cut
+    assert cut or "a block of Slurm's has nodes of several NVLink domains" in found.fields["message"]
