@@ -50,12 +50,12 @@ static int8_t left_now[ALL]; /* free GPUs; DOWN is taken off while a tray is dow
 static bool kept[ALL];	     /* of the reservation */
 static int *waiting, n_waiting, *running, n_running;
 
-static int whole_of(const int8_t *left, const bool *without, int rack)
+static int whole_of(const int8_t *left, int rack)
 {
 	int count = 0;
 
 	for (int i = rack * TRAYS; i < (rack + 1) * TRAYS; i++)
-		count += left[i] == GPUS && !(without && without[i]);
+		count += left[i] == GPUS;
 	return count;
 }
 
@@ -111,7 +111,7 @@ static int part_of_berth(const int8_t *left, const bool *without, int gpus)
 			if (!able(left, without, i, gpus) || left[i] > least)
 				continue;
 			if (whole < 0)
-				whole = whole_of(left, NULL, rack);
+				whole = whole_of(left, rack);
 			if (left[i] < least || whole < fewest) {
 				least = left[i];
 				fewest = whole;
@@ -157,34 +157,54 @@ static bool few_racks(const int8_t *left, const bool *without, int trays, int *w
 	return taken == trays;
 }
 
-/* Slurm's: the fewest that suffice. Best fit: the least that is left over, then the fewest. */
-static int wish(int whole, int segment)
+/* Slurm's order of racks: the fewest that suffice. Best fit: the least left over, then the fewest.
+ */
+static int rank_of(int whole, int segment)
 {
-	return rule == FIT ? whole % segment * 64 + whole : whole;
+	return rule == FIT ? whole % segment * (TRAYS + 1) + whole : whole;
 }
 
 static bool by_segments(const int8_t *left, const bool *without, int segments, int segment,
-			int *whole, int *out)
+			const int *whole, int *out)
 {
-	int taken = 0, could = 0;
+	enum { RANKS = TRAYS * (TRAYS + 1) + TRAYS + 1 };
+	int first[RANKS], next[RACKS], taken = 0, could = 0;
 
-	for (int rack = 0; rack < RACKS; rack++)
+	memset(first, -1, sizeof(first));
+	for (int rack = 0; rack < RACKS; rack++) {
+		int rank = rank_of(whole[rack], segment);
+
 		could += whole[rack] / segment;
+		if (whole[rack] < segment)
+			continue;
+		next[rack] = first[rank];
+		first[rank] = rack; /* of racks that are alike the last */
+	}
 	if (could < segments)
 		return false;
-	while (segments) {
-		int best = -1, count;
+	for (int rank = 0; rank < RANKS; rank++)
+		for (int rack = first[rank]; rack >= 0 && segments; rack = next[rack]) {
+			int most = whole[rack] / segment, count = most < segments ? most : segments;
 
-		for (int rack = 0; rack < RACKS; rack++)
-			if (whole[rack] >= segment &&
-			    (best < 0 || wish(whole[rack], segment) <= wish(whole[best], segment)))
-				best = rack;
-		count = whole[best] / segment < segments ? whole[best] / segment : segments;
-		take_in(left, without, best, count * segment, out, &taken);
-		whole[best] = -1;
-		segments -= count;
-	}
+			take_in(left, without, rack, count * segment, out, &taken);
+			segments -= count;
+		}
 	return true;
+}
+
+static void count_whole(const int8_t *left, const bool *without, int *whole)
+{
+	static uint8_t is_whole[ALL];
+
+	for (int i = 0; i < ALL; i++)
+		is_whole[i] = left[i] == GPUS;
+	for (int i = 0; without && i < ALL; i++)
+		is_whole[i] &= !without[i];
+	for (int rack = 0; rack < RACKS; rack++) {
+		whole[rack] = 0;
+		for (int i = 0; i < TRAYS; i++)
+			whole[rack] += is_whole[rack * TRAYS + i];
+	}
 }
 
 static bool place(const struct job *job, const int8_t *left, const bool *without, int *out)
@@ -202,8 +222,7 @@ static bool place(const struct job *job, const int8_t *left, const bool *without
 				out[taken++] = i;
 		return taken == n;
 	}
-	for (int rack = 0; rack < RACKS; rack++)
-		whole[rack] = whole_of(left, without, rack);
+	count_whole(left, without, whole);
 	if (!segment && n <= TRAYS)
 		segment = n;
 	if (!segment)
