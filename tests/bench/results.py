@@ -7,27 +7,28 @@ the data the plots (docs/results/NAME.svg), and from both the page (docs/results
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from tests.bench import results_charts
 from tests.bench.results_claims import CLAIMS, Claim
-from tests.bench.results_tables import FOLDER, Part
+from tests.bench.results_tables import COLUMNS, FOLDER, Part, parts_of
 
 INTRO = """# Results
 
-One plot for each claim that matters, and how it was measured. `make pictures` writes this page, the plots and their
-data from [all tables](tables.md); `make measurements` renews the tables first.
+One plot for each claim, and how it was measured. `make pictures` writes this page, the plots and their data from
+[all tables](tables.md); `make measurements` renews the tables first.
 
 * None of the plots is of a real GPU. Drivers, MPS and links are simulated, or a model fitted on published measurements.
   What one H200 showed: [gpu.md](gpu.md).
-* Figures beside each other are of one run on one machine. Machines differ more than the things compared.
-* Bounds that were missed are named.
-* More tables: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
-  [request forms](request-forms.md), [failures](failures.md), [berthd under load](../develop/load.md),
-  [the layout of the code](house.md), [on a real GPU](gpu.md).
+* Figures beside each other are of one run on one machine. [Bounds that were missed](#bounds-that-were-missed) are at
+  the end.
+* More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
+  [request forms](request-forms.md), [as on plain Slurm](like-plain.md), [the roll-out](rollout.md),
+  [failures](failures.md), [berthd under load](../develop/load.md), [worlds](worlds.md), [campaigns](campaign.md),
+  [the layout of the code](house.md).
 """
 
 
@@ -90,7 +91,19 @@ def page(claims: Iterable[Claim]) -> str:
             textwrap.fill(" ".join(claim.text.split()), 118, break_on_hyphens=False, break_long_words=False) + "\n"
         )
         parts.append(f"*Measured by {how(claim)}.* [Data](data/{data_file(claim).name})\n")
+    parts.append("\n## Bounds that were missed\n\n| figure | value | bound | table |\n| --- | --- | --- | --- |")
+    parts += [*missed(), ""]
     return "\n".join(parts)
+
+
+def missed() -> Iterator[str]:
+    """Yields a row for each figure of the tables that missed its bound."""
+    for one in parts_of("tables.md"):
+        for cells in one.rows(*COLUMNS, missing_ok=True):
+            if cells[7] == "**no**":
+                value = " ".join(cells[1:3]).strip()
+                bound = cells[6].replace("<=", "at most").replace(">=", "at least")
+                yield f"| {cells[0]} | {value} | {bound} | [{one.heading}](tables.md#{one.anchor}) |"
 
 
 def how(claim: Claim) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "results"
-_COLUMNS = ("figure", "value", "unit", "peer", "peer's value", "ratio", "must", "reached")
+COLUMNS = ("figure", "value", "unit", "peer", "peer's value", "ratio", "must", "reached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Part:
         line = self.text.strip().partition("\n")[0].rstrip(".")
         return dict(one.split(" ", 1) for one in line.split("; ") if " " in one)
 
-    def rows(self, *columns: str) -> list[list[str]]:
-        """Returns the cells of the first table that begins with these columns."""
+    def rows(self, *columns: str, missing_ok: bool = False) -> list[list[str]]:
+        """Returns the cells of the first table that begins with these columns; nothing if it may be missing."""
         lines = iter(self.text.splitlines())
         for line in lines:
             if _cells(line)[: len(columns)] == list(columns):
@@ -56,11 +56,13 @@ class Part:
                         break
                     found.append(_cells(row))
                 return found
+        if missing_ok:
+            return []
         raise LookupError(f"{self.heading}: no table begins with {', '.join(columns)}")
 
     def figures(self) -> dict[str, Kept]:
         found = {}
-        for name, value, _, _, peer, _, must, reached in self.rows(*_COLUMNS):
+        for name, value, _, _, peer, _, must, reached in self.rows(*COLUMNS):
             found[name.strip("`")] = Kept(float(value), float(peer) if peer else None, must, reached.strip("*"))
         return found
 
@@ -75,15 +77,21 @@ class Part:
 
 
 @cache
+def parts_of(page: str) -> tuple[Part, ...]:
+    """Returns the parts of a page, one for each heading of the second level."""
+    parts = re.split(r"^## (.+)$", (FOLDER / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return tuple(Part(title, below) for title, below in zip(parts[1::2], parts[2::2], strict=True))
+
+
+@cache
 def part(heading: str, page: str = "tables.md") -> Part:
     """Returns the part of a page below a heading; without a heading the whole page."""
     text = (FOLDER / page).read_text(encoding="utf-8")
     if not heading:
         return Part(text.partition("\n")[0].removeprefix("# "), text)
-    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
-    for title, below in zip(parts[1::2], parts[2::2], strict=True):
-        if title == heading:
-            return Part(title, below)
+    for one in parts_of(page):
+        if one.heading == heading:
+            return one
     raise LookupError(f"{page}: no part is called {heading}")
 
 
