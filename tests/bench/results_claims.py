@@ -107,11 +107,10 @@ def links() -> Claim:
         points=points,
         text=_say(
             """
-The plot asks for two or four GPUs of a node on which some GPUs are busy. Plain Slurm's answer hangs on the form of
-the request: over all {drawn} draws `--gres=gpu:K` got the best set {gres} times, `--gpus=K` {gpus} times, and with a
-task for each GPU {tasks} times. Berth got it each time. A second test looks at the device files that jobs open, over
-all busy sets that it tries, and compares with all subsets by brute force. There Berth was best in {opened}. Behind an
-NVSwitch all sets are equal, and Berth brings nothing to a job on one node.
+The plot asks for two or four GPUs of a node on which some GPUs are busy. Plain Slurm's answer depends on the form of
+the request: of {drawn} draws `--gres=gpu:K` got the best set {gres} times, `--gpus=K` {gpus} times, and with a task
+for each GPU {tasks} times. Berth got it each time. By the device files that jobs open, beside all subsets, Berth was
+best in {opened}. Behind an NVSwitch all sets are equal.
 """,
             drawn=drawn,
             gres=hit["--gres=gpu:K and the like"],
@@ -152,11 +151,10 @@ def hook() -> Claim:
         points=points,
         text=_say(
             """
-slurmctld calls the hook under its locks, so it must be short. The hook asks berthd once and has one deadline. It took
-{hook_p50_ms} ms in the middle for jobs of one kind, an echo {hook_p50_ms:peer} ms. With berthd dead it takes
-{dead_ms} ms. The bounds are 0.3 ms for the median and 2 ms for the 99th percentile beyond the echo. **Missed**: jobs
-of which none was seen before need a search each, which takes {new_p50_over_echo_ms} ms in the middle; slurmctld takes
-{new_rate_vs_echo:%} as many of them as with the echo, where 90 % was the aim.
+slurmctld calls the hook under its locks. The median is {hook_p50_ms} ms for jobs of one kind, an echo's
+{hook_p50_ms:peer} ms; with berthd dead it is {dead_ms} ms. The bounds are 0.3 ms for the median and 2 ms for the 99th
+percentile beyond the echo. **Missed**: new kinds of jobs need a search each ({new_p50_over_echo_ms} ms); slurmctld
+takes {new_rate_vs_echo:%} as many of them as with the echo, where 90 % was the aim.
 """,
             run,
         ),
@@ -187,14 +185,13 @@ def replay() -> Claim:
         text=_say(
             """
 The same 1,500 jobs run on a real Slurm with 64 nodes of 8 simulated GPUs, five seeds. Each job sleeps for as long as
-it would compute on the GPUs that it really got. Mean waits are {wait_ratio} of plain Slurm's, times from submission
-to end {jct_ratio}. With the rules of 2026-11-28, three of the seeds have {today.wait_ratio} and {today.jct_ratio},
-and {today.over_noscores_jct_ratio} of a control's that does not know the slow GPUs. Jobs on few GPUs gain most.
-**Missed** with a tree of leaves: the longest wait ({tree.longest_wait_ratio} of plain Slurm's) and the 95th
-percentile of the worst size ({tree.p95_wait_ratio}), since large jobs wait longer there; Epilogs took
-{tree.epilog_p99_ms:0} ms at the 99th percentile (50), and {tree.unplanned:0} jobs were left to Slurm. That run shared
-its two cores with a second cluster. Chance is not small: two runs of plain Slurm on one seed differ by {chance} in
-the mean wait.
+it would compute on its GPUs. Mean waits are {wait_ratio} of plain Slurm's, times from submission to end {jct_ratio};
+with the rules of 2026-11-28 three of the seeds have {today.wait_ratio} and {today.jct_ratio}, and
+{today.over_noscores_jct_ratio} of a control's that does not know the slow GPUs. Jobs on few GPUs gain most.
+**Missed** with a tree of leaves: the longest wait ({tree.longest_wait_ratio} of plain Slurm's), the 95th percentile
+of the worst size ({tree.p95_wait_ratio}), Epilogs ({tree.epilog_p99_ms:0} ms at the 99th percentile, 50 wanted);
+{tree.unplanned:0} jobs were left to Slurm. That run shared its two cores with a second cluster. Two runs of plain
+Slurm on one seed differ by {chance} in the mean wait.
 """,
             block,
             tree=tree,
@@ -262,12 +259,11 @@ def packing() -> Claim:
         points=points,
         text=_say(
             """
-Alibaba's published pods are fed to its 1,213 nodes until as many GPUs were asked for as there are; the plot shows
-what was left over. FGD (ATC'23) is a published packer for this; it is our own implementation, which comes within 0.2
-points of the published figures. Berth is level with it: {default_percent} % are given instead of
-{default_FGD_percent} %, and with models asked for {gpuspec33_percent} % instead of {gpuspec33_FGD_percent} %.
-**Missed** by a tenth of a point: pods on parts of a GPU alone. With many pods on several GPUs the first refusal comes
-earlier than FGD's, at {multigpu50_first_refusal} instead of {multigpu50_first_refusal:peer} %. It is a simulation.
+Alibaba's published pods are fed to its 1,213 nodes, on paper, until as many GPUs were asked for as there are; the
+plot shows what was left over. FGD (ATC'23) is our own implementation, within 0.2 points of the published figures.
+Berth gives {default_percent} %, FGD {default_FGD_percent} %; with models asked for {gpuspec33_percent} and
+{gpuspec33_FGD_percent} %. **Missed** by a tenth of a point: pods on parts of a GPU alone. With many pods on several
+GPUs the first refusal comes at {multigpu50_first_refusal} %, FGD's at {multigpu50_first_refusal:peer} %.
 """,
             run,
         ),
@@ -297,12 +293,12 @@ def guard() -> Claim:
         points=[_bar(row, "slowdown", round(100 * value, 6)) for row, value in rows.items()],
         text=_say(
             """
-A guest uses what the owner of a GPU leaves idle, and may cost the owner 5 % at most. The guard's own code runs in a
-closed loop with a model of the GPU, on 1,000 pairs of jobs. Owners are {slowdown_p99:%1} slower at the 99th
-percentile, and guests do {guest_share:%} of the work that an oracle would let them do; TGS (NSDI'23), rebuilt from
-its paper, allows {guest_share:peer%}. A burst of the owner is answered within {reaction_s} s (95th percentile).
-Where the owner sends no heartbeat and its launches are counted instead, owners are {launches_slowdown_p99:%1} slower,
-and guests do {launches_guest_share:%}. On one H200 a pair was measured: [gpu.md](gpu.md).
+A guest uses what the owner of a GPU leaves idle; the guard aims at 5 %. Its own code runs in a closed loop with a
+model of the GPU, on 1,000 pairs of jobs. Owners are {slowdown_p99:%1} slower at the 99th percentile, and guests do
+{guest_share:%} of the work that an oracle would let them do; TGS (NSDI'23), rebuilt from its paper, allows
+{guest_share:peer%}. A burst of the owner is answered within {reaction_s} s (95th percentile). With launches counted
+in place of a heartbeat, owners are {launches_slowdown_p99:%1} slower, and guests do {launches_guest_share:%}. On one
+H200 a pair [was measured](gpu.md): one step in a hundred was 20 % slower.
 """,
             run,
         ),
@@ -330,12 +326,10 @@ def predictor() -> Claim:
         points=points,
         text=_say(
             """
-Berth predicts how fast each of two jobs runs beside the other, from profiles of each alone. The truth are the 628
-pairs that Lucid (ASPLOS'23) published; each pair or model is predicted from the others. The error is {mae_pairs} for
-new pairs and {mae_models} for new models. Of the time that pairs spend together by its promises
-{false_safe_models:%1} harmed, with new models, while {safe_recall_models:%} of the safe pairs are promised. The
-structure was chosen with all models in view, so new ones may do worse. All pairs were measured on one kind of GPU, by
-time slicing.
+The truth are the 628 pairs that Lucid (ASPLOS'23) published, on one kind of GPU, by time slicing; each pair or model
+is predicted from the others. The error is {mae_pairs} for new pairs and {mae_models} for new models. Of the time that
+pairs with new models spend together by Berth's promises {false_safe_models:%1} harmed, while {safe_recall_models:%} of
+the safe pairs are promised. The structure was chosen with all models in view, so new ones may do worse.
 """,
             run,
         ),
@@ -372,10 +366,9 @@ def harm() -> Claim:
             """
 `srun true` is timed with plain Slurm and with Berth, five in a row and 3 s apart, on nodes that all share two cores.
 The Prolog takes {prolog_ms} ms and the Epilog {epilog_ms} ms for a job without GPUs. **Missed**: 5 % on four nodes in
-a row ({n4_row_ratio} of plain Slurm's time), where any Epilog costs, also an empty one: beside plain Slurm with empty
-scripts it is {n4_scripts_ms:ratio}. Two figures with 3 s between them are just beyond 1.05 too. Whatever ran before
-still runs: every form of `srun` and `salloc` was compared with plain Slurm. With berthd alive these were the same:
-{alive}. With berthd dead: {dead}.
+a row ({n4_row_ratio} of plain Slurm's time; beside plain Slurm with empty scripts {n4_scripts_ms:ratio}). Two figures
+with 3 s between them are just beyond 1.05 too. Of the forms of `srun` and `salloc`, these were as on plain Slurm:
+with berthd alive {alive}; with berthd dead {dead}.
 """,
             run,
             alive=alive,
@@ -406,11 +399,10 @@ def scale() -> Claim:
         points=points,
         text=_say(
             """
-berthd plans all waiting jobs anew in each pass. With 1,000 jobs that wait on a full cluster a pass takes
-{pass_8192_ms} ms at 8,192 GPUs (the bound is 50) and {pass_100k_ms:0} ms at 100,000 (400). When a job ends, its
-node's notice is planned in {event_8192_ms} ms. With 10,000 waiting jobs a pass takes {pass_8192_10k_jobs_ms:0} ms.
-berthd needs {rss_mb:0} MB. A simple count of free GPUs, which keeps no order and no later starts, takes
-{pass_8192_ms:peer} ms. The hook does not wait for passes.
+With 1,000 jobs that wait on a full cluster a pass takes {pass_8192_ms} ms at 8,192 GPUs (the bound is 50) and
+{pass_100k_ms:0} ms at 100,000 (400), with 10,000 waiting jobs {pass_8192_10k_jobs_ms:0} ms. The notice of a job's end
+is planned in {event_8192_ms} ms. berthd needs {rss_mb:0} MB. A simple count of free GPUs, without order and later
+starts, takes {pass_8192_ms:peer} ms. The hook does not wait for passes.
 """,
             plan,
         ),
@@ -483,11 +475,10 @@ def stragglers() -> Claim:
         points=points,
         text=_say(
             """
-One slow GPU slows a whole job. From the step times of its ranks Berth names the cause, and where there are such, the
-ranks. 150 jobs of each kind were drawn with a known disturbance, on 2 to 256 ranks. The least sure cause is pauses,
-with {cause_pauses:%}. Among jobs without a disturbance there were {false_alarms:%} false alarms. The draws follow the
-model of the analysis, so they say how noise and mixtures are borne, not what real clusters have: causes that nobody
-thought of are not in them.
+From the step times of a job's ranks Berth names the cause and the ranks. 150 jobs of each kind were drawn with a known
+disturbance, on 2 to 256 ranks. The least sure cause is pauses, with {cause_pauses:%}. Among jobs without a
+disturbance there were {false_alarms:%} false alarms. The draws follow the model of the analysis, so they say how
+noise and mixtures are borne, not what real clusters have.
 """,
             run,
         ),
