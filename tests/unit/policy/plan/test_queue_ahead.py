@@ -14,6 +14,7 @@ from policy.plan.ledger.tracker import Tracker
 from policy.plan.opinions import others_first
 from policy.plan.queue.plan import Plan
 from policy.plan.queue.wait_reasons import why
+from policy.request.demand import A_YEAR
 from policy.request.settings import Settings
 from tests.unit.policy_world import NOW, fleet, memory_of, node, reading, running, waiting
 
@@ -214,13 +215,22 @@ def test_a_gang_whose_last_node_is_freed_lets_short_jobs_go_first(whole: bool) -
     assert [move.berth.names for move in moves_of(changes or [], GANG)] == [("n3", "n4")]
 
 
-@pytest.mark.parametrize("job", [{"het": 3}, {"array": 9, "tasks": "1-3"}])
+@pytest.mark.parametrize("job", [{"het": 3}, {"array": 9, "tasks": "1-3"}, {"limit": None}, {"limit": A_YEAR}])
 def test_jobs_of_other_kinds_never_wait_for_it(job: dict[str, object]) -> None:
     world = World()
     world.jobs[1] = replace(world.jobs[1], **job)  # type: ignore[arg-type]
     world.replan()
     [entry] = [entry for entry in world.plan.queue if entry.job.id == SMALL]
     assert entry.last.lets is None
+
+
+def test_a_restart_of_berthd_promises_anew_what_plain_slurm_would_plan_then() -> None:
+    world = World()
+    world.replan()
+    world.plan = Plan(BerthPolicy(), ON)
+    world.replan(NOW + 60)
+    promise = memory_of(world.plan, others_first.OthersFirst)[SMALL].promise
+    assert (promise.start, promise.latest) == (NOW + 60, NOW + 60 + MOST)
 
 
 def test_berth_why_says_for_how_long_at_most() -> None:
