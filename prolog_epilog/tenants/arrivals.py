@@ -81,8 +81,9 @@ def meet(paths: Paths, arrival: Arrival, say: Callable[[str], None], seconds: fl
 
 
 def announce(paths: Paths, arrival: Arrival) -> None:
-    """Leaves the note for the guard."""
+    """Leaves the note for the guard, and takes away the guard's answer to an earlier run of the job."""
     files.own_folder(paths.arrivals)
+    _answer(paths, arrival.job).unlink(missing_ok=True)
     text = f"{FORMAT}\nuuids={','.join(arrival.uuids)}\nplanned={arrival.planned:d}\n"
     files.write(paths.arrivals / str(arrival.job), text)
 

@@ -25,6 +25,16 @@ def test_the_guard_reads_what_prologs_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "arrivals" / "7").read_text() == NOTE
 
 
+def test_an_answer_to_an_earlier_run_of_the_job_is_none_to_this_one(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    arrivals.announce(paths, Arrival(7, ("GPU-a",), planned=True))
+    arrivals.answer(paths, 7)
+
+    arrivals.announce(paths, Arrival(7, ("GPU-a",), planned=True))
+
+    assert not (tmp_path / "arrivals" / "7.safe").exists()
+
+
 @pytest.mark.parametrize(
     "text", ["", NOTE.replace("/1", "/2"), NOTE.replace("planned=1", "planned=2"), NOTE + "more=1\n", NOTE.strip()]
 )
