@@ -143,9 +143,10 @@ def examine(
         yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
     machines, problems = _machines(settings.topology_dir, needed=exact)
     yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, step.name)
-    by_blocks = config.get("TopologyPlugin") == "topology/block"
-    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=by_blocks)
-    yield from _blocks(reading.nodes, settings.fabric, printed, by_blocks=by_blocks)
+    yield _fabric(
+        machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=_by_blocks(config)
+    )
+    yield from _blocks(reading.nodes, settings.fabric, printed, by_blocks=_by_blocks(config))
     yield from _credentials(config, settings)
     try:
         found = status()
@@ -319,6 +320,11 @@ def _topologies(
                 text = f"{gpu.uuid} is in the files of {owner[gpu.uuid]} and {machine.node}; discover both again"
                 return Finding("topology files", ok=False, text=text)
     return Finding("topology files", ok=True, text=f"{len(nodes)} GPU nodes described")
+
+
+def _by_blocks(config: Mapping[str, str]) -> bool:
+    """Tells whether Slurm chooses nodes by blocks."""
+    return config.get("TopologyPlugin") == "topology/block"
 
 
 def _fabric(
