@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth for notebooks and scripts: every function returns a pandas DataFrame, which writes CSV and parquet itself.
 
 A policy is a class with one method; `simulate` plays it beside others, and `compare` tells what is more than chance:

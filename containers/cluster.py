@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the Dockerized Slurm test cluster; `cluster.py --help` lists what it can do.
 
 Needs nothing but Python's standard library, a Docker engine and either docker-compose 1.29 or Compose v2.

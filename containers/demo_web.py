@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make demo-web`: a made-up day on a simulated cluster, shown by `berth web`; without Slurm and without Docker."""
 
 from __future__ import annotations

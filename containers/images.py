@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds the images of the test cluster: `images.py 24.11 berth`.
 
 Steps that really run are shown as they come; the whole log is kept under build/.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make demo` where no Docker engine runs: the same jobs under Slurm's rules and under Berth, in the simulator."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds Berth's packages from this tree: `packaging/build.py deb`, `packaging/build.py rpm`.
 
 They fit the distribution and the Slurm of the machine that builds. `--in trixie` builds in a container of that Debian

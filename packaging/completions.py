@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the completion of `berth` for a shell, from its own parsers: completions.py bash|zsh|fish.
 
 It needs shtab, and so is run when packages are built, not where Berth is installed.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the sources of the documentation site: the pages of docs/, and reference pages made from the code.
 
 `make docs` calls it and hands the folder to Sphinx. Links to files outside the docs become plain text, unless

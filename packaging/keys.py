@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes every list of berth.conf's keys from packaging/keys.toml: `make keys`.
 
 The lists are the tables that policy, the node side and the plugins read, docs/admin/keys.md and the manual page's
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "packaging" / "keys.toml"
 MAN = Path("docs/man/berth.conf.5")
+SPDX = "# SPDX-License-Identifier: Apache-2.0\n"
 WRITTEN = "Written by `make keys` from packaging/keys.toml: change that file"
 NODE_TABLES = ("node", "guard")
 """The tables, with those within them, that only programs on nodes check."""
@@ -88,7 +90,7 @@ def _is_of_node(table: str) -> bool:
 
 
 def _policy(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
-    yield f'"""The keys of berth.conf that berthd and the commands check.\n\n{WRITTEN}.\n"""\n\n'
+    yield f'{SPDX}"""The keys of berth.conf that berthd and the commands check.\n\n{WRITTEN}.\n"""\n\n'
     yield "from typing import Any, NamedTuple\n\n\n"
     yield 'class Key(NamedTuple):\n    """A key; bounds are of a number, or of a time in seconds."""\n\n'
     yield '    kind: str\n    default: Any = ""\n    least: int | None = None\n    most: int | None = None\n'
@@ -122,7 +124,7 @@ def _row(key: dict[str, Any]) -> Iterator[str]:
 
 def _node(tables: list[Table], classes: dict[str, str], gone: Iterable[Gone] = ()) -> Iterator[str]:
     readers = "the guard reads, and those that are gone" if gone else "each Prolog reads"
-    yield f'"""The keys of berth.conf that {readers}.\n\n{WRITTEN}.\n'
+    yield f'{SPDX}"""The keys of berth.conf that {readers}.\n\n{WRITTEN}.\n'
     yield "A number has its least and its greatest value beside it, a text its choices, or `path`.\n"
     yield '"""\n\n' if gone else 'This is no dataclass, because each Prolog waits for this file.\n"""\n\n'
     yield "from typing import Annotated, NamedTuple\n"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes a release from a clean tree: `packaging/release.py 1.0.0 --deb trixie --rpm bookworm --sign ~/.ssh/release`.
 
 It builds the revision that is checked out: sdist, wheel, packages for each named distribution, an SBOM and notes, with

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Lays the files of each package below DEST/PACKAGE, for debian/rules and berth.spec alike.
 
 usage: packaging/stage.py DEST [--python python3.11] [--plugins berth-slurm-plugins-24.11.5=[PREFIX]]...

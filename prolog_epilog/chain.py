@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site's own Prolog and Epilog scripts, run with the GPU variables that Slurm gives without typed GRES.
 
 With one GRES type for each GPU, Slurm names only the last GPU of a job in SLURM_JOB_GPUS and its like.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks whether a node is ready for jobs that share GPUs, and what earlier such jobs left behind."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Epilog: takes a job's share back, then runs the site's own Epilog.
 
 It may be called twice, after a Prolog that failed, and after a restart of the node: it acts on what it finds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of the node side, as one tree.
 
     NodeError                     one sentence: what, where, what to do

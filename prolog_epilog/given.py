@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what Slurm gave a job on this node with what the job's Extra says.
 
 A user may find a way to change a request that Berth has placed already. Then the job pays for one part of a GPU and its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The common part of Prolog and Epilog: the node, the programs that they can ask, and the GPUs of a job."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells berthd which GPUs of this node have no process, or run no kernel, and since when.
 
 berthd knows which of them a job holds. The driver is opened for each look alone: an open handle keeps a GPU from being

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ids of the node's messages: a line ends with the id of its error, of its event, or of the program that wrote it.
 
 The table of all ids, with what they mean, is docs/user/troubleshooting.md; a test compares the two.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the files in which dcgm-exporter and the exporter of jobstats look which jobs are on which GPU.
 
 A Prolog of the site's own cannot: with one GRES type for each GPU Slurm names a job's last GPU alone, a guest's never.

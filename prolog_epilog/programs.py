@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs berth-prolog and berth-epilog.
 
     berth-prolog [--config FILE] [--root FOLDER]

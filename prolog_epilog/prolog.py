@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Prolog: runs the site's own Prolog, and sets up the job's share of its GPUs."""
 
 from prolog_epilog import given, remembered

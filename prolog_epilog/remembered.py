@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the GPUs that a job has on this node, from its Prolog to its Epilog: by then Slurm has forgotten them.
 
 There is a file for each job, in /run/berth/given, and only where the site has scripts of its own behind the Epilog.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make test` runs: the clusters of both Slurm versions, and beside them all that needs no cluster.
 
 Most of a cluster test is waiting, so all three go on at the same time; what needs no cluster has the lower priority.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds C programs and libraries for tests, once for each content of their files, and keeps them under build/."""
 
 from __future__ import annotations

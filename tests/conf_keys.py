@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keys of berth.conf as packaging/keys.py reads them, for tests and `python -m tests.bench.house`."""
 
 from __future__ import annotations

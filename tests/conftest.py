@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For all tests: no deadline for a single example, since clusters and other tests share the machine's cores with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much a run tries: few examples in `make test-fast`, samples in `make test`, all in `make test-hard`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's own programs, libraries and headers of CUDA 12 and 13, as published in Python wheels."""
 
 from __future__ import annotations

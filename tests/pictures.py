@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pictures in docs/pictures; `python -m tests.pictures` draws them anew, and a test holds that they are current."""
 
 from __future__ import annotations

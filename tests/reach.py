@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.reach FILE ...`: the unit tests that run a file, the quickest first.
 
 After `make coverage` these are the tests that ran a line of it. Without its data they are the test files that name the

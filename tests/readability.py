@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how long the sentences of the pages are; `python -m tests.readability` prints a line for each page.
 
 The number of words in a sentence is the part of every public formula of readability (Flesch, Fog, LIX) that a writer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records a command in a terminal and draws the recording as an animated SVG, without a player or a service.
 
 `python -m tests.recording record FILE COMMAND ...` runs the command in a terminal of its own and keeps each line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this process may do: root of a container without privileges may do less than slurmd's root."""
 
 from __future__ import annotations

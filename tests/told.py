@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failures that say what was wanted: named values tell which there are, and bytes show where they part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for an event, with a generous limit: for all tests."""
 
 from __future__ import annotations

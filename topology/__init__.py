@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes the machine: model, providers, graph, writers. Imports nothing else of Berth."""

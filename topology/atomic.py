@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces files atomically: a reader sees the old content or the new content, never a part. Standard library only."""
 
 import contextlib

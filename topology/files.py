@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topology files: one JSON file a node (docs/develop/formats.md, section 3).
 
 Standard library only, because `berth topo discover` runs on compute nodes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node as a networkx graph: every edge has a `kind` and `gbps`, its GB/s in one direction.
 
 A GPU's vertex is its UUID; all other vertices are `NODE/WHAT`. A vertex has a `kind`: gpu, nic, nvswitch, switch,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's host lists, `a,n[01-03,7]`: opened up and folded.
 
 Small and fast, because every reading of the queue opens some; only folding needs ClusterShell.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node's GPUs and how they are joined: the plain facts that providers find and everything else reads.
 
 >>> pair = Machine(

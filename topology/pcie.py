@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derives the tree of a node's CPUs, GPUs and NICs from the PCIe word of each pair.
 
 PIX and PXB mean a PCIe switch in common, PHB a host bridge, NODE a NUMA node, SYS none of these

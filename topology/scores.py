@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Score tables: how slow each GPU is for each application class (docs/develop/formats.md, "Score table").
 
 Standard library only, because calibration writes them on compute nodes.

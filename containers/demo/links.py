@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make demo`: the same submissions to Slurm alone and to Berth, on a real Slurm, side by side."""
 
 from __future__ import annotations

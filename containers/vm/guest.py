@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs as root on the virtual machine's own Debian: brings the cluster up and looks what its jobs may open.
 
 usage: guest.py IMAGES    a file or disk that `docker save` wrote

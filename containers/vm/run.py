@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tries Berth on a fresh Debian with systemd and cgroup v2, in a virtual machine: `run.py trixie`.
 
 The trial `cluster` brings the test cluster up in Docker there. The trial `units` runs Berth's packages under systemd

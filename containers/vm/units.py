@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs as root where systemd is process 1: berthd and berth-guard by their units, beside Debian's slurmctld and slurmd.
 
 That is the virtual machine, or a container. What it finds it prints as lines `VM-RESULT KEY=VALUE`, as guest.py does.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps which nodes a campaign is to measure and how far each is: `berth-campaign/1` (docs/admin/calibration.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the nodes to measure next, and measurements that make way for waiting jobs; pure, on one reading of Slurm.
 
 A measurement has the lowest priority and a short limit, so that Slurm never starts it instead of a job that waits. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks berthd: over its own socket, which is for Slurm's user and root, or at its port for users."""
 
 import json

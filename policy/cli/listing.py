@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints lists as Slurm's list commands do: a header, a row for each thing, `-h`, and `-o` with names of columns."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called wrongly, 141 output not read."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth nodes`, which shows the GPUs of the nodes: one row for each node, one cell for each GPU."""
 
 import argparse

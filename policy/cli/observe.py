@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth observe`, which looks at a cluster that runs without Berth, and changes nothing there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes output for people and for programs."""
 
 import argparse

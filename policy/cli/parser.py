@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parser of `berth`: it answers a wrong call with one sentence, and with the right call where it is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth profile`, on what jobs do of a GPU when they run alone."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The form of a reservation of GPUs for the exact layout."""
 
 from collections.abc import Collection, Iterable, Iterator

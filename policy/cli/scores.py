@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth scores`, on the speed of each GPU, the GPUs that stand out, and since when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth status`, which tells whether berthd runs, and what it has done."""
 
 import argparse

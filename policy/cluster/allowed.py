@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cache of the nodes that partitions, features and node lists allow: kinds of requests differ, these seldom do."""
 
 from bisect import bisect_left

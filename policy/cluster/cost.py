@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost of a berth: one formula for berthd, the commands and the simulator.
 
     predicted time / ideal time = greatest score of its GPUs  x  locality  x  links

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a `Request` into a `Demand` on this fleet: the number of nodes, and what each of them must give."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fleet: data that stays the same between two readings, that is nodes, machines, partitions and site rules."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that list several partitions (`-p a,b`): finds the partitions that may start such a job, and their nodes.
 
 Slurm starts the job in one of them, only on nodes of that partition, and tries those of a higher PriorityTier first.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes what reservations take of nodes, and the rooms in which Slurm alone gives GPUs to jobs.
 
 A job that is pinned to GPUs by type is kept off a reservation of typed GPUs, and Slurm overlooks one that only counts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lays a score table over a fleet."""
 
 from collections.abc import Iterable

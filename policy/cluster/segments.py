@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments of Slurm's topology/block, by which each group of a job's GPUs lies in one NVLink domain.
 
 Without a segment Slurm gives a job nodes of one block, or of as few blocks as can hold it, and lets it wait until these

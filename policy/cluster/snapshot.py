@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The snapshot of a cluster: `Cluster` is its state at one moment, and its `Fleet` (fleet.py) what does not change.
 
 Both are immutable. A snapshot holds, for each node, a short *timeline*: what is free from each moment on and stays

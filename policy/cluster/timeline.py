@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timeline of one node: a few states in order, each with what is free from its moment on; the last one stays."""
 
 from bisect import bisect_left

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says why no node could ever hold what a job asks for."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers the GPUs of nodes whose GPUs have no GRES type of their own, so that such a cluster can be planned.
 
 No GPUs can be pinned there, nodes can: Slurm alone chooses the GPUs of a node. What it chose is known by their numbers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The view: what is free at one moment, as input of a placement policy."""
 
 from collections.abc import Callable

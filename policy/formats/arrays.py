@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of the arrays in the plan's computations, and their special values."""
 
 import numpy as np

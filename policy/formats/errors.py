@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exceptions of Berth's policy side.
 
     BerthError                    one sentence: what, where, what to do

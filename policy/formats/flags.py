@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's flags of sbatch, srun and salloc (docs/develop/formats.md, section 5).
 
 The SPANK plugin checks the same table on the submit host. This module checks requests that come in other ways.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Host lists and lists of GPUs in Slurm's syntax."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job plan: what Berth keeps of a job in the job's record at Slurm, as typed values.
 
 A plan has fields. Each field is declared once (policy/formats/plan_fields.py, or beside the type of its values), with

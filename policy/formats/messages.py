@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stable ids of Berth's messages, of plugins, berthd, commands and `berth why`.
 
 A message ends with its id in brackets. A number is never used again for something else, and stays when a text changes:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outcome of a job: its end state, and the number of requeues that are left."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fields of a job plan, by the part of Berth that they belong to (docs/develop/formats.md, section 2)."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reply to a submit request: typed here, and text on the wire (docs/develop/formats.md, section 1.2)."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The segment: Berth's tagged part of a text that others write too (docs/develop/formats.md, section 2).
 
 >>> put("site note", {"state": "placed", "why": "best of 3"})

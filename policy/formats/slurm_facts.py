@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The facts of one reading of Slurm: plain values, made by a gateway (policy.slurm) and used by the core."""
 
 from collections.abc import Mapping

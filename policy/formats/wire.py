@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire `berth/1` (docs/develop/formats.md, 1): one datagram of text lines each way, whose values are escaped.
 
 >>> escape("a b%[c]"), unescape("a%20b%25%5Bc%5D")

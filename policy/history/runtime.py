@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicts how long a job will run, from the jobs that ended: three quantiles and how far they can be trusted.
 
 Each job belongs to several *groups*, from all jobs down to those of the same user, name and size. Each group keeps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base class of placement policies, and the berth that a policy returns.
 
 A policy is a class with one method. It gets a `View`, the free resources at one moment, and a `Demand`. It returns a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
 from math import comb

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the nodes of a gang: near each other, none of them slow, and the ones that other jobs need least."""
 
 from typing import NamedTuple

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps jobs on a part of a node together on few leaves, so that the other leaves become free as a whole.
 
 A job on several nodes waits for the last GPU of the last of its nodes. If small jobs lie on all leaves, it waits for

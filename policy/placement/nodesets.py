@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Node sets: the nodes, near each other, that could hold a job now, in the order in which berthd would take them.
 
 Placement finds them: the policy is asked for a place, then again without the group of nodes of its last answer, until

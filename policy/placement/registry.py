@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds policies by name: Berth's own, the published ones, and those of other packages.
 
 Another package adds a policy by an entry point of the group `berth.policies`. Its name is the policy's, and its object

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models the choice of plain Slurm, as the baseline for every other policy.
 
 Nodes: select/cons_tres searches the smallest run of consecutive nodes that is enough ("best fit"), and takes its first

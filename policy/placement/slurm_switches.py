@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nodes that Slurm's topology/tree and topology/block choose, as eval_nodes_tree.c and select/cons_tres do."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the free GPUs that a job is offered, so that slow GPUs are avoided.
 
 The slowest GPU sets the speed of a synchronous job. So the bottleneck counts: the lowest score threshold at which some

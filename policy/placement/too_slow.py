@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds nodes with GPUs so slow that a job does better to wait for others, and so do the jobs behind it.
 
 All GPUs of a synchronous job run at the speed of its slowest. Let a job on m GPUs take j slow ones, `gap` times as slow

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan: gives waiting jobs their GPUs, now or later, and says why others wait.
 
     answer      a submission becomes a reply; what berthd says of a job, and what it would have chosen

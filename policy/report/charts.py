@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws charts as SVG by matplotlib: the one chart layer of reports, simulations and the results page.
 
 Machines and clusters are drawings, not charts: topology/drawing has those. matplotlib is an extra

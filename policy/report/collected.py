@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collects sacct's lines into one file, which berth report, berth simulate and berth observe read.
 
 The file is what sacct writes, with a header, and with the columns that all of them need. Each run is in it once. Of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the report as one HTML file, without scripts or other files."""
 
 from collections.abc import Iterator, Mapping, Sequence

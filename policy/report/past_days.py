@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells from sacct's lines where past jobs ran and waited, in the form that a page plays (docs/develop/formats.md, 10).
 
 sacct tells the nodes of a run and how many GPUs it had, not which. So each run is shown on the first GPUs of its nodes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads sacct's lines as runs of jobs.
 
     >>> line = ["7", *"1000 1000 1060 4660 3600 FAILED 1:0 None 2 60 ann lab".split()]

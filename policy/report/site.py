@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machines of a report, and its classes of job size."""
 
 from collections import Counter

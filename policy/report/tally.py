@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gathers the whole report run by run, in memory that hardly grows with the number of runs."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the report as lines for a terminal, and as tables that the HTML page shows too."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's constraint (`-C`), as far as Berth understands it: features, `|` between alternatives, `&` between the rest.
 
 Each node of a job meets each condition. Counts, brackets (one alternative for all nodes) and nested parentheses are

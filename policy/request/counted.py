@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU models that the site counts for limits and bills: each one is a Slurm licence named `berth_MODEL`.
 
 GPUs have a type for each position, so Slurm cannot count them by model. One GPU is one licence of its model, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demand: the number of nodes that a job needs on this fleet, and what each of them must give."""
 
 from collections.abc import Iterable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locality: the level at which a job's GPUs must be close together, and the time for which it insists on that.
 
 A job insists on its level for a time that begins when it may start. After that it takes the nearest level at which it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests on the plain layout: jobs with one fixed number of nodes, whose GPU model is a feature of its nodes."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site's settings about places; without heavy imports, as every command that reads berth.conf needs them."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A packed job's share of a GPU, and the parties of users whose jobs may share one."""
 
 from dataclasses import dataclass

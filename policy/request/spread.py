@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs with a number of GPUs in all (`--gpus=N`, `--gpus-per-task`), which may lie on nodes in several ways.
 
 Spreading: a pin names the same GPUs on each node, so it cannot say 3 + 1. While no place of Berth's is free such a job

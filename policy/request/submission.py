@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A submit request: what belongs to one job alone, and the GPU request, in one form for all ways to write it.
 
 Requests that Berth cannot yet place better than Slurm raise `LeftToSlurm` with the reason. A job that ran before may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiers: a job has the tier that it asks for, if allowed; else the site's default for its QOS or partition."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Philly's failure classes, and what another try of the same job is worth for each.
 
 The classes are those of table 7 of "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""From the end of a log, and what Slurm and the node know of a job's end, to its failure class.
 
     >>> from policy.retry.rules import read_rules

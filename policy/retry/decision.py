@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides whether a failed job is tried again, where, and after what wait.
 
     >>> from policy.retry.classify import Classification

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's failed runs as they stand in its plan, so that no restart of berthd forgets one.
 
     >>> lost = Trial(Classification("cuda_failure", transient=True, reason=""), nodes=("n1",), ran_s=312.4)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out from a job's comment that another system than Berth is to requeue it.
 
 Such systems are told by users in `--comment`: NVIDIA Mission Control's job recovery by a JSON object with

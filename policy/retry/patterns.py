@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regular expressions whose worst case is known before they run.
 
 Python's `re` tries every way in which repetitions can divide a text, which some patterns make exponential. Here a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rule file: what each failure class is known by."""
 
 import tomllib

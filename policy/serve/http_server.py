@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An HTTP server that slow or many connections of one peer do not shut for others.
 
 A request has to be read, and its reply taken, within a deadline. When all places are taken, the peer with most of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The read-only process, which berthd starts beside itself at low priority, and does without if it ends.
 
 Each listener has a thread, a port and bounds of its own. One that cannot listen, or fails, is opened again later and

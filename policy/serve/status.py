@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks berthd's answering process for its status, for all listeners alike and at most once a second."""
 
 import threading

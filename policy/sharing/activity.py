@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records how busy owners keep their SMs when they run alone, and computes the share left for a guest.
 
 Samples come minute by minute. They are kept by user and job name. A service on ten GPUs, or one that is started anew

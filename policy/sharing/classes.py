@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds a job's application class: the one its user names, else the one its profile shows, else `compute`.
 
 `compute` is the safe default, because such jobs lose the most on a slow GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks up how two jobs share one GPU: by their trials together, else by the predictor.
 
 A job's profile is found by its user, its name and its class. A trial takes precedence over any prediction, and a pair

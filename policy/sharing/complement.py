@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the share of a GPU's SMs that a guest may have: what the owner leaves at its busiest forecast moment.
 
 The load of an owner changes slowly over minutes and is similar from day to day. The forecast is therefore the greatest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes lower bounds of speeds that hold, for cases outside the training data, in a stated part of the cases.
 
 This is split conformal prediction on errors made out of fold. There are two classes of cases. In the first, both jobs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches guests to seats so that the most predicted work is done, weighted by age and class, without harm to owners.
 
 A seat is a GPU that may take a guest. Seats that no guest could tell apart are one *kind*, and so are such guests. The

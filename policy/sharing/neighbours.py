@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicts how packed jobs slow each other on one GPU, from what was measured of each alone.
 
 A `Neighbours` is sent from the planner, which has the profiles, to the answerer. It holds three numbers for each known

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicts the speeds of two jobs beside each other on one GPU, from what each does alone.
 
 A job alone is three numbers: the part of time its kernels run, the part of time the memory is busy, and the memory it

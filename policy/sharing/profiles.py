@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores what was measured of jobs: alone and beside others; and the results of trials of pairs.
 
 A profile belongs to a key: user, account, and the job's name or its application class. Measurements are merged by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads profiles from Slurm's accounting and from the guard's heartbeats; the class's prior fills what is missing.
 
 All functions are pure: they take lines and rows, and return the arguments of `Store.add`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says when a job is known well enough for a promise, and what trials teach about the next prediction.
 
 A promise holds for jobs that are like measured ones. Of others, errors come by job, all in one direction, and a greater

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth simulate`, which tries policies on a trace: a published one or a cluster's own accounting."""
 
 from __future__ import annotations

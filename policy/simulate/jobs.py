@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job of a trace, as every simulator takes it."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a trace in the simulated Slurm, with the policy that chooses places plugged in.
 
     >>> from policy.placement.slurm_like import SlurmPolicy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outcome of a simulation: stretches of running, and the figures made of them."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study, which is one call of `berth simulate`, its file, and its runs.
 
 A study file is TOML, and has the keys of `KEYS` (docs/research/simulate-inputs.md). What the command line gives

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a study: each policy, seed and swept value, on as many processes as there are CPUs.
 
 The results do not depend on the number of processes: every run has its own seed and is independent of the others.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a simulated cluster: a fleet of nodes with leaves, pods, scores and costs."""
 
 from collections.abc import Mapping, Sequence

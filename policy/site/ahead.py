@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells what is ahead of a waiting job, by berthd's overview: the jobs that hold its place, or are planned before it.
 
 Each becomes a bar: these GPUs of these nodes, from `start` to `end`. GPUs that are free now and `kept` for a job

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asking berthd over its own socket, which is for Slurm's user and root."""
 
 import socket

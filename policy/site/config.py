@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth.conf (docs/admin/keys.md), checked to the last key."""
 
 import ipaddress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ports and the priority that berthd's processes have on their host."""
 
 import contextlib

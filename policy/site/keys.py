@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keys of berth.conf that berthd and the commands check.
 
 Written by `make keys` from packaging/keys.toml: change that file.

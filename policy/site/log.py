@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs to standard error, worded as Slurm words its own; journald or the container adds the time.
 
 A line ends with the id of its message (policy.formats.messages). For journald it begins with its level, `<3>` or `<6>`.

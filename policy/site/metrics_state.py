@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of the state file that the metrics are made from (docs/develop/formats.md, 11.7).
 
 It holds numbers and names of nodes only, columns in node order. Job numbers are in it only if the site asks for them

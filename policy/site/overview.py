@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads berthd's overview (docs/develop/formats.md, 11.7), and cuts it down to what one user may see.
 
 berthd's planning process writes it, into one file with what the metrics are made from. The read-only process,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of the page: on the command line of `berth web`, or as `[web] options` in berth.conf."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what each user may see of the cluster, by Slurm's PrivateData: one rule for questions, metrics and the page.
 
 Coordinators and operators, to whom Slurm shows more, count as other users.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of step times: the record, its older part, and the table of scores as they are now beside it."""
 
 import fcntl

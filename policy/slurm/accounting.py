@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks sacct day by day, so that neither slurmdbd nor sacct has to hold more, and opens what was saved of it."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boot times of nodes, asked for of a few nodes and seldom: readings do not carry them."""
 
 from collections.abc import Callable, Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The changes that pin, release or annotate a job: the same through every gateway.
 
 The keys are the names that the fields have in Slurm's job description; `node_count` is its least and its most nodes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells in one sentence why a command of Slurm's cannot be started, or failed."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what a job asks of Slurm with the place that Berth gave it.
 
 Both are written by one update, and only Slurm's own user and root may change either. Where they do not agree, a user

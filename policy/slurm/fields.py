@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of single fields of Slurm's records, for every gateway."""
 
 import re

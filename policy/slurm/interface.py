@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one door to Slurm. Everything that berthd and the commands read or write goes through a `Gateway`."""
 
 from collections.abc import Mapping

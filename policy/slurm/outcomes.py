@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads how a job ended from its record: the slow form, asked for of failed jobs only."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's releases: those that Berth was tested with, and newer ones, which `berth doctor release` tries first."""
 
 import re

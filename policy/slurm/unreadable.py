@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names the faults by which a record of Slurm cannot be read; the reading goes on with the other jobs."""
 
 from policy.formats.errors import FormatError, UnreadableError

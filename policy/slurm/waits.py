@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waits for Slurm. Each is bounded, a row of them is not: a process that must show its life is told before each."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handles a job that failed: berthd is told the class of the failure that the end of its log shows.
 
 The controller may not see users' files, and root must not open them. So the job's first node does it, in a process that

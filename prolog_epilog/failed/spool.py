@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spool of failed jobs that have yet to be looked into: a folder with a bound, and a lock for its one reader.
 
 However many jobs fail while berthd is away, there is one process for them, and no more files than this bound.

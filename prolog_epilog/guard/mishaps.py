@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports what went wrong in one part of the guard while the others go on: once, and again if it lasts.
 
 A part that fails ten times a second, perhaps because a user wants it to, must not fill the log.

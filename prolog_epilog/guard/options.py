@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the tables `[guard]` and `[notice]` of berth.conf for the guard."""
 
 import tomllib

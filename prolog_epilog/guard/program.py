@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program berth-guard: protects owners from their guests, and watches every shared GPU.
 
 It has three threads, so that what must be quick never waits for what may hang:

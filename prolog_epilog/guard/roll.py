@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The roll: owners (hosts in names) and guests of this node's GPUs, from the share files that their Prologs wrote.
 
 A Prolog writes the job into the books before its share file is good, and an Epilog takes it out of them first. So if a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inside the job: heartbeat, gate and memory scaling.
 
     import berth_injob            # or, where Berth is installed: from prolog_epilog import injob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process's side of the word: heartbeat and gate for any program; standard library only."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AntMan's law: a job at duty p idles 1/p - 1 times as long as it works. Arithmetic only; the caller sleeps.
 
 The idle time that a step will owe is estimated from the step before, and spread over the step's boundaries. Time still

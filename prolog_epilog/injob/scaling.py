@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides what to move out of the GPU so that a job fits its memory target. Arithmetic only.
 
 AntMan's rules: everything happens at step boundaries. A shrink that is not possible yet stops at what is still held,

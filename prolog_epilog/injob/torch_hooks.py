@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch without a change to the program: heartbeat at optimizer steps, gate at step and module boundaries, memory.
 
 Nothing here adds a synchronisation to an ungated program: step times are read from device events once they have passed.

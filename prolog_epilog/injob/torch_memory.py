@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory scaling in PyTorch, at step boundaries: allocator limit, cache, optimizer state and saved activations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times what a rank's GPU takes by itself in data-parallel training, without waiting for other ranks.
 
 The wait for the others is at the end of the backward pass: gradients are exchanged during the pass, and only then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The word between guard and job: `berth-word/1`, as docs/develop/formats.md describes it.
 
 It has two pages for each job and GPU. The *order* belongs to root, and the job can only read it. The *beat* belongs to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Percent-escaping as the formats use it (docs/develop/formats.md, "Escaping").
 
     >>> escape("a b%[c]")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The berth of a job, as it stands in the job's Extra (docs/develop/formats.md, section 2).
 
 Only Slurm's own user may write it (the plugin ensures that), but nothing here trusts it. If the controller lost the

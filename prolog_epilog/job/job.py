@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job of a Prolog or Epilog, as slurmd's environment names it."""
 
 import re

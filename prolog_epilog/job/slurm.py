@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node side's questions to Slurm: rare, with a clean environment, and with short time limits."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CUDA's Multi-Process Service, from the first job that shares a GPU to the last.
 
     control       one command at a time to NVIDIA's control program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS v2 with percentages: a ceiling on the server, and each client's own environment below it."""
 
 import os

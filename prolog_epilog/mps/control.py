@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends commands to nvidia-cuda-mps-control, one at a time: absolute path, clean environment, time limit."""
 
 import fcntl

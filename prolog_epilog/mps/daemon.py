@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts and ends a control daemon, which belongs to the node and never to the job that happened to come first."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS from the first job that shares a GPU to the last: attach and detach, both safe to repeat.
 
 All decisions are made under the locks of the GPUs and from the state file, never from a list of processes; so Prolog,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods to hold a share on this node: two, the stronger one first, each set and then read back.
 
 | method | multiprocessors | memory | needs |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the evidence of an MPS fault for the jobs that lost their server: a job may end before the guard looks.
 
 A fault hits all jobs on a GPU, and a victim's script often ends right after it. Its Epilog takes it out of the books,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute modes of the GPUs that jobs share: they say whether a GPU may be used without MPS."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS v3 (driver 615): a namespace for each job, with limits of its own that its environment cannot change."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's actions on an MPS server: asks its status, ends clients, and restarts it after a fault."""
 
 import time

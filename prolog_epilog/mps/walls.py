@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's limit on a job's GPU memory (cgroup controller `dmem`): the only one that no environment can undo.
 
 It belongs to the job's cgroup, which Slurm makes after the Prolog. The guard sets it when it sees the cgroup, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the job that a process belongs to, by Slurm's control groups (v1 and v2)."""
 
 import os

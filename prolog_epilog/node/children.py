@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program with a time limit: its whole process group is killed when the time is up.
 
 Slurm does the same to the Prolog itself, so a program in a group of its own must be killed when Slurm's SIGTERM comes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPUs of this node, through NVML (pynvml, imported only where a GPU is shared or guarded)."""
 
 import importlib

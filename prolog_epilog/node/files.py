@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that root keeps beside users' files: written whole, read without following links, locked with a time limit."""
 
 import contextlib

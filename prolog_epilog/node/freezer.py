@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The freezer: stops a job's processes by the kernel's freezer, only in Slurm's own control groups of that job.
 
 v2: it freezes the groups of the job's tasks, one level below the group that Slurm itself freezes. So Slurm's `scontrol

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of [node] log: one line at a time, from several programs at once, of bounded size.
 
 Other users may be able to write to the folder: no link is followed there, nothing is waited for, and only a plain file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts a small file system for files that a job may write: a job that fills it harms itself alone."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paths of the node side's files. Tests give other roots; nothing here comes from a user's environment."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that are proven to be those that Berth started: number, start time, program and boot must all agree."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one list of Xids: what each tells of, and what NVIDIA's catalogue says is to be done about it.
 
 Source: the tables "Xids" of docs.nvidia.com/deploy/xid-errors (catalogue for Ampere and newer), column "Immediate

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runner: starts a job's script on one GPU, and lets it run until it is seen to work (docs/user/preflight.md).
 
     python -I -m prolog_epilog.preflight.runner SECONDS[,RULE] -- SCRIPT [ARGUMENT...]

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the tables of berth.conf that nodes use."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the table `[node]` of berth.conf, and checks every key; other programs read the other tables."""
 
 import os

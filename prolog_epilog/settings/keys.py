@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keys of berth.conf that each Prolog reads.
 
 Written by `make keys` from packaging/keys.toml: change that file.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets up the share of a job that shares GPUs, and takes it back."""

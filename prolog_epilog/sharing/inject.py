@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds code to owners and guests: the PyTorch hooks, and the library, by which a guest leaves its owner's memory alone.
 
 The share file names both as paths put before the user's own PYTHONPATH and LD_PRELOAD (docs/develop/formats.md).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tenancy of a job that shares GPUs, from its Prolog to its Epilog.
 
 A share that cannot be set up never takes the node out of service: the share file says `degraded`, SPANK stops the job

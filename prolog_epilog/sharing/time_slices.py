@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sharing by time: the driver's own time slices, any two users, no MPS; the guard controls the shares.
 
 The books are those of MPS (prolog_epilog.tenants.state), with the method `time` and without processes of ours. Each GPU

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrivals of jobs on a GPU on which a guest runs: Prolog and guard agree by files in /run/berth/arrivals.
 
 The Prolog first shuts the guest's gate, which needs no other process; the gate opens by itself later. Then it leaves a

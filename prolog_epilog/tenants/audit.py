@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The audit: compares the processes on a shared GPU with its jobs; finds within a second what no level stops.
 
 This module reads nothing itself: berth-guard passes in what it sees, and acts.

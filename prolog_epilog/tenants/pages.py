@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes and removes the pages by which guard and job communicate, for each job on a file system of its own.
 
 A job may write into its own pages. It can also take blocks beyond their end, which the size of a file does not show. On

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users whose programs brought MPS down: for a time they share no fault domain with other users on this node."""
 
 import time

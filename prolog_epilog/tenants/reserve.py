@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reserve: the GPU memory that an owner needs, which its guest must leave to it.
 
 An owner that finds no memory fails, so the reserve is held before the owner asks: by MPS's limit or by the library in

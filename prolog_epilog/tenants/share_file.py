@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The share file of a job, `berth-share/1` (docs/develop/formats.md): what was set up, for SPANK and for people."""
 
 import re

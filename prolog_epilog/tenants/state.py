@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of a shared GPU in /run/berth/gpus/UUID/state.json: the jobs that share it, and our processes for them.
 
 A daemon serves a set of GPUs (one, or those of a multi-GPU job). The set's state stands in the file of its first UUID;

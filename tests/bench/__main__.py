@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench`: every benchmark, or one of them with its own options: `make bench NAME=hook ARGS="--turns 6"`.
 
 `make bench NAME=list` lists them. Each prints its tables and keeps its figures in build/bench/*.json.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make check-artifact`: PAL's own code asked for each placement of our simulations, and every GPU compared.
 
 BERTH_PAL_ARTIFACT is a checkout of github.com/hal-uw/blox-pal, branch `artifact`; the published traces and scores are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a real browser makes of the page; called by tests/bench/web_page.py in an environment that has Playwright.
 
 `python tests/bench/browser.py BROWSER ADDRESS FOLDER JOB NODE`: a line of JSON with times, bytes and axe-core's

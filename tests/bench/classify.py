@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.bench.classify`: the failure classes of logs from programs that were really run to failure.
 
 tests/fixtures/failures/make.py made the logs. Rules were mended with those of all parts but `fresh`, which no rule has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.bench.classify_public`: the failure classes of logs in public issues, where BERTH_DATA has them.
 
 `failures/logs` has one file for each log, as far as its thread shows the end of it. `failures/read.csv` and

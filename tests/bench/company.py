@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=company`: packed jobs put together by room alone, and by what they would lose beside each other too.
 
 Jobs that were measured alone (Lucid, ASPLOS'23) ask for half a GPU each, in random order, until as much was asked for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make coverage`: which lines of our Python the unit tests run, also in the programs that they start.
 
 A .pth file in the environment starts coverage.py in every process of its interpreter, whatever environment that process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=events`: what knowing slow nodes at once and exactly would bring, beside what the detector brings.
 
 The bound on any detector: Berth and PAL are told each event in the round in which it begins and ends. Cases are those

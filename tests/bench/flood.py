@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=flood`: one user sends the dearest requests that Slurm looks at, and another's hook stays as it was.
 
 A lone slurmctld with 1,024 nodes x 8 GPUs, as `make bench NAME=hook` has it, with 64 partitions that overlap and all

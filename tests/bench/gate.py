@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=gate`: a fast part of each benchmark, against the figures that were kept at the last release.
 
 A time is told as a ratio within its run: to the benchmark's own peer, else to a fixed piece of Python and numpy beside

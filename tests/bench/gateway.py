@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading Slurm and pinning jobs at 1,024 nodes and 1,000 waiting jobs: each gateway beside Slurm's own commands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=growth`: how each cost grows with GPUs, with waiting jobs, and with the jobs of a simulation.
 
 berthd's costs are those of its own code on one made-up cluster of each size, as in plan.py, each in a process of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=harm`: what a job pays for Berth that asks nothing of it, beside plain Slurm in the same run.
 
 Both clusters are up; each command runs on one and then on the other, in turn, so that what else the machine does meets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=hook`: what job_submit costs at 1,024 nodes x 8 GPUs while berthd plans, beside a bare echo.
 
 Three slurmctlds stand side by side, each in a container: without a plugin, with a C plugin that asks a bare echo

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the code is laid out, one column for each revision: `python -m tests.bench.house [REVISION...]`.
 
     rooms      modules and packages directly in policy/, and in policy/plan, from grimp's graph; type-only imports count

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=injob`: what the part inside the job costs, and how well it holds the duty that the guard orders.
 
 Launches and duty of the library are measured on the simulated driver. What things cost is processor time, so that a

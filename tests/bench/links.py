@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=links`: the sets of GPUs that Berth takes, beside what NCCL's own search makes of them.
 
 `BERTH_DATA/nccl-tables/MACHINE.json` has NCCL's figures for all sets of a machine: mask of GPUs -> `ring`, its channels

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's daemon with `look_ahead` beside the same without it, in the simulated Slurm: how much sooner jobs end.
 
 A pair is one of the eight traces of `make bench NAME=placement` and one draw of its arrivals. The daemon's own code

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=matching`: guests to hosts by predicted speeds, judged by the measured ones.
 
 Hosts and guests are the measured configurations of Lucid's table, drawn at random. Each pair's speed is predicted by a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of measured pairs: reads them, judges promises by them, and makes the predictor's fit of one.
 
     python -m tests.bench.measured_pairs --pairs PAIRS.csv --solo SOLO.csv --source "our own sweep" --output fit.json

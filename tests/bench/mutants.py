@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make mutants`: how many small changes of the code that decides the unit tests notice.
 
 Each change runs in a process of its own, which loads the changed file instead of the one on disk, with the tests that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small changes to a Python file that a test should notice: one operator, number or statement at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node side: how long Prolog and Epilog hold a job up, without and with shared GPUs.
 
 The driver and MPS are simulated, and each command of the simulated MPS starts Python anew: a real one is faster.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waits of one drawn trace under one model of Slurm, with places chosen in several ways, with and without delays.
 
 python -m tests.bench.one_slurm

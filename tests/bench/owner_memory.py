@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=owner-memory`: owners that allocate beside guests that take all they can: who fails, who waits.
 
 Real draws are real processes on a simulated GPU with real Prologs, library, freezer and guard (root, and a v1 freezer).

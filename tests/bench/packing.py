@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=packing`: how much of a cluster's GPUs jobs get before they find no room, by policy.
 
 All 1,213 nodes and 6,212 GPUs of Alibaba's open trace, filled as FGD's authors do it (tests/bench/sharing_feed.py), for

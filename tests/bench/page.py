@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make measurements`: docs/results/tables.md from what benchmarks and tests left under build/, then the plots."""
 
 from __future__ import annotations

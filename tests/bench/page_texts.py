@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the texts of docs/results/tables.md that stand beside its tables."""
 
 PLACEMENTS = """

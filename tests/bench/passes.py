@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=passes`: what slurmctld has to do for jobs on many nodes, where each that Berth pins requires one.
 
 A lone slurmctld, three times: plain, with GPUs named by their model as is usual; with Berth; and with Berth whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=philly`: Philly under Slurm's rules, placed by plain Slurm's, packed, random and Berth's policy.
 
 What the trace lacks is drawn from seeds: limits and models (policy/simulate/pal_rounds/philly.py), application

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Philly's published trace as the benchmarks read it; the files are no part of this repository."""
 
 from __future__ import annotations

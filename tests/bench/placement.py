@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=placement`: Berth's policy beside PAL on the honest set, and how long a round takes to place.
 
 Both get the same jobs, order, backfill and scores, in simulated rounds of 360 s on 16 nodes of 4 GPUs. Each row is a

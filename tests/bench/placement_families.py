@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The honest set: families of machines and workloads on which placement policies are compared."""
 
 from __future__ import annotations

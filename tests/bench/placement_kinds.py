@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Berth brings on other kinds of nodes under Slurm's own rules: near nodes, and slow GPUs that are known.
 
 `python -m tests.bench.placement_kinds [--draws 8] [--kind NAME] [--timed]`: the traces and draws of `placement_slurm`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running jobs that may be moved, under Slurm's own rules: what do moves bring at their usual cost?
 
 `python -m tests.bench.placement_moves [--draws 71,72,73] [--family NAME]`: Berth and PAL, each with all jobs movable

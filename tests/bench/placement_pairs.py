@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of several policies on the same cases, and what can be said of them together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of Berth's placement, each turned off by itself, under Slurm's own rules: what does each one bring?
 
 `python -m tests.bench.placement_rules [--draws 4] [--family NAME]`: mean JCT without a rule over mean JCT with all of

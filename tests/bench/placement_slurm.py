@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement under Slurm's own rules, for `make bench NAME=placement`: Berth beside PAL, PM-First, Slurm and a bound.
 
 No job moves once it runs. A job on several nodes gets the same GPUs on each, as a pin in Slurm can say. Jobs start in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=placement`: how long it takes to place all jobs of one round, beside PAL's own code.
 
 All jobs wait; as many as fit the cluster are placed. PAL's artifact is measured in the same process on the same queue

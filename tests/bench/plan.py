@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=plan`: how long a planning pass takes, what an Epilog's notice costs, at 8,192 and 100,000 GPUs.
 
 A full cluster with waiting jobs behind it, as a busy site has it: some GPUs free in fragments, jobs of 1 to 64 GPUs,

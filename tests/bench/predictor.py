@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=predictor`: the speed of pairs that were never measured, and of models that were never seen.
 
 Everything is trained on the folds that are left, margins included; `--nested` also chooses the training's constants

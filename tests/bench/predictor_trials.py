@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures promises for new models and families: with trials, without, and at best by these inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=published`: PAL's published simulations again, and what surrounds them.
 
 Three parts, all in the model of PAL's artifact (`--mode pal-rounds`), none with backfill:

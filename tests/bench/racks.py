@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=racks`: 278 racks of 18 trays with four GPUs, as topology/block and others fill them; minutes.
 
 Jobs are drawn by what Meta's report on two research clusters says of sizes (Kokolis and others, HPCA 2025,

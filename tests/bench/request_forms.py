@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts how often plain Slurm gives a job the best linked GPUs of a node, by the form of its request.
 
     python -m tests.bench.request_forms [--slurm 24.11] [--draws 20]

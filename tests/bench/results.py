@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make pictures`: the results page, its data files and its plots, all from the tables of docs/results.
 
 The tables are renewed by `make measurements`. From them come the data of each plot (docs/results/data/NAME.csv), from

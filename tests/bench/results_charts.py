@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts of the results page: groups of bars, points with intervals, growing costs, by the chart layer of reports."""
 
 from __future__ import annotations

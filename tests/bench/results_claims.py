@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The claims of the results page: which figures each one draws, and what it says about them in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the tables of docs/results: figures with units and peers, and the rows of any table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.bench.retry`: Philly's week with failing jobs, retried in three ways, under Slurm's rules.
 
 The trace has no failures, so failing jobs are added until their trials take the published 17.76 % of the GPU time

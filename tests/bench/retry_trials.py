@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failing jobs drawn from Philly's published table of failures, and what each way of retrying makes of them.
 
 The table is number 7 of "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads" (USENIX ATC

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run-time prediction on Philly, by time: each prediction knows only jobs that had ended when the job came.
 
 The trace has no users and no names, so account and size are all there is to learn from. The constants of

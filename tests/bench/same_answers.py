@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what two revisions simulate: `python -m tests.bench.same_answers REVISION REVISION`.
 
 Each plays the same traces by its own `berth simulate`: where every job was placed and when, in each mode, policy and

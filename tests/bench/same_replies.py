@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares what two revisions answer to drawn submissions: `python -m tests.bench.same_replies REVISION REVISION`.
 
 Each revision answers the same requests by its own answering process, without sockets: on clusters of several kinds, on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=scores`: how good the scores are that calibration makes.
 
 * Simulated fleets of 512 GPUs with known truth: noise as in Longhorn's profiles, 2 % of the chips 20 % slow, nodes that

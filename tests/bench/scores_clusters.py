@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PAL's gain over Packed-Sticky on every cluster whose profile is at hand, by what is believed of its GPUs.
 
 *Raw* are scores as PAL takes them, one run or what was published; *posterior* is our estimate; *oracle* knows what jobs

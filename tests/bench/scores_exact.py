@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exact posterior of a simulated fleet, by enumeration: what a perfect estimate with full knowledge would say.
 
 It knows the variances, how often chips are slow and by how much, and how often nodes wait. Given which of a node's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated fleets, calibrated, beside what is known of them."""
 
 from __future__ import annotations

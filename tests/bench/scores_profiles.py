@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of PAL's gain remains when scores are what one can know: the published runs of Longhorn, Sia-Philly traces.
 
 A cluster of 16 nodes of 4 GPUs is drawn, whole nodes, from those that ran an application at least three times. One run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores between calibrations: fleets whose chips change after the last visit, and the jobs that then run on them."""
 
 from __future__ import annotations

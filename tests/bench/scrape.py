@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=scrape`: how long a scrape of berthd's metrics takes, and what it costs the other processes.
 
 A whole scrape is all five pages, over a real socket of the server that berthd starts, from a state file that the

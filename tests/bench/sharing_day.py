@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=sharing-day`: a day of guests on 1,000 GPUs, by berthd's rule, parts of it, simpler ones, an oracle.
 
 All rules have the same guard, seats and limits: a host that was busy in the last minute takes no guest, a guest leaves

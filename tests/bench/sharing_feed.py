@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Alibaba's open GPU trace (openb, 2023) fed to its own 1,213 nodes: the requests, the nodes, and what is left of them.
 
 The feed is FGD's ("Beware of Fragmentation", USENIX ATC 2023): all pods of a workload in random order, then pods drawn

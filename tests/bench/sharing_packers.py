@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Best fit, dot product and FGD, written anew after "Beware of Fragmentation" (USENIX ATC 2023) and its authors' code.
 
 Like theirs, scores are whole numbers and ties go to the first node by name. Both matter: with ties at random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules that give waiting guests their seats, for a simulated day: berthd's, parts of it, simple ones and an oracle."""
 
 from __future__ import annotations

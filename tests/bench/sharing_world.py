@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One day of services on GPUs and of jobs that would be their guests, and what happens when both are on one GPU.
 
 Hosts are the GPU duty cycles of 22.8 hours that Alibaba published of its pods for generative models (2026), a minute

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=simulate`: how long simulated weeks take.
 
 `sia_s` is PAL on the first Sia-Philly trace, 160 jobs and their repeats on 64 GPUs, beside PAL's artifact, which took

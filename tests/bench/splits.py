@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relaxation over splits beside one split: `python -m tests.bench.splits`, all in simulators, no Slurm needed.
 
     week     Philly's week on 80 nodes under the simulator of Slurm's scheduling, every job with --locality=leaf@10

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=stragglers`: how often `berth why --slow` names the right cause and rank, over drawn jobs.
 
 A job has 2 to 256 ranks. Each has a speed of its own (0.6 % apart) and noise from step to step; one thing disturbs the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One wide gang beside a stream of small jobs on eight nodes: what letting others go first costs and brings.
 
 `python -m tests.bench.stream [SECONDS] [SEEDS]`: the gang needs four nodes. The small jobs, two and a half a unit of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every benchmark shares: figures with peers, a table for people, a JSON file for docs/results/tables.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The start that `berth why` tells a waiting job, beside the start that came, in the timed simulator.
 
 `python -m tests.bench.told_starts [--kind a100-4] [--limits tripled] [--traces 0,1,...] [--draw 101]`: each waiting job

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=topology`: a cluster of 12,500 nodes loaded, its node sets, and the best GPUs of one node of 16.
 
 The best GPUs stand beside the plain way of finding them, which looks at every set.

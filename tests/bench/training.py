@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits the predictor to a table of measured pairs, in seconds: least absolute errors by reweighted ridge regression.
 
 Speeds far above 1 are cut: most likely the job alone was measured at a bad moment. The weight of a job's own anchor is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays new jobs that come one by one beside measured ones: which pairs are promised, tried or refused.
 
 It is what berthd does with trials (`trials`, `companions`), on a table of measured pairs. Both sides count and are

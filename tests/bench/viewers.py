@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What viewers of the page cost: the answers that the hook waits for, alone and beside them.
 
 `python -m tests.bench.viewers [--viewers 50] [--turns 5]`: a made-up cluster of 1,024 nodes. One process answers a

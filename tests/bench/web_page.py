@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in a real browser, for `make bench NAME=web`: how soon it is there, how large, and whom it shuts out.
 
 `python -m tests.bench.web_page [--nodes 64 1024]`: a made-up day on so many nodes of eight GPUs, in the middle of its

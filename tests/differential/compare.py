@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares two outcomes of a request; docs/develop/like-plain.md lists the differences that are allowed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests drawn from the grammar of GPU jobs: all words of so many options together once, or at random."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of one request on one cluster, in terms that two clusters must agree on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations at random with jobs of several users around them, and what became of the jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that slurmrestd sends, and so libslurm: with the fields that it is given, and none that an option would set."""
 
 from __future__ import annotations

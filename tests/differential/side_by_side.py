@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks requests of two clusters: several at once, and alone those in whose way others may have stood."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws `scontrol update` forms of a job that waits, or runs, and tells what became of the job on one cluster."""
 
 from __future__ import annotations

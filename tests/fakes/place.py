@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds of fakes, and copies of them at a place that every user can reach and whose path holds no space.
 
 A checkout may lie in a folder that is closed to other users, and LD_PRELOAD takes a space for the end of a path.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon of Slurm that makes credentials (`auth/slurm`), as its clients see it: the same bytes, another key."""
 
 from __future__ import annotations

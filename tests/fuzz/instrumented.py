@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make coverage-c` and `make sanitize`: the unit tests of slurm_plugins/ and the fuzzer's inputs, once more.
 
 The tests build the C files themselves. A `gcc` before the real one in PATH makes each of those builds count its lines

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lying daemon, a mad user or a broken file must not crash slurmctld: the C parsers under libFuzzer."""
 
 from __future__ import annotations

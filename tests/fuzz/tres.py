@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make fuzz-tres`: random TRES requests, read by the plugin's parser and by each tested Slurm's own function.
 
 The program (`tres_as_slurm.c`) is part of the test cluster's image and loads that Slurm's library; no cluster runs.

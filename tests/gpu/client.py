@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
 
     python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop, gemm or train SECONDS

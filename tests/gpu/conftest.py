@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests on a real GPU: elsewhere they are skipped with the reason."""
 
 from __future__ import annotations

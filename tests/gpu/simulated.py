@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a command against the simulated GPU, and NVIDIA's real control program of MPS with the stub server.
 
     python -m tests.gpu.simulated r550 bash tests/gpu/window.sh

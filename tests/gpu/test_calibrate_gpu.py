@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration on a real GPU: runs agree with each other, and the kernels do what they say."""
 
 import pytest

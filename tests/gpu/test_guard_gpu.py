@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training job as host and a second one as guest on a real GPU: exclusive, time slices, MPS, and berth-guard.
 
 Slurm is not needed: the share files are those that a Prolog would have written. The GPU's settings stay as they are.

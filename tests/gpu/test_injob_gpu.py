@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On a real GPU: memory scaling in a real training, quota, gate and graphs; needs torch with CUDA, and gcc."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS on a real GPU by Berth's own life cycle: what limits hold, what escapes, what a fault does to others.
 
 The GPU's settings stay as they are: the compute mode is not changed, so what rests on EXCLUSIVE_PROCESS (a private

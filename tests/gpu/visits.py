@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short visits of a calibration to the first GPU: how far they spread, and whether power is at its cap.
 
     python -m tests.gpu.visits COUNT [SECONDS] [--own-kernels]

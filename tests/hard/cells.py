@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Twelve tests in each cell of releases, ways to vouch for users, and kinds of nodes: `python -m tests.hard.cells`.
 
     python -m tests.hard.cells                                    all cells of 24.11 and 26.05

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What needs slurmdbd: virtual clusters that lend and take back, and reports. `make test-hard`."""
 
 from __future__ import annotations

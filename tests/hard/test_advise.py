@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's plugins on a cluster whose GPUs have no types of their own (`layout = "plain"`). `make test-hard`.
 
 Every request is run on the same cluster without Berth, too.

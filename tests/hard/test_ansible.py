@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Ansible role takes a cluster in use from plain Slurm to the exact layout and back. `make test-hard`.
 
 Each host has its own copy of the configuration, which the role keeps alike (`berth_rung_shared=false`). The containers

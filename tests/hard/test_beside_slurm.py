@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The deterministic world's model of slurmctld does what slurmctld does: kept scripts, and seeds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A calibration campaign over 64 nodes beside users' jobs: interrupted, resumed, finished, and what it costs the jobs.
 
 The same jobs are submitted twice, at the same times: without a campaign and with one. Each job writes when it starts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """200 jobs with shares on four nodes while all around them breaks: nothing leaks, nothing sticks, books are exact."""
 
 from __future__ import annotations

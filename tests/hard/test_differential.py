@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests at random, on plain Slurm and with Berth: what plain Slurm runs is neither refused nor another job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The campaign of seeded faults, for a few minutes: every kind of fault at least once is `make campaign MINUTES=30`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The windows for a machine with a GPU, from end to end: a simulated GPU, and NVIDIA's real control program of MPS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of many kinds on a plain cluster and on a mixed one, and how much later jobs start because of a step.
 
 `make test-hard`. The same drawn jobs run before Berth came and while two of four nodes have the exact layout: none may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that may be split over nodes, where limits count GPUs alone, and where a QOS gives each job one node.
 
 `make test-hard`. berthd looks at the limits in slurmdbd once a minute, and when it starts.

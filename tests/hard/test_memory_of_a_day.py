@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd's memory stays level while jobs come and go, and Slurm's queue stays as it is."""
 
 from __future__ import annotations

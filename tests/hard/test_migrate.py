@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in use goes from plain Slurm to shared GPUs and back, by the steps that `berth migrate` prints.
 
 `make test-hard`. Every step is taken as it is printed; `systemctl` is the containers' `svc`. Jobs of several kinds run

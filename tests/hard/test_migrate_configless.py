@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A configless cluster with a backup controller goes up all steps of `berth migrate` and back. `make test-hard`.
 
 Nodes have no slurm.conf: their slurmds fetch the files, and sackd does on the login node. Each controller has files of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster on its way: n1 and n2 have one GRES type for each GPU, n3 and n4 list theirs by model. `make test-hard`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits and bills by GPU model, on a site without Berth and on the same site with it. `make test-hard`.
 
 Without Berth a model is a GRES type (`gres/gpu:h100`), with it a licence (`license/berth_h100`): each request has to be

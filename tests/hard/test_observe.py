@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth observe` on a cluster that nobody has changed for Berth, called by an ordinary user. `make test-hard`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in the middle of an upgrade of Slurm: slurmctld is of 26.05, the slurmds of two nodes are of 24.11.
 
 Batch jobs only: Slurm's own srun 26.05 cannot start tasks on a node of 24.11, with Berth or without.

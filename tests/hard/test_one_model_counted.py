@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where all nodes are of one model that the site counts, a job starts on several nodes with its licences."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's packages, built by packaging/build.py, in clean containers: installed, asked, upgraded, removed, purged."""
 
 from __future__ import annotations

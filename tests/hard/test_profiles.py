@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The larger test clusters: 64 nodes, and one with a database. Too long for every run: `make test-hard`."""
 
 from __future__ import annotations

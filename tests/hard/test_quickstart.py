@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/user/quickstart.md tells a reader to type, run block by block in a fresh Debian container.
 
 The blocks are taken from the page, so that page and test cannot differ. The container has nothing but Debian's minimal

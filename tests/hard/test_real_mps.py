@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares, guests and churn on the cluster with NVIDIA's own control program of MPS in place of the simulated one.
 
 A stub stands for the server, which alone needs a GPU. Debian's packages are fetched at the first run.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations at random beside plain Slurm: the same jobs start, in the same reservations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's Prolog and Epilog beside plain Slurm: the same variables with the same values, however a job was placed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same requests on plain Slurm and with Berth, on sites that have set up Slurm in other ways. `make test-hard`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in the middle of an upgrade of Berth: plugins, berthd and nodes are each of this revision or of another.
 
 BERTH_BEFORE names the other revision; nothing is run without it. BERTH_MIXES=plugin,berthd+node chooses the mixes.

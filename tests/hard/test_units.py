@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd and berth-guard by their units under systemd, from Debian packages beside Debian's own Slurm."""
 
 from __future__ import annotations

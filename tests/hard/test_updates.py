@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes by `scontrol update` at random, on plain Slurm and with Berth: they are taken, and the job runs the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test cluster on fresh Debian machines with systemd, cgroup v2 and AppArmor: `make test-vm`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C of Berth in the real slurmctld, slurmd, slurmstepd and commands, watched by ASan and UBSan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster as a site without Berth has it, and Berth's commands in a user's own folder there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ordinary users try: one row each, its command and the refusal that it meets.
 
 A row without a refusal may be taken or not; what it leaves is judged by `world.assert_nothing_gained` like all others.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legal requests and changes, mutated: what nobody thought of when the table was written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests as no stock command sends them: the job description is rewritten right before it goes to slurmctld.
 
 `tests/fakes/raw_rpc` is preloaded into sbatch and scontrol for that. Whoever links libslurm can send the same.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ordinary users attack a real cluster: everything is refused or harmless, and a victim's job goes on untouched."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """720 logs that users wrote to mislead, to break or to slow the node that reads them: each is a class, and one line."""
 
 from __future__ import annotations

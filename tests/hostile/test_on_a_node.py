@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs of running jobs try on their node: no other job there loses anything, and none is told of another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests past the stock commands: no other user's job changes, nobody reads others' words, and all daemons live."""
 
 from __future__ import annotations

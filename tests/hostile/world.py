@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An attacker with jobs of her own, a victim beside her, and what must hold whatever she did."""
 
 from __future__ import annotations

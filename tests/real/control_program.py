@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real control program with a stub server beside it, and what it answers to a fixed list of commands."""
 
 from __future__ import annotations

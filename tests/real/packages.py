@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages of NVIDIA's driver, Prometheus, munge, sackd and two shells, unpacked below build/ and not installed.
 
 An apt of its own, which touches nothing of the machine's, fetches them. They are Debian's; NVIDIA's drivers 535 and 550

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's real libnvidia-ml.so.1 and libcuda.so.1 without a GPU: each program answers with one sentence."""
 
 from __future__ import annotations

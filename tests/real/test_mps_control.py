@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS as NVIDIA's real control programs keep it, drivers 535 to 595, with a stub server in the GPU's place."""
 
 from __future__ import annotations

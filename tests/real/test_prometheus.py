@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Alerts and dashboards on a real Prometheus: each query runs, and each panel's finds something to show."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated libnvidia-ml.so.1 held against NVIDIA's own headers and libraries, and Berth on older libraries."""
 
 from __future__ import annotations

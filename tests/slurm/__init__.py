@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests on real clusters. With pytest-xdist each worker has clusters of its own, and all use the same images."""
 
 import os

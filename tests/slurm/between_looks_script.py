@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs beside slurmctld: what nodes have in use by jobs alone, and by looks at the nodes, must be the same.
 
 Arguments: steps, each a command line of bash. After each, a gateway that looked at the nodes before the first step and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One running cluster for each Slurm version; every test of this folder runs against each."""
 
 from __future__ import annotations

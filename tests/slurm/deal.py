@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make test` runs on one Slurm version only: half of it on each. Everything else runs all on all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that fail in earnest: programs with a fault of their own, and places at which something breaks under them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of a waiting job that would break its place: the hook refuses them to its owner."""
 
 OF_A_PLACE = (

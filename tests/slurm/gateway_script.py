@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs where Slurm is, as SlurmUser, with Berth's Python: what each gateway says and does, as JSON.
 
 gateway_script.py fits                 the gateways that can be used here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node with one GPU for host and guest, a neighbour on another, and what the guard does to whom."""
 
 from __future__ import annotations

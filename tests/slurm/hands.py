@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs commands inside a container, as `docker exec` would: each start of that costs more than most commands.
 
 A request may also be a datagram for a socket there, which starts nothing at all.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a test does with a cluster: submit, wait, look at the devices that really open."""
 
 from __future__ import annotations

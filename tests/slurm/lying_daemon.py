@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon that answers every request with one chosen kind of nonsense. Runs where berthd would."""
 
 from __future__ import annotations

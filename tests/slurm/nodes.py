@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compute node of the test cluster from within, and what jobs that share GPUs do there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A slurmctld, and a slurmd for each of its nodes, beside the cluster in its controller's container.
 
 They have a folder and ports of their own, so that a test can give them any configuration.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for berthd that says what a test wants, so that the plugin can be watched on its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers as a test says: the nth component of a job gets the nth reply. Runs where berthd would."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs beside slurmctld: two of the program berth-slurm, one of which asks for states first, must read the same.
 
 Argument: the program, then steps, each a command line of bash or `update JOB CHANGES` for the first of them. After each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the Slurm under test lives: a container of the test cluster, or a prefix on this machine."""
 
 from __future__ import annotations

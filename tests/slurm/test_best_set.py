@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job opens exactly the best GPUs of its node: checked by device files against brute force over all subsets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's topology/block, whose blocks bind a job's nodes, and options by which only Slurm can choose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A calibration campaign beside users' jobs: what it measures, what it leaves alone, and for whom it makes way."""
 
 from __future__ import annotations

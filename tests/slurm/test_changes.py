@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's change of a waiting job: refused where it would break the pin, let through where berthd only plans anew."""
 
 from __future__ import annotations

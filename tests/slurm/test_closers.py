@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's words for why pinned jobs wait, and what the main pass still starts (docs/decisions/018)."""
 
 from __future__ import annotations

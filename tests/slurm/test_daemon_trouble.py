@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A dead, hung or lying berthd costs its help and nothing more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commonest ways to fail, each of them real: what Berth says of it, who runs again and where, and how it ends."""
 
 from __future__ import annotations

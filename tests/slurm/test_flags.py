@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flags as users meet them: in the help, on the command line, in #SBATCH lines, and when they are wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of the gateways: whichever way Slurm is reached, it says the same and does the same."""
 
 from __future__ import annotations

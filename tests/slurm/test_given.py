@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that pays for one part of a GPU and would hold another does not start, and its user reads why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files in which monitoring programs look which jobs are on which GPU, by Slurm's own Prologs and Epilogs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guard and berthd together on the real Slurm: what happens to a guest, how soon, and that nobody else notices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts and guests on the real Slurm: who sits where, who leaves for whom, and what is never run twice."""
 
 from __future__ import annotations

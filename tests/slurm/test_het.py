@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heterogeneous jobs: each component has a berth of its own, and steps span them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inside jobs on the real Slurm: hooks and library before what the user has, heard by the guard and held by it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that berthd will plan later: unpinned, but in the one form that every pin can replace."""
 
 from __future__ import annotations

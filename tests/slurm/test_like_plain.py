@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that plain Slurm runs, run with Berth too, and with the same tasks, CPUs and GPUs."""
 
 from __future__ import annotations

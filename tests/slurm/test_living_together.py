@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Others' scripts, others' comments, others' partitions: Berth leaves them alone."""
 
 from __future__ import annotations

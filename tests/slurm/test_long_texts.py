@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Long texts: Berth makes none long by what it writes there itself, and reading one holds nobody up."""
 
 from __future__ import annotations

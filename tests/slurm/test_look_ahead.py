@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Letting others go first, where Slurm starts a pinned job by itself as soon as its GPUs are free."""
 
 from __future__ import annotations

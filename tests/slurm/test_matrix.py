@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing that ran before is refused: every sbatch form x every srun form, plain Slurm against Berth alive and dead."""
 
 from __future__ import annotations

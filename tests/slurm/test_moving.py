@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A running job is moved on a real Slurm: told to save, put back, started elsewhere, and nothing is lost on the way."""
 
 from __future__ import annotations

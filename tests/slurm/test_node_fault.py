@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that brings MPS down takes its neighbours along: they run again, and it is kept apart for a time."""
 
 from __future__ import annotations

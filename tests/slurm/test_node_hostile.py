@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users who want more than their share of a GPU: none gets it unnoticed, and none reaches root."""
 
 from __future__ import annotations

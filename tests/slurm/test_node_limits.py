@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's own limit for a Prolog ends before Berth's: the node is drained as Slurm does it, and nothing is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that run again, steps that would find no MPS, and victims of a fault whose scripts end at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A site's own Prolog and Epilog scripts behind Berth's, as they are: a health check, a GPU reset, job statistics."""
 
 from __future__ import annotations

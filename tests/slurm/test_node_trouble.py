@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes on which sharing fails: each trouble has its sentence, the job goes elsewhere, and no node is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Epilog's notice on a real Slurm: berthd learns of each end, and no Epilog ever fails or waits for long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node that leaves, and comes back under its name with other GPUs."""
 
 from __future__ import annotations

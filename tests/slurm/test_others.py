@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pinned job excludes all nodes but its own, so that Slurm tests it on these alone. Its user's list comes first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs with a part of a GPU, as the plugin writes them into Slurm. They stay held: what nodes do is another matter."""
 
 from __future__ import annotations

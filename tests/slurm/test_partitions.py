@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that list several partitions: placed in one that can start them, and planned anew when it no longer can."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live planner: arrays, levels, changes under way, trouble, and watching only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pre-flights on a real Slurm: a job's script runs first on one GPU, and a failure there costs no more than that."""
 
 from __future__ import annotations

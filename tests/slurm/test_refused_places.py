@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that Slurm refuses only because of what Berth wrote into it goes through without."""
 
 from __future__ import annotations

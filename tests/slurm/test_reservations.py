@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations of cores and of nodes: what they take is kept, and no more; magnetic ones take their users' jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations of GPUs, as a number and by type: what they take is kept, and no more."""
 
 from __future__ import annotations

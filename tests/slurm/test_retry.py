@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that fail on a real Slurm: what of, who is tried again, and what no user and no restart can spoil."""
 
 from __future__ import annotations

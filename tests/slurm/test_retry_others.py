@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failed jobs that a site's own Epilog or service puts back into the queue, on a real Slurm: Berth steps back."""
 
 from __future__ import annotations

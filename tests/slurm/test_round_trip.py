@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `berth topo export` writes, read back from a Slurm that was started with it.
 
 The exported lines go into the configuration of daemons of our own as they are.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a site's Prolog and Epilog are told of a job's GPUs: both the same, and all of them, however it was placed."""
 
 from __future__ import annotations

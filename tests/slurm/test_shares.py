@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that share a GPU, from `sbatch --gpu-share` to the last Epilog: who meets whom, what each gets, what is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that says how near its GPUs must be, and not on how many nodes, may be split over nodes by its pin.
 
 It gets what Slurm itself gives a job that it spreads over so many nodes: one task on each, with the CPUs of a task.

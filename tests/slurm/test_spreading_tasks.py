@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of GPUs in all that say more than their number start on several nodes as soon as plain Slurm would start them.
 
 They have tasks, GPUs for each task, or a number of nodes, or are tasks of an array. The reference is the same request

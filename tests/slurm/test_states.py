@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A look at Slurm that asks for states first reads what a look at all jobs reads."""
 
 from __future__ import annotations

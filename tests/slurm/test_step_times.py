@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPU becomes slow between two calibrations: beating ranks, their guard and berthd find it, and jobs avoid it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TRES requests, read by the plugin's parser and by this very Slurm's function; `make fuzz-tres` reads more of them."""
 
 from __future__ import annotations

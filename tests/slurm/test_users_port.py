@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users ask berthd from a host where nothing of Slurm can be used, and see what Slurm would show them."""
 
 from __future__ import annotations

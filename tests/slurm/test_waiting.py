@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that cannot start at once: pinned to the place that comes free soonest, and moved when another is better."""
 
 from __future__ import annotations

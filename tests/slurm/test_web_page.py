@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the page of `berth web` beside a real slurmctld."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds what a slurmctld logged against the protocol of places: each life of a job, whatever else a test looked at.
 
 * A place is written to a job that waits, never to one that runs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs with profiles, and a plan that chooses seats by them."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For all unit tests: none mounts anything, since what a test that failed has mounted would stay."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers submit requests in tests, and shows each reply as the plugin reads it."""
 
 from __future__ import annotations

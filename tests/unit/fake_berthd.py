@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A berthd that says what a test wants, over connections that it keeps as the real one does."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node of the guard's in a folder: control groups, share files, words, devices, and a clock that a test moves."""
 
 from __future__ import annotations

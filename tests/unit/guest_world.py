@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts, guests, and jobs that wait for seats, for the tests of tiers."""
 
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node with one simulated GPU whose memory its processes share: real Prologs, the real guard, library and freezer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compute node in a folder: device files, berth.conf, a scontrol that writes down what it is asked, programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two plans of one world, of which one takes short ways: the same changes and the same books, step by step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugins' parts that need no Slurm, built with the host's compiler and called through ctypes."""
 
 import ctypes

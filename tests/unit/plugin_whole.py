@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole job_submit plugin in a test, with as much of slurmctld as it sees, for each Slurm whose headers lie here.
 
 The headers come with the first image (`build/headers`); without any there is nothing to build against. Those of a

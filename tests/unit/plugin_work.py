@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole job_submit plugin, built so that it counts its steps, and the texts that make it work hardest.
 
 A step is a basic block of the plugin, or a byte that libc goes through for it. The number of steps is the same on each

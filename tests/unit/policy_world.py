@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small clusters for the tests of the policy side."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for pyslurm with the shapes that pyslurm 25.11.2 gave on Slurm 25.11.7, and the cluster behind it."""
 
 from __future__ import annotations

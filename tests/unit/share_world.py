@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small clusters whose GPUs can be shared, for the tests of packed jobs."""
 
 from collections.abc import Mapping

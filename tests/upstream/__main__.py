@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells what of the interface that Berth uses differs between two releases of Slurm.
 
     python -m tests.upstream /where/slurm-26.11 /where/slurm-26.05

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What C sources declare: structures with their fields, functions, and names of constants. No whole parser of C."""
 
 from __future__ import annotations

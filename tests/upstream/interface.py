@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of one release's interface that Berth uses, as texts by name, and what differs between two releases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's sources: a folder, or a commit of a git repository, which needs no work tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Berth uses of Slurm, read from Berth's own sources: names in C, and words in texts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays seeds: `python -m tests.world --seed 7 --events 400`, or fresh ones for some `--minutes`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd's two processes as objects: the answering one's `Answerer`, the planning one's `Planner`, the real channel."""
 
 from __future__ import annotations

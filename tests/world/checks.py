@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the invariants after every step, and at the end."""
 
 from __future__ import annotations

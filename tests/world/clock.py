@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual time for berthd's modules: none of them reads the machine's clock, and none waits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold of jobs that close their partition: pins without required nodes (docs/decisions/018).
 
 There is one such form. A job with whole GPUs requires no node, and Berth's list excludes each node but those of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model of slurmctld and its nodes: records of jobs, starts, ends, and what a change is allowed to do.
 
 It keeps to what Slurm 24.11 to 26.05 do where Berth can tell; whom it starts first is left to the script.

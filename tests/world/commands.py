@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's commands on the model: the same words and the same text as squeue, scontrol and scancel print."""
 
 from __future__ import annotations

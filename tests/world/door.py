@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The door to the model: it stands in for `subprocess` where Slurm's commands are run, and loses, delays or doubles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explores all short scripts of a small protocol, breadth first: `python -m tests.world.explore --depth 5`.
 
 Each state is reached by playing its script anew, with the code of berthd itself. Two scripts that lead to one state

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kinds of worlds: a cluster with berthd, nodes with their programs, and both in one; each is played."""
 
 from __future__ import annotations

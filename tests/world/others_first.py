@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Laws of the jobs that let others go first: a bound, a reason for their users, and the order of equal jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that an owner's job waits at most a minute for a guest that has to leave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out what people ask of the model by scontrol: holds, suspensions, nodes and partitions."""
 
 from __future__ import annotations

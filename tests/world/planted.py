@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known faults, planted one by one: does the world find each within a minute? `python -m tests.world.planted`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reservations of the model for users who are not here: what they take of a node, and whom Slurm lets start beside."""
 
 from __future__ import annotations

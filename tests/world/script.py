@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts: lists of steps, each a name and small numbers, so that any part of one is a script too."""
 
 from __future__ import annotations

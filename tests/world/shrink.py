@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delta debugging: the shortest part of a script that still goes wrong in the same way, as a test to be pasted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs as users submit them, and what the plugin makes of a reply: slurm_plugins/job_submit/apply.c in short."""
 
 from __future__ import annotations

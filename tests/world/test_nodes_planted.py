@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each fault that is planted in the programs of a node is found, but for those that the world seldom sees."""
 
 from __future__ import annotations

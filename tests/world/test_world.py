@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fresh seeds that are played in every run, for a bounded time; more of them, longer, in `make test-hard`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All scripts of a few steps go well, and an exploration finds a planted fault by a shortest script."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays the scripts of the faults that the world has found, each shrunk from its seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each known fault is found within a minute, but for those that the world cannot see."""
 
 from __future__ import annotations

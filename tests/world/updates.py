@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scontrol update of a job on the model: field by field, in Slurm's own order, up to one that it refuses."""
 
 from __future__ import annotations

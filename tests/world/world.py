@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The world: plays a script step by step, and checks after each that nothing has gone wrong."""
 
 from __future__ import annotations

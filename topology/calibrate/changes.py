@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds steps and drifts in the times of a GPU or a node over its visits."""
 
 import warnings

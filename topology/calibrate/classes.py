@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application classes from profiles: how much a job suffers from a slow GPU, derived from the units that it keeps busy.
 
 A slow chip has a low clock at its power limit. Work that keeps the arithmetic units busy feels that in full, work that

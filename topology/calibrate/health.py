@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists the GPUs and nodes that stand out, with evidence and advice for an admin. Drains nothing."""
 
 from collections import defaultdict

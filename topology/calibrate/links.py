@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds links that are slower than the same links of other nodes: a lost lane, a wrong slot, a bad bridge."""
 
 from collections import defaultdict

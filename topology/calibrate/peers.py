@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups visits into arrays of comparable peers and decides which runs count."""
 
 from collections import defaultdict

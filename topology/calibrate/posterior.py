@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes posteriors of quantities that are mostly typical, sometimes outliers, with some disturbed runs.
 
 Everything is in logarithms of time. The fleet is  time = node + GPU + (node in this run) + (GPU in this run).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records of calibration runs, `berth-runs/1` (docs/admin/calibration.md), and a node's own verdicts.
 
 A *visit* is one calibration of one node. In it each GPU has a *run* of each application class. Visits are appended,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes scores from runs: node effect plus GPU effect, shrunk to the typical where little is known.
 
 The estimate is the posterior mean of a model in which nodes, GPUs and runs differ (`posterior`), with variances by

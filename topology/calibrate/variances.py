@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates the variances of nodes, GPUs and runs by restricted maximum likelihood (REML).
 
 For a node of which all G GPUs have all R runs, the likelihood needs only four sums of squares: of the node's mean, of

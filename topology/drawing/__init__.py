@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws nodes and clusters as SVG; standard library only."""
 
 from topology.drawing.cluster import draw_cluster

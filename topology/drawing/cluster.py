@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of a cluster: pods, leaves in them, nodes in these; what is alike is drawn once in a large cluster."""
 
 from __future__ import annotations

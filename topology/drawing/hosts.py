@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Below the GPUs in the picture of a node: PCIe switches, NICs, host bridges and NUMA nodes."""
 
 from collections.abc import Mapping

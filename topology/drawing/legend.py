@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the legend of the colours in rows under a picture."""
 
 import textwrap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of a node: GPUs by NUMA node, NVLinks above them, PCIe and NICs below."""
 
 import re

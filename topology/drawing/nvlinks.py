@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The NVLinks in the picture of a node: a bar for switches, arcs over a row of cards, lines between quads."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the positions of all parts of a node in its picture."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Colours and scales of the pictures; tints are Okabe and Ito's, which the colour-blind can tell apart."""
 
 import math

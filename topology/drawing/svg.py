@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SVG text, piece by piece: just what the pictures need, and every text escaped."""
 
 from html import escape

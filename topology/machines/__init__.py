@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines by name, to plan a cluster before it is bought.
 
 >>> node = machine("dgx-a100", "n1")

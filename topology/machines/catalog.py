@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The named machines. Each names its source; a NIC of which no source tells the rate has 0.
 
 A matrix is the text of `nvidia-smi topo -m`. It hides the PCIe relation of GPUs with NVLinks between them: there the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes kinds of machines, and builds nodes of a kind."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models Slurm's topology/block: the node combinations that Slurm gives to one job; it refuses all others.
 
 A job gets nodes of one block; one that is bigger than a block gets as few blocks as can hold it, within one aggregated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models the network of a cluster: NVLink domains, leaves and pods, as arrays over the nodes.
 
 >>> fabric = Fabric.flat(("n1", "n2"))

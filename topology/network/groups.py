@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The groups of nodes that share a level of the fabric: what node sets and plans ask about leaves, pods and domains."""
 
 from collections.abc import Sequence

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources of a machine's topology."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of `nvidia-smi topo -m` as a grid of words.
 
 It comes with tabs or blanks, with and without escape codes, cut, wrapped and glued by terminals and web pages:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine from the text of `nvidia-smi topo -m`: for a node that cannot be asked itself.
 
 The text has no UUIDs, device minor numbers or link speeds: where the caller knows better, it is told; what is

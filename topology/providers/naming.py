@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short names of GPU models, as users write them in `gpu:MODEL:N`."""
 
 import re

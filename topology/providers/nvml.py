@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Discover a node's GPUs through NVIDIA's management library.
 
 Standard library and pynvml only: this runs on compute nodes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a GPU's connections beyond its node's NVLinks: NVLink domain, and chip-to-chip links to its CPU."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVLinks as the driver tells them, one GPU at a time, the way NCCL reads them."""
 
 import re

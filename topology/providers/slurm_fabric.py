@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's own description of the network: topology.conf and topology.yaml.
 
 What their levels mean here (docs/develop/formats.md, section 7):

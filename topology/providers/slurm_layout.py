@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Switches, blocks and rings as Slurm's files list them, and the leaves and pods that they mean.
 
 Shared by both forms, topology.conf and topology.yaml; topology.providers.slurm_fabric defines pods.

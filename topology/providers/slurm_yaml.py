@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's topology.yaml: the lists of the one topology that is chosen."""
 
 from collections import Counter

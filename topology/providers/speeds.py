@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of one NVLink in one direction, for sources that do not tell it."""
 
 # MB/s as drivers report them (`nvidia-smi nvlink -s`).

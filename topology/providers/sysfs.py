@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads PCI devices from the kernel: NUMA nodes, near CPUs, network cards and their nearness to the GPUs.
 
 Standard library only: this runs on compute nodes. `root` is `/sys` or a tree of the same form.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The narrowest cut of a set of GPUs: the bandwidth that a collective on them can count on.
 
 A set can be parted in two in many ways. What crosses one parting is the greater of two: all direct NVLinks between the

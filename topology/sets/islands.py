@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVLink islands: the largest sets of GPUs of a node in which every pair is joined by NVLink."""
 
 from __future__ import annotations

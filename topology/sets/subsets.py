@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The best k GPUs of one node, exactly.
 
 Compares every set of k GPUs. What does not depend on which GPUs are free (bandwidth, distance) is worked out once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The best GPU set for every mask of free GPUs, as arrays, so that a thousand nodes are compared in one numpy step.
 
 A *code* orders sets: narrowest cut first, then the weakest pair, then the mean over pairs, both over the widest path,

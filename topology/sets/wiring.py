@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a node's graph to arrays: widest path and direct NVLinks of each pair of GPUs, nearness to the NICs.
 
 Placement compares sets of GPUs by these; the graph itself is asked once for each kind of machine.

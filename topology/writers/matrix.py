@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine as a table, in the words of `nvidia-smi topo -m`."""
 
 from collections.abc import Callable, Iterator

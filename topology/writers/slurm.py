@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines for slurm.conf and gres.conf: one GRES type a GPU, so that a job can be given exact GPUs.
 
 Each GPU K has `gpu:gK`, a hundred shards `shard:gK` for jobs that share it, and one `seat:gK` for a guest. A node of

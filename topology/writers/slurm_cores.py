@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the sockets near a GPU, in the core numbers of `Cores=` in gres.conf.
 
 Linux numbers hardware threads, and machines differ in how. Slurm numbers cores: those of the first socket, then

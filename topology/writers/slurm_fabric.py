@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines for Slurm's topology.conf or topology.yaml from a fabric; what is read back means the same."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth calibrate`, which measures the speed of GPUs (admins)."""
 
 import argparse

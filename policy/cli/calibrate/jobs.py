@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a campaign's jobs: one `srun` for each node, which returns the measurement's output without a shared folder.
 
 The jobs have the lowest priority and a limit of minutes, so that Slurm runs them only where nothing waits.

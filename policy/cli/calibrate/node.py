@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth calibrate node`, which measures the GPUs of the node where it runs."""
 
 import argparse

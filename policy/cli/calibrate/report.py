@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends a campaign: writes the score table anew, and prints what changed."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth calibrate run`, a campaign over the cluster, through Slurm, that makes way for jobs."""
 
 import argparse

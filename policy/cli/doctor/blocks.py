@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks for berth doctor that slurmctld places jobs by the blocks of Slurm's file.
 
 Slurm 25.11.2 drops nodes from their blocks as they power down. Where a node's block is applied again by `scontrol

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth doctor`, which checks for all that Berth needs, and says how to mend what is missing."""
 
 import argparse

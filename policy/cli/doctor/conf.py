@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks berth.conf for tables that nodes read, and for names that Slurm does not have: doctor and berthd ask it."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits by GPU model in slurmdbd: `gres/gpu:MODEL` on one side, Berth's licences on the other."""
 
 import re

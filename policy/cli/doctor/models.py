@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks limits and bills by GPU model for berth doctor: those without effect, and the licences that replace them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth doctor node`, which checks a node for jobs that share GPUs, and for remains of such jobs."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth doctor release`: tries one held job of each form on a release of Slurm that no test has run on.
 
 Each job is submitted with `--hold`, read back field by field, given a place as berthd would give it, read back again,

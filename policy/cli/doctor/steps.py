@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells how far a site has gone with Berth (docs/admin/rollout.md), since doctor asks for other things at each step."""
 
 from collections.abc import Mapping, Sequence

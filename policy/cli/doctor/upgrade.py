@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of `berth doctor --before-upgrade`: what fits the Slurm to come, what waits and runs, and the order."""
 
 import re

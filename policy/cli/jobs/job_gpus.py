@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth job-gpus JOBID: all GPUs of a job on this node, for scripts to which Slurm names the last one only."""
 
 import argparse

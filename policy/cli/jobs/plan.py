@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth plan -- SBATCH-ARGUMENTS`, which tells where a job would go now and why, without submitting it."""
 
 import argparse

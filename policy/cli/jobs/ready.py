@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth ready`, by which a job's script reports that it works, so that its pre-flight can end."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth release`, which removes pins of waiting jobs, so that Slurm chooses for them as without Berth."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it.
 
 `--slow` tells what made a job slow (policy/cli/jobs/why_slow.py).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of `berth why` for a job that failed.
 
 Slurm allows no change to a finished job, so the failure is looked up when a user asks. It is looked up with that user's

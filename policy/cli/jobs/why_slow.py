@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth why --slow JOBID`: which rank and GPU cost a finished job how much, or that its program was slow by itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes a site from plain Slurm to Berth in the steps of docs/admin/rollout.md, and back (`berth migrate`).
 
 conf_text    Slurm's configuration files as text: every byte that is not changed stays

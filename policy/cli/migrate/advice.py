@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what to do for a rung and back, in which order."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes single keys of berth.conf as text, so that comments and order stay."""
 
 import re

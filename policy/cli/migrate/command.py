@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth migrate`, which takes a site from plain Slurm to Berth rung by rung, and back."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Reads and changes Slurm's configuration texts, with every byte that is not changed left as it is.
 
 Slurm joins lines that end with a backslash, ends each line at an unescaped `#`, and takes keys in any case, with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps jobs from nodes while their layout changes, and gives back only those that are not drained for another reason.
 
 The reason of a drain tells whose it is. Each step looks at it anew: hours may lie between a plan and its last step.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the words of the exact layout from the topology files, as `berth topo export --slurm` prints them."""
 
 from collections.abc import Sequence

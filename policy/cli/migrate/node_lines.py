@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes the lines of slurm.conf and gres.conf that list the GPUs of nodes; a line of several nodes is split.
 
 All functions are pure: texts in, texts out.

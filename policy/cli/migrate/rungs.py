@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the configuration of a rung from the configuration that is there: pure functions on texts.
 
 The rungs are those of docs/admin/rollout.md. To go up is to apply one; to go down is to undo.

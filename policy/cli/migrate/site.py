@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what a site has: its configuration files, and the jobs that Slurm knows."""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps a copy of each changed file, so that every change can be undone byte for byte.
 
     FOLDER/001/record.json     what was changed: path, hash before and after, by which rung

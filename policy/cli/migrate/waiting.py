@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewrites the requests of waiting jobs that name a model in a way that the layout in force does not know.
 
 With the exact layout `gpu:h100:2` names a GRES type that no node has; the job gets `gpu:2` and the feature `h100`. Back

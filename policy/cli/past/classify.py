@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth classify`, which finds why a job failed, from the end of its log."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth collect`, which saves Slurm's accounting in one file for other commands of Berth."""
 
 import argparse

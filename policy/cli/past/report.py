@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth report`, which reports on past GPU jobs from Slurm's accounting; Berth need not have run then."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo`: the nodes' GPUs and links, and Slurm's configuration made from them."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo discover`, which reads this node's driver and writes its topology file."""
 
 import argparse

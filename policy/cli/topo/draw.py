@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo draw`, which draws a node or the cluster."""
 
 import argparse

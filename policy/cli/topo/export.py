@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo export`, which writes Slurm's configuration from the topology files."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo sets`, which shows the node sets that could hold a job, level by level."""
 
 from __future__ import annotations

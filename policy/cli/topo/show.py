@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth topo show`, which shows nodes as tables."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the machines and the fabric for a command.
 
 Machines come from topology files, text of nvidia-smi, or named machines. The fabric comes from the machines and from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes machines in text, the same way in all commands."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Company: predicted speeds of packed jobs that share a GPU. The snapshot carries the predictor to the placement."""
 
 from collections.abc import Iterable

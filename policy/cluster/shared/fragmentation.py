@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fragmentation: the part of a node's GPUs that usual jobs cannot use. Jobs are placed where it grows least.
 
 After "Beware of Fragmentation" (USENIX ATC 2023): for a distribution of requests, a node's expected fragmentation is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sharers of whole GPUs of a node: hosts, which own GPUs and may have a guest, and guests, which sit on seats."""
 
 from dataclasses import dataclass

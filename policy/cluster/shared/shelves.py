@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shelves: arrays of all shared GPUs, to find those with room for a share among thousands in a fraction of a second.
 
 Most sets of GPUs are plain: all jobs that share them are there now, and no other job is planned there. Plain sets are

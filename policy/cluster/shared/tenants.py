@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tenants: the jobs that share the GPUs of a node, with their times. Jobs on whole GPUs do not need this.
 
 A shared GPU is never free for a whole-GPU job, so its bit is cleared in the node's timeline until its last packed job

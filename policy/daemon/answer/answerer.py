@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answers of the answering process, and the snapshot that they come from; no sockets here.
 
 It holds one finished snapshot of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd: answers job_submit, and plans behind it."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of the answering process: ready replies, places that it gave, and kinds that were refused.
 
 Ready replies: users submit the same few kinds of jobs over and over, often by the hundred. A reply holds for each

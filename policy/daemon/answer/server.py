@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answering loop: one thread, one epoll, no call that waits for another process.
 
 All requests that are there are read before one of them is answered: the one whose user is next (`turns`). A connection

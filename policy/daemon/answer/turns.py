@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses whose request is answered next and sends users away for a while, so that none holds up another's requests.
 
 A user's turn comes after those of all users that were answered longer ago. Answers are cheap, but a request can be

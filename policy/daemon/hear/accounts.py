@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes causes of failures into Slurm's accounting: slurmctld changes no job that is over, slurmdbd does.
 
 Berth does not wait for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts and names the jobs that run on another part of a GPU than Berth gave them, and finds those held for that.
 
 Their nodes should hold them (prolog_epilog/given.py). A node's word of that can be lost, so Slurm's record counts.

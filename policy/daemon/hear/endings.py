@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's end: the class of its failure, and what its plan says afterwards. No text of a log gets there."""
 
 import re

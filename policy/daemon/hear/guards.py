@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of the nodes' guards: GPUs that take no guest for now, and guests that have to leave."""
 
 import re

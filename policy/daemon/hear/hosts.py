@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step times of owners (hosts in names), jobs that may have guests, as guards tell them.
 
 Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.

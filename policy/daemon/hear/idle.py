@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs that have no process, or run no kernel, as their nodes say."""
 
 import re

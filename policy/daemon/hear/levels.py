@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Levels: what holds jobs to their shares on their nodes, as guards say; kept in the plan for `berth why`."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notices of nodes about their GPUs: a node that comes back under its name may be another machine."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/develop/formats.md).
 
 A thread serves the sockets, so that no peer keeps the planner waiting, and the planner, which itself often waits for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/admin/calibration.md).
 
 The ranks of a job report at about the same time, from all of its nodes, and become one line. Berthd keeps no database:

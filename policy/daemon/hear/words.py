@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of nodes other than that a job ends there: one reader for each kind of notice (docs/develop/formats.md)."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles and the matcher for the planner: which guest goes beside which owner, and what guards tell of both.
 
 Where the site names no file of profiles nothing of this is there, and guests are seated by rules alone.

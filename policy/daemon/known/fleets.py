@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fleet that berthd plans on: what Slurm says of the nodes, with topology, fabric and scores."""
 
 from collections.abc import Iterable, Mapping

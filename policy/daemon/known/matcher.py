@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matchings, in a process of their own: scipy's memory and its solver's seconds are no concern of the planner's.
 
 It is started when the first matching is asked for. If it dies or hangs berthd does not wait for it: guests get their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of jobs: read from the profiles file, completed by guards, and written back now and then.
 
 The file is its owner's: an admin's tools may change it while berthd runs, and what guards said meanwhile is added to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scores that berthd plans with, read again when their file changed: as calibrated, or as jobs saw them since."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scores as they are now: the calibrated table, refreshed by what jobs told since, in a file beside their record.
 
 What is calibrated stays as it is, so that no report ever counts twice. The arithmetic may take long on a large cluster,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells whether a limit in slurmdbd could refuse a job because it lies on more nodes than it needs.
 
 A split on more nodes holds the same GPUs, and more nodes, CPUs and memory. So a limit of any account, user or QOS that

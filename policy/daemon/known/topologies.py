@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machines and the fabric that berthd plans with, read again when a file of theirs changed."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and groups of users, as the controller knows them."""
 
 import grp

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes what the metrics show of the cluster, for the state file, from what the planner knows.
 
 A cluster of 100,000 GPUs costs the planner some milliseconds each time.

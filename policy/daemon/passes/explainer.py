@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
 
 import time

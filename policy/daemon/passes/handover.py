@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots on their way from the planner to the answerer.
 
 Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole snapshot or

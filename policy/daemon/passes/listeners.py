@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The listeners: what nodes say of jobs and guests, and what follows from it."""
 
 import time

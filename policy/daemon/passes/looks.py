@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SlurmLooks at Slurm: the last reading, what it allows, and how long looks take."""
 
 import statistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the state file: the overview of GPUs and queue as the last pass saw them, and what the metrics are made from.
 
 The file is described in docs/develop/formats.md (11.7). A thread makes and writes it from values that no pass changes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planning process: reads Slurm, keeps the pins of waiting jobs right, hands snapshots to the answerer.
 
 It may take its time, and it may die: the answerer goes on with the last snapshot and starts a new one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planning process's loop: a pass every tick, and between two passes the notices, then one write after another."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planned updates of jobs that are not written yet: one for each job or task, and one writer for all of them."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Observing: each job that Slurm starts is compared with what Berth would have chosen, and the sums are kept.
 
 The job_submit plugin is not needed for that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process of berthd's that it can do without: started beside it, started again when it ends, ended with it."""
 
 import subprocess

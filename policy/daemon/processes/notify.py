@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Telling systemd how berthd is doing (sd_notify), where systemd asked for it."""
 
 import os

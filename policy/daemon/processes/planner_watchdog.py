@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watches whether the planner lives, and decides whether to start it again.
 
 Pins that no process moves may keep jobs waiting for ever. While there is no planner that works they are undone at best,

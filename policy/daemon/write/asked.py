@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps what waiting jobs asked for where the plugin finds it, and plans a job anew whose owner changed that.
 
 job_modify may ask no daemon. So each job that the plan may write has a file with the fields that undo its pin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets the first waiting job close its partition while no other can start there, and opens it before one does."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed jobs, hosts and guests whose node could not set their share up: they are sent elsewhere, a few times.
 
 Their task was stopped before the user's code, and the Epilog says so. Such a job is put back into the queue once Slurm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guests on their way out: warned where the site says so, put back into the queue, and seen to have left.
 
 What a guest has to come back to stands in its plan before it goes, so that no restart of berthd forgets it. Only a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that failed: what of, and whether they are tried again.
 
 The first node of a job that failed says what the end of its log is a sign of (docs/admin/failures.md), and says it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps what pinned jobs exclude up to date: free of nodes that may be taken out of slurm.conf, and there at all.
 
 Once Slurm does not know a node any more, it refuses every change to a job whose record excludes it by name ("Invalid

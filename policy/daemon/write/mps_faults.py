@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users whose programs brought an MPS server down, and with it the jobs of others: for a time they share no GPU.
 
 Under MPS one user's faults hit all users of the GPU. So packed jobs of such a user get GPUs of their own, in the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of pinned jobs (docs/develop/formats.md, 1.4), which the plugin reads before a user changes a waiting job.
 
 The plugin asks no daemon from job_modify, where slurmctld holds its write locks; it reads this file.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what the plan decided into Slurm, and keeps the list of pinned jobs that the plugin reads."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds how long a job waits for its pre-flight; all else that a job needs of its pre-flight Slurm does by itself."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out the moves of running jobs that the plan decides on (policy/plan/relocation/under_way.py)."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tasks of an array that have not split off: parses the list that Slurm writes.
 
 >>> waiting_tasks("1,3-5,10-20:5")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Excluded nodes: a pinned job's request excludes all other nodes, so that Slurm does not test them.
 
 Slurm tests each waiting job on every node that its request leaves open, in each main pass and each backfill pass. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes moments for people and for Slurm's commands, whatever number stands in a record.
 
 >>> bounded(2.0**63) == bounded(float("inf")) == 253402128000.0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of a pin in a job's Extra and request, within the length that Slurm takes.
 
 The plugin writes the same text at submission (slurm_plugins/pin/pin_text.c).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores between calibrations: refreshed by the step times that jobs report and by the clocks that the guard saw.
 
 In logarithms a rank's step time is application + run + node in this run + GPU + noise. What an application takes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what made a job slow: a rank's GPU, a node, a stage of its pipeline, uneven data, pauses, or the program itself.
 
 What-if analysis, as in "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025): the own

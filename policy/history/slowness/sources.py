@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads what the ranks of one job did in each step, from four sources, into one form: `StepTimes`.
 
     guard   the job lines of `berth-steps/1`: one row for each hour, the median step of each rank

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups scores into a few bins, as PAL does, so that small differences do not decide.
 
 GPUs above mean + 3 standard deviations are outliers. The number of bins is that of the outliers plus K1. In PAL's paper

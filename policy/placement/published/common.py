@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers for the published policies: sets of GPUs as masks, one for each node."""
 
 from collections.abc import Iterable

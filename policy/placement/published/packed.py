@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy `packed`: as few nodes as possible, without regard to scores; the baseline of PAL's evaluation."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy `pal`: score and locality combined, as in PAL (SC'24)."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy `pm_first`: the fastest free GPUs by binned score, on any nodes."""
 
 from collections.abc import Iterator

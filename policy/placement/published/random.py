@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policies `random` and `pinned-random`: controls, which show the value of any deliberate choice."""
 
 from random import Random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks at a cluster that runs without Berth: which jobs have badly linked, spread or slow GPUs, and which wait.
 
 Everything comes from one reading of Slurm and from descriptions of the machines. Nothing here changes a job.

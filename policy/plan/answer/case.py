@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A submission that is to be decided, with all that its decision depends on, and the decision.
 
 What a request means on a fleet is cached: users submit the same few kinds again and again, often by the hundred.

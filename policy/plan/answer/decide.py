@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decision: turns a submission into a reply. It is a pure step, used by berthd and all other callers."""
 
 from dataclasses import replace

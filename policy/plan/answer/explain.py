@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explains a job's decision to people: in one sentence, and as rows, for `berth why` and the page of `berth web`."""
 
 import time

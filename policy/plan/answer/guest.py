@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answer to a job that wants a seat: the best seat that is free now; else the job is parked until one is free."""
 
 from contextlib import suppress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replies to jobs without a place of Berth's: left to Slurm, to be placed later, or refused."""
 
 from contextlib import suppress

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decision on the plain layout: a place names nodes alone, and Slurm chooses the GPUs there.
 
 No job may wait longer than without it. So a job gets nodes only if it can start there now, or needs whole nodes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what is told of a place: the fields of the job's plan, and the line that the job's user reads."""
 
 import re

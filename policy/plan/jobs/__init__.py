@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The waiting jobs: the record of each, and the reader that makes it from Slurm's facts."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learns how long jobs run, from reading to reading, by the jobs that ended while this process ran."""
 
 from collections.abc import Collection

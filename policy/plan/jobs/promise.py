@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promises each waiting job a start: the one that plain Slurm would plan for it, from the state of the moment.
 
 The plan is that of Slurm's backfill (`squeue --start`): the jobs in the order of the queue, each at the first time at

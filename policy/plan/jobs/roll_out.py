@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rolls the waiting queue out, to see if all jobs together end sooner where one of them lets others go first.
 
 A plan that starts whatever fits is greedy: a job that takes a part of a node now may keep a gang from it for hours. So

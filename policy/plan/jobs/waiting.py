@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of a waiting job: its needs, its pin, and one part for each opinion about it."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
 from collections.abc import Iterable, Mapping, Sequence

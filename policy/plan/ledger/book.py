@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The book: a working copy of a `Cluster`, in which each place that is given to a job is claimed.
 
 berthd's planner fills a book from a reading of Slurm: first the running jobs, then the pinned jobs that wait. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The changes that a plan makes to jobs."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end.
 
 Claims are taken from the timelines of a book's nodes: lists while a walk claims places, written into the snapshot

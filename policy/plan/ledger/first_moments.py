@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first moments at which nodes have enough for a job, read off a snapshot's timelines."""
 
 import numpy as np

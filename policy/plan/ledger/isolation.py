@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Isolates faults: an exception about one job leaves that job to Slurm, and the plan of all others goes on.
 
 Each exception is logged and counted.

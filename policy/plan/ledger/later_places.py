@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places that are not free yet: what they cost a job and the jobs that wait behind it."""
 
 from typing import NamedTuple

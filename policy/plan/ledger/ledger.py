@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger of one pass: finds free places, claims them in the book, and collects the changes to be written.
 
 The changes are committed when all jobs are planned; those of a job whose planning failed are discarded before.

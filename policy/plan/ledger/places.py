@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The places of a policy that Slurm can pin and start, and those that were found before in the same book.
 
 A place stands until the book changes. Many jobs take nothing from the book when they are submitted: they are held,

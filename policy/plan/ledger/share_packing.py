@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places shares: beside other packed jobs or on a free GPU, so that the least room is left that no job can use.
 
 An NVLink island is cut into only if nothing else fits. Among the other places, the one is taken that adds least to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tracker: what the cluster holds now and when it comes free; each reading updates only the changed nodes."""
 
 from collections.abc import Iterable

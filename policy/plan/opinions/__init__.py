@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """One file or folder for each opinion about the place of a job."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All opinions, in the order in which a pass asks them. A new one is one line here."""
 
 from policy.plan.opinions.elsewhere import Elsewhere

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives jobs back that Slurm may start sooner elsewhere: on nodes of the plain layout, or by preemption.
 
 Pins to nodes alone say no GPU. Slurm knows better than the plan which GPUs of a node come free, so such a job has a pin

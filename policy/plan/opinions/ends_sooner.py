@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets a job wait rather than start now on slow GPUs, or on more nodes, if it is expected to end sooner on others.
 
 The expected times use time limits; most jobs end before, so the real wait is shorter. A job never waits longer than the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of an opinion: what one capability says of waiting jobs while the queue is planned.
 
 The queue walk orders jobs, claims places and moves jobs. In each pass it asks all opinions in the order of `all.py` and

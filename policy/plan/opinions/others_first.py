@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets waiting jobs of berthd's plan go first where the roll-out of the queue says so (policy/plan/jobs/roll_out.py).
 
 Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). When a job may

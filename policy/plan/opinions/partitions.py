@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tries the other partitions of a job's list, where one of them did not start the job on a place that looks free."""
 
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding

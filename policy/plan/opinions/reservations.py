@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leaves jobs without a pin that Slurm may start beside a reservation or in one; takes pins that pass one back."""
 
 from dataclasses import dataclass

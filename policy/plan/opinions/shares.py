@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes packed jobs ask for their part of their GPUs while they may take it, else for whole GPUs.
 
 Slurm counts percent only. It knows neither whose jobs may share a GPU nor the GPU's memory, so it would start the job.

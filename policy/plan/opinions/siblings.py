@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps components of a heterogeneous job on nodes of their own: Slurm gives no node to two of them."""
 
 from policy.plan.jobs.waiting import Matter, Waiting

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses on how many nodes a job lies that may be split (policy/request/spread.py).
 
 Only GPUs that are free now are reason enough to split a job further than it has to be: its later place is planned on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets a job start now on several nodes in a form that a pin cannot say, such as 3 + 1 GPUs (policy/request/spread.py).
 
 While no place of Berth's is free for it, and enough GPUs are free over several nodes, the job gets its user's request

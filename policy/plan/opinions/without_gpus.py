@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leaves room for the jobs without GPUs that are first in line: Slurm chooses their nodes, but they take CPUs."""
 
 from policy.plan.jobs.waiting import Matter, Waiting

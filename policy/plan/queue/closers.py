@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the waiting jobs that close their partitions to Slurm's main pass, so that Slurm gives its usual reasons.
 
 A waiting job that requires its nodes closes nothing: Slurm takes its nodes out of the pass, tests the jobs behind it,

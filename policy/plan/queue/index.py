@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queue by nodes and by shapes, so that the notice of a job's end need not walk along the whole of it."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outlook: finds the best place for a job among those that come free later, and whether it is worth a move."""
 
 from collections.abc import Hashable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of the waiting jobs: gives each one its place, and lists the pins that have to change.
 
 Jobs are taken in Slurm's own order. Each claims its place, so that no later job can delay it. A pin moves only if

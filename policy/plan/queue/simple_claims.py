@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims of the jobs that can only wait for their places: most jobs of a long queue, so they are made in few steps."""
 
 from collections.abc import Iterable, Iterator, Sequence

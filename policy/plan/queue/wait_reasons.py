@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reason why a job waits: one of a few kinds, and a sentence (after Philly's study of what jobs wait for).
 
 Slurm's own reason says which rule holds a job back. This reason says what would have to change for it to start.

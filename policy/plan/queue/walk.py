@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queue walk: each waiting job in order claims its place, and gets another one if it has to.
 
 What a capability has to say of a job is asked of the opinions (policy/plan/opinions/opinion.py).

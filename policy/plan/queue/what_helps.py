@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tries what would let a waiting job start now: a shorter time limit, fewer GPUs, another partition.
 
 Each is tried in the plan, beside all jobs that are planned, so that it is not said of GPUs that are kept for others.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The movable jobs and the waiting jobs for which they may move, found from the plan and from Slurm's readings."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves under way: chooses the running jobs to move, and for each of them the next step.
 
 Reads and writes nothing: berthd carries the steps out (policy/daemon/write/relocation_writer.py), and so does the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worth of relocations: finds running jobs to move, to let a waiting job start or to leave slow GPUs.
 
 Only jobs with `--movable` are considered. A job that is moved needs a place that is free now, and as close together and

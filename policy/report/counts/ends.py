@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts how runs ended, why they failed, and how often they were tried again.
 
 A run's failure class is the one that berthd found at its end (`fail` in the segment). Without it, the class is guessed

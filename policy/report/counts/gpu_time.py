@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPU time of runs that are counted together, and how far chance alone makes it differ from week to week."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts what each account and each user held, waited for and lost."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts on how many nodes, leaves and islands jobs of several GPUs ran, and how many they needed."""
 
 from collections import Counter, defaultdict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts what tries, pre-flights and moves saved, from the jobs' segments alone."""
 
 from collections import Counter

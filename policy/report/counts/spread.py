@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates quantiles of any number of values in little memory.
 
 >>> spread = Spread()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how busy the GPUs were that jobs held, where Slurm has it (gres/gpuutil, by jobacct_gather and NVML)."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the reasons for which jobs waited.
 
 For a job that berthd planned, the reason is the last one that berthd gave. Slurm's accounting keeps only the last

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates what Berth could gain on a cluster: upper bounds, each with what it counts."""
 
 from collections.abc import Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides which readers may see the metrics, and which controller serves them, by slurmctld's own rules (Slurm 26.05).
 
 slurmctld serves metrics to all users, unless PrivateData hides anything or MetricsAuthUsers names users; then it wants

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berthd's metrics over HTTP: paths, statuses and the standby's answer are those of slurmctld 26.05.
 
 * `/` lists the paths.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics: their names in one table, and their values from what berthd's processes tell.
 
 Labels are names of nodes, GPU positions, models, application classes, and words of fixed lists. Job numbers stand only

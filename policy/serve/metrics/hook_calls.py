@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the calls of the job_submit plugin by reading its hook log (docs/develop/formats.md, section 6) as it grows.
 
 The log says what slurmctld saw: also the calls that berthd never got, or answered too late.

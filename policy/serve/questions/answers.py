@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The questions that users may ask berthd, and the users that may see the answers (docs/develop/formats.md, 11.3).
 
 The user who asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sockets for users' commands: one question and one reply a connection.
 
 On this host's own socket the kernel names the user; on the TCP port a credential does. One thread serves the sockets;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out which user looks: by a trusted proxy's header, or by a token of a file."""
 
 import hmac

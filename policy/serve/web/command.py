@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `berth web`, which serves a page of the machine room, the queue and what happened."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows the cluster as berthd's overview tells it: the file that also `berth nodes`, `queue` and `top` are made of."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data that the page shows: `WebRoom`, which stays the same, and `WebMoment`, which is one reading.
 
 Both become JSON with `schema_version`. What a viewer may not see is taken out here, before anything is sent.

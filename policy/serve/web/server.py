@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serves the page: files, JSON and events by HTTP, to readers only.
 
 One poller reads for all viewers. A viewer's event says only that there is something new, so that at most one event

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows a run of `berth simulate --history FILE`, or what `berth collect` saved, at any moment of it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd beside the simulated Slurm: it answers submissions, and plans at each change."""
 
 from collections.abc import Callable, Mapping

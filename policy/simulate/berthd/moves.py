@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out berthd's moves of running jobs in the simulated Slurm."""
 
 from policy.formats.plan_fields import UNDER_WAY

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs berthd in the simulation, by its own `decide`, `Plan` and `Tracker`.
 
 As in the daemon, an answerer and a planner share only snapshots, which the planner hands over. The planner does one

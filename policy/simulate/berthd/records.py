@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's records of simulated jobs and nodes, as a gateway reads them."""
 
 from math import ceil, floor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the inputs of a simulation: traces, scores, clusters, events."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the cluster of a study: its size, its machines, its costs, and how its nodes are joined."""
 
 from collections.abc import Sequence

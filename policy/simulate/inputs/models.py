@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that the published traces lack: iteration times, application classes, sizes of applications."""
 
 from topology.scores import PAL_CLASSES

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads smaller inputs: node events, quotas, and the time limits and models that a trace may lack."""
 
 from collections.abc import Sequence

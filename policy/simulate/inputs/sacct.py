@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a real cluster's accounting: the output of `sacct -P`, with its columns in any order."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts score files to a fleet's form: a table of nodes x GPUs for each application class."""
 
 import random

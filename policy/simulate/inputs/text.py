@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads tables with a header, plain or gzipped; errors name the file, the line and the column."""
 
 import csv

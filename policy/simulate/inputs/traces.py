@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the published forms of traces: PAL's and similar ones, Sia's first form, Philly's."""
 
 import random

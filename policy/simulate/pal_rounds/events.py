@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events that change a simulated cluster while jobs run."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The orders of a simulated queue: one small function each, least first.
 
 An order uses the service that a job has had so far. `las` and `srtf` count service in seconds on the wall clock, as

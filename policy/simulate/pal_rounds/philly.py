@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws from a seed what traces such as Philly's lack: time limits, models, quotas.
 
 The trace has each job's arrival, GPUs and run time; its virtual cluster is the account. Users' time limits are missing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the share of nodes without any job, which is the room for gangs, at a given load.
 
 >>> both = [Stretch("a", 0.0, 10.0, (0, 1)), Stretch("b", 5.0, 10.0, (2,))]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of placement policies in PAL's rounds: what they place first and together, and what they may move.
 
 A placement policy only chooses a place for one job. A policy of another package may say the rest itself, by the names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `pal-rounds` simulator: places jobs once in each round, as PAL's published simulations do.
 
 In each round the queue is sorted, and its longest head whose GPUs fit the cluster runs. With `backfill` a job that does

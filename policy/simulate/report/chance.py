@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells how much of a difference between two policies is chance.
 
 Under one policy too the same jobs wait longer or shorter if they arrive some minutes sooner or later. So policies are

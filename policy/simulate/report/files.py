@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes files for programs: placements as CSV, figures as JSON."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the history of one run, which `berth web --from-simulation` plays (docs/develop/formats.md, section 10)."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the page of `--report`: one file with the table and the plots, without network, scripts or other files."""
 
 from collections.abc import Mapping, Sequence

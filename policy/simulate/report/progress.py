@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells how far a long study is: a line every half minute. Short studies say nothing."""
 
 import sys

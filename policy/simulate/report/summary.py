@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The summary of a run: small, plain, and enough for every output."""
 
 from collections.abc import Iterable, Mapping, Sequence

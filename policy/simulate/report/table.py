@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the table for people: a line for each policy, means where there are several seeds."""
 
 from collections.abc import Iterable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says in one sentence what a simulation found: what Berth would have saved, and for whom."""
 
 from collections.abc import Sequence

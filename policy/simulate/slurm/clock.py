@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated time: scheduled events, and loops that sleep while there is nothing to do."""
 
 import heapq

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two passes by which Slurm starts jobs: the main pass and backfill.
 
 Main pass: it tries jobs in order. A pinned job that cannot start takes its nodes out of the pass. A job without a pin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
 
 from collections.abc import Callable, Mapping, Sequence

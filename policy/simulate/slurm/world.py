@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulates Slurm event by event: the queue, the running jobs, and the events to come.
 
 Modelled: the order of the queue, the main pass, backfill with planned starts on whole nodes, limits that kill, quotas

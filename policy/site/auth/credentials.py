@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster's credentials, which tell berthd the user who speaks: MUNGE's, or those of Slurm's own auth/slurm."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials made by munge: the user that wrote a text, on this cluster, and when. Only libmunge itself is needed."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials of Slurm's own (`auth/slurm`): tokens that slurmctld, slurmd or sackd of this computer makes and checks.
 
 They are asked over a UNIX socket, and know the user who asks by the socket's peer. Slurm's name for it is SACK.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway that is always there: Slurm's own commands."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job as Slurm's own JSON shows it (`scontrol show job --json`): the slow form, with all texts exact to the byte.
 
 Users' commands read it on login nodes, which have Python's standard library alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's JSON as dataclasses: of each object the fields that a class names, each of the type that it names.
 
 The standard library alone: login nodes have no other package.

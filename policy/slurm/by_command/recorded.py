@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway's twin for tests and for trying Berth without a cluster: what Slurm's commands once printed.
 
 A recording is a folder of files named after the command, `scontrol-show-node`, `squeue`, `squeue-json` and so on. It is

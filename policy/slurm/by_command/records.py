@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Job records through Slurm's JSON, the slow form that has all texts of a job exact to the byte."""
 
 from contextlib import suppress

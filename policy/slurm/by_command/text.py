@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text that Slurm's commands print (24.11 to 26.05), as facts.
 
 Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Works out what nodes have in use between two looks at them, from the jobs that started and ended meanwhile.
 
 A look at all nodes takes slurmctld long, under its lock, so where there are many of them most looks are at jobs alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway through libslurm: a small program that keeps a connection's worth of state and tells what changed."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The other end of berth-slurm: a program that answers one command a line (slurm_plugins/berth_slurm/gateway.h)."""
 
 import os

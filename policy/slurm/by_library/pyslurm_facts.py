@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pyslurm's objects as facts. pyslurm has no types of its own: what comes from it is `Any` here and nowhere else."""
 
 import time

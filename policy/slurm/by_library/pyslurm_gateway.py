@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway through pyslurm: Slurm's own library in this process, where a pyslurm of the running release is there.
 
 It only reads nodes and jobs, within a few milliseconds; Slurm's commands read the rest, and write. pyslurm 25.11 cannot

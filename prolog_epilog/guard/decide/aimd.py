@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default law: feed-forward from the owner's slope, trimmed by additive increase and multiplicative decrease.
 
 The slope is the share of its speed that the owner (host in names) loses at full duty of the guest. It starts as the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Decider for one guest on one GPU: takes heartbeats and metrics, returns the actions to carry out.
 
 It uses no clock, file or device: berth-guard calls it for each heartbeat or metric and carries out the actions. They

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface of all control laws: the reading that a law gets, and the duty that it returns."""
 
 from typing import NamedTuple, Protocol

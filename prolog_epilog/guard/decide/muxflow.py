@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MuxFlow's law for an owner that reports nothing: a share by complement, and launch control by the device's metrics.
 
 The guest gets the SMs that the owner leaves when it runs alone. Within that share, launches are held back while the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check whether a guest obeys its gate. The guest's own report is no proof; the owner's speed is.
 
 An honest guest cannot take more of the owner's speed than the share of time that its gate allows. Suppose the owner is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's dead-man: a process that thaws what the guard froze, once the guard is gone or hangs. It does no more.
 
 It is forked before the guard opens the driver. When the guard ends, for whatever reason, the pipe between them closes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends a guest without harm to its owner, and without a second run of a guest that ended by itself.
 
 The guest is frozen first. A frozen guest cannot end by itself, so if processes are left, Slurm may requeue the job.

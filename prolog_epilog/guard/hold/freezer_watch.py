@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watches for thaws of guests by others than the guard: Slurm thaws a job each time before it sends SIGTERM to end it.
 
 Nothing else on the node shows that Slurm ends a job, and a guest that ignores SIGTERM does not show it either. Slurm

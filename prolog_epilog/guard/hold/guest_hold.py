@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds one guest by its gate, the freezer and its memory limit. All of them lapse if the guard dies."""
 
 import signal

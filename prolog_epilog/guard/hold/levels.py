@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The levels: what really holds each share of this node. Raises the kernel's memory wall, counts, and tells berthd."""
 
 import os

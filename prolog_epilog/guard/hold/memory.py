@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's target of GPU memory: lowered at once when the GPU runs full, raised again slowly."""
 
 from prolog_epilog.guard.hold.guest_hold import GuestHold

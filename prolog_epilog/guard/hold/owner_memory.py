@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of a GPU that belongs to its owner: what its guest may hold, and what the owner waits for.
 
 The limits themselves are held in the guest, by MPS or by the library. What goes past them is seen at the next look at

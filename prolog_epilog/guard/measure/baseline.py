@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The baseline: how long an owner's step takes when no guest runs, how much that varies, and when it changed."""
 
 from math import exp, log, sqrt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the devices in a thread, so that a driver that hangs does not hold up the guard's main thread."""
 
 import threading

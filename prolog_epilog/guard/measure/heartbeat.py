@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heartbeat of an owner: turns the counters that its processes write into their words into beats for the Decider.
 
 Ranks of one job wait for each other, so the job is as slow as its slowest rank. A beat is made once all live ranks have

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device's state machine, MuxFlow's SysMonitor: whether a GPU may take a guest, keep it, or must shed it.
 
     Init -> Healthy          healthy samples for `admit_s`

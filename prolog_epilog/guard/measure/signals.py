@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's inputs: the device's metrics and the owners' heartbeats."""
 
 from dataclasses import dataclass

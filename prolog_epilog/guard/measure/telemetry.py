@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the devices once a second, through NVML that is opened once: no program is started for a look.
 
 GPM counts busy SMs where the device has it (Hopper and newer). Everywhere else utilisation has to do, which only says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPU faults that the guard has heard of, kept for the jobs that they end: `/run/berth/xids`, one line each."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The keeper: handles all seats of the node ten times a second. It never waits for a device, berthd or Slurm.
 
 Each seat is handled by itself. A failure at one seat, above all through what users write into their jobs' pages, does

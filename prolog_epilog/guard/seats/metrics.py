@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the guard's metrics for node_exporter's textfile collector (Prometheus's text format).
 
 No job number is in it: jobs are joined to GPUs by berthd's `berth_gpu_job_info`, if the site wants that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One GPU and its seat: passes reports of owner and device to the Decider, and applies its actions to the guest."""
 
 import signal

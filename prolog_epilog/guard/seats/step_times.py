@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gathers the step times of owners' ranks; berthd learns from them which GPU became slow (docs/develop/formats.md).
 
 A second counts if only the GPU itself can have made a step longer: no guest ran, and the GPU was busy all the time. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps MPS's logs small, and reads them as they grow.
 
 They lie in memory (/run), and a daemon that serves jobs for months begins no new ones. To ask its control program

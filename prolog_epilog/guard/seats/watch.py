@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's audit: processes on a shared GPU against the jobs in the books, MPS's faults, and lost Epilogs.
 
 It runs once a second, in a thread of its own, because Slurm and MPS may be slow. It opens the driver only while a GPU

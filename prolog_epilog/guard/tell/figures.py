@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures that berthd is told of the jobs on one GPU, measured over a minute, so that it seats guests better.
 
 For a job that had the GPU to itself: what it used. For an owner and its guest: how fast the owner was, and how much the

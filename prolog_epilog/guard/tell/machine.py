@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's notice of its node's GPUs (docs/develop/formats.md): a node's name may since name another machine."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's notice to berthd (docs/develop/formats.md): the state of a GPU, and what has to become of its guest.
 
 It uses the same port and credential as the Epilog's notice. The guard does not need berthd: without an answer it goes

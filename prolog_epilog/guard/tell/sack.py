@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's own credential (`auth/slurm`): slurmd of this node makes it, and knows by the socket's peer who asks."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slow work, done by a thread that talks to berthd, Slurm and MPS. Gate and freezer never wait.
 
 Urgent work, for which a user or a node waits, goes before plain messages.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import berth_injob`: heartbeat, gate and memory scaling for a program that shares its GPU.
 
 This folder stands on PYTHONPATH in jobs that share a GPU. It loads Berth's part of the job, and nothing else of Berth,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a Python launcher of many processes start one, within a pre-flight (docs/user/preflight.md).
 
 Users' Pythons read this file: only the standard library, and no newer syntax than Python 3.10 has.

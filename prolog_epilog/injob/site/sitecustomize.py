@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python loads this at its start if this folder is on PYTHONPATH: it waits for the program to import torch.
 
 It never imports torch itself, never fails, and lets another sitecustomize further down the path run as before. Set

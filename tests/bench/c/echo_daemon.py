@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bare daemon beside job_submit/echo: it answers each datagram with a fixed one and knows nothing."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables and figures of the guard in a closed loop: CASES=FILE names other cases than the given ones.
 
 `--pairs N` takes every k-th pair only, so that about N are left; `--jobs N` uses so many processes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pairs that the guard is judged on: a host, a guest, their speeds side by side, bursts, noise and delays."""
 
 from __future__ import annotations

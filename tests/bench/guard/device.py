@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens on a GPU that two jobs share: contention for SMs and bandwidth, time slices, and what sensors see.
 
 Coefficients are fitted on one half of the published pairs and judged on the other (`fitted`). A case brings its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run over all pairs comes to."""
 
 from __future__ import annotations

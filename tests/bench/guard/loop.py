@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One pair in a closed loop: the host steps, the guard hears it late, the guest gets its duty late.
 
 Time runs in ticks of 0.1 s. The guard's own Decider is called as berth-guard calls it: for every new beat, and once a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is compared: the guard under each law, sharing without a guard, MuxFlow's way, and an oracle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=load`: berthd's own processes under a workload of tests/load, beside Slurm on paper.
 
 Real: the answering and the planning process with their sockets, the notices' port, and the gateway on the protocol of

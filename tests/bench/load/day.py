@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.bench.load.day`: what berthd holds in memory after each hour of a day, on a clock of its own.
 
 Slurm is on paper, as in `make bench NAME=load`, and berthd's answering and planning parts are objects of this process.

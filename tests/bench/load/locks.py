@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Works out how long slurmctld holds its locks for berthd's calls.
 
 From what each kind of call took there by `sdiag`, on a real slurmctld with 12,000 jobs and 1,024 nodes

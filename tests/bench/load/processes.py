@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes around berthd: slurmctld on paper, the nodes that send notices, and the users who submit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for berth-slurm: hands its input and output to whoever plays Slurm, and waits for that one's end."""
 
 from __future__ import annotations

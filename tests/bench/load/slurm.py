@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays slurmctld for berthd: records of nodes and jobs on paper, and the answers of the program berth-slurm.
 
 A job starts on the nodes and GPUs of its pin as soon as all of them are free, the one of the highest priority first.

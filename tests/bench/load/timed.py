@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs berthd as it is, with a clock around the planner's looks and passes."""
 
 from __future__ import annotations

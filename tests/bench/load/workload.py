@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a workload: tests/load/*.yaml."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a matching is measured against: greedy, random, AntMan's least loaded GPU, and, for small cases, the optimum."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded workloads and machines for simulations: what real ones differ in, without their files.
 
 Everything drawn here depends on its seed alone. Measured runs have the form that `--scores CLASS=FILE` takes, so a

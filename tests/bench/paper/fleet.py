@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fleets that exist only on paper, with a truth that is known, and the records that calibrating them would leave.
 
 What a run shows beside its time follows what made it slow: a weak chip has a low clock at its power limit, a GPU that

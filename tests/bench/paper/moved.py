@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's rules where running jobs are moved by berthd's own search, on the ledger's numbers.
 
 `--policy berthd` moves jobs by all of berthd's code; this does it for any policy, and in much less time.

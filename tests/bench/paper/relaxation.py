@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bound on what any choice of GPUs can reach: every job gets the GPUs that suit it best, all at the same time.
 
 Jobs share GPUs here without harming each other, so no policy that obeys the same order can place a job better. How

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's rules where jobs that could start now may let others go first (policy/plan/jobs/roll_out.py)."""
 
 from itertools import islice

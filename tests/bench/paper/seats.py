@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of matching that benchmarks compare: tables by promise and by chance, seats between matchings, and trials."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes are slow *now*, told from the step times that running jobs report; scores say which are slow always.
 
 Nobody knows how long a step of a job ought to take. What can be compared is: the job's other ranks on other nodes,

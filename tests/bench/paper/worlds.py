@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a trace in a simulated Slurm with rules of its own."""
 
 from time import perf_counter

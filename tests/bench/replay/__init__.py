@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make bench NAME=replay`: Berth beside plain Slurm, the same jobs on a real Slurm of 64 nodes x 8 GPUs.
 
 `workload` draws the jobs of a seed. `testbed` brings the cluster up and makes it plain or one of `systems`. `execute`

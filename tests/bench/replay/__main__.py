@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth beside plain Slurm: the same jobs on a real Slurm of 64 nodes, each stretched by the GPUs that it got.
 
 Five seeds of four systems take about two and a half hours; what is done already is not run again (build/replay).

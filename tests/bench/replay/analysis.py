@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From runs to figures: means over the measured jobs of a run, and ratios between systems that ran the same jobs."""
 
 from __future__ import annotations

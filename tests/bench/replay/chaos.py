@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trouble during a replay: daemons die, nodes are drained, clocks are off. Each act is kept with its moment."""
 
 from __future__ import annotations

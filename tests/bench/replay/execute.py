@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of a replay: submit, watch, wait for the end, keep what was logged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of `make bench NAME=replay`, from the runs that are there."""
 
 from __future__ import annotations

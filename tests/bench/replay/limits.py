@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What no plan can do: the replay on paper, beside berthd one that knows when each job will end.
 
 Who waits is a choice, how many GPUs wait hardly is: so the longest wait is told beside the mean of each width.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one run did to each job, from the logs that it left: the jobs' own, slurmctld's records, the submitter's."""
 
 from __future__ import annotations

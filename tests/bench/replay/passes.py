@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is the simulator's backfill Slurm's? Each pass of a real run, made again on paper from the state that it found.
 
 Up to 24.11 slurmctld's log says what each pass started and where; 26.05's does not.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same arrivals in the simulator of berthd beside slurmctld: what a change of the plan would do, in seconds.
 
     python -m tests.bench.replay.simulated --seeds 1,2,3 --systems plain,berth

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much longer a job takes on given GPUs: the table of the shared data, for the jobs' own program."""
 
 from __future__ import annotations

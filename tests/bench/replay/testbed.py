@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster of a replay: 64 nodes, with Berth or without it, set up for one system after the other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The jobs of a replay: drawn from a seed, the same for every system."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run programs against a simulated CUDA driver, with and without the library that comes between; see README.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a CUDA program does, by ctypes: every way to launch and to take memory, found in every way."""
 
 from __future__ import annotations

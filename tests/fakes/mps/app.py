@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that uses CUDA, as far as MPS is concerned.
 
 fake-cuda-app ACTION...; each action prints one line of JSON: alloc=MIB, hold=SECONDS, fault, ignore-term,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program nvidia-cuda-mps-control: the daemon's start, and the way to speak to it."""
 
 from __future__ import annotations

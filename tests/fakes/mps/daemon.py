@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control daemon: one loop over its sockets and its server processes."""
 
 from __future__ import annotations

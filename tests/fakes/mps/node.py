@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node that the fakes stand on: the simulated machine of tests/fakes/nvml, and what a test wants to go wrong.
 
 Standard library only, and quick to import: each control command starts Python anew.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where tests find the simulated MPS's programs, copies that processes of every user can start, and transcripts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The MPS server process: it holds its GPUs until the daemon says quit, and outlives a daemon that is killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the MPS daemon knows and decides: servers, clients, limits, partitions. No sockets here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of the interactive interface, MPS v2."""
 
 from __future__ import annotations

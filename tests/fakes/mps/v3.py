@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of the module-and-verb interface, MPS v3."""
 
 from __future__ import annotations

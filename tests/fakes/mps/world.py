@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node with simulated GPUs and a simulated MPS, for tests of the node side: all under one short folder."""
 
 from __future__ import annotations

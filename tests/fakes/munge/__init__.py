@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A libmunge that needs no munged (munge.c): who uses it may make any credential."""
 
 import functools

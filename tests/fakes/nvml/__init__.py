@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run Python against a simulated GPU machine; README.md describes the machine files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write down any machine for the simulated library, and its PCI devices as a tree like /sys.
 
 python3 -m tests.fakes.nvml.describe dgx-a100 n1 > machine

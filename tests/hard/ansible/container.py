@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ansible's connection to a container by `docker exec`, for tests/hard/test_ansible.py; ansible-core has none."""
 
 from __future__ import annotations

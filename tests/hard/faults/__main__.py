@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make campaign`: seeded faults on the real test cluster while jobs of every kind run, and invariants after each."""
 
 from __future__ import annotations

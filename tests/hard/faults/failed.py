@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps what tells why a job failed: its output, and what the daemons said of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks at a cluster from outside, and tells what must not be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Submits jobs of every kind; each writes when it starts and ends, and which GPUs it could open."""
 
 from __future__ import annotations

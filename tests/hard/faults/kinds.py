@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does the faults, and undoes them: each to one daemon, one disk or one network of the test cluster."""
 
 from __future__ import annotations

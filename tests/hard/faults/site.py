@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the campaign needs to know of a cluster: its controllers, its nodes, and the containers in which they live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users who change their own jobs meanwhile, and what must come of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads and machines that are made up: the same for the same seed, and alike to what they stand for."""
 
 from itertools import pairwise

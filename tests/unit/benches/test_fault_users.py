@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must come of users' changes: the campaign of faults tells what is wrong, and nothing that is Slurm's right."""
 
 import random

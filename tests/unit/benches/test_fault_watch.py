@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which jobs a killed slurmctld forgot, by its log: the campaign of faults holds nothing of them against Berth."""
 
 import pytest

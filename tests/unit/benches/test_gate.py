@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gate of the benchmarks tells what is beyond the band, and nothing else."""
 
 from __future__ import annotations

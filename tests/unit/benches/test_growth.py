@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs by size, and how fast they grow."""
 
 from __future__ import annotations

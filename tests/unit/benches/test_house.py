@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the layout of the code is counted."""
 
 from pathlib import Path

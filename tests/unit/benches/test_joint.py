@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth in PAL's rounds: all jobs of a round together, beside PAL placing them one after another."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving running jobs in the simulation of Slurm's scheduling."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the placement benchmark makes of its runs."""
 
 import math

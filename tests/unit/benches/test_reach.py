@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `python -m tests.reach` names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bound on what a choice of GPUs can reach, on clusters small enough to try every set."""
 
 from itertools import combinations

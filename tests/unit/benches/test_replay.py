@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replay benchmark without a cluster: its jobs, the program that they run, and what is made of their logs."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real run's log beside backfill on paper."""
 
 from pathlib import Path

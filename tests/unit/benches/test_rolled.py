@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that let others go first in the simulated queue: they do so where it helps, and every job still ends."""
 
 from random import Random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's own yardstick: the exact posterior, held against a plain enumeration."""
 
 from dataclasses import replace

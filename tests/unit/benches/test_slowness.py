@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes are slow now: told from step times alone, without knowing how long a step should take."""
 
 from dataclasses import dataclass, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failures say what was wanted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PAL's rounds where policies do not know all."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node says of a job that failed: who reads the log, with whose rights, and that nobody waits for it."""
 
 from __future__ import annotations

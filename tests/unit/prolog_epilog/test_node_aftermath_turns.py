@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a node tells berthd of a failed job, and what its log says where that was in vain."""
 
 from __future__ import annotations

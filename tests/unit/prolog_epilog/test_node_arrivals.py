@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The note of a Prolog to the guard: a job with whole GPUs comes to a GPU with a guest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is on a shared GPU, and what has to be done about those who should not be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which job a process belongs to: by what Slurm made, never by what a user may name."""
 
 from __future__ import annotations

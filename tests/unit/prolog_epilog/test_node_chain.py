@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site's own scripts behind berth-prolog and berth-epilog, and jobs with whole GPUs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that Berth's own run on a node: each is waited for, and for no longer than it may take."""
 
 from __future__ import annotations

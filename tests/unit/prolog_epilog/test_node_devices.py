@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's GPUs through real pynvml and a simulated driver."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth doctor node` and `berth job-gpus`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the node believes of a job's Extra, and what berth.conf may say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shell script before the Python program: it ends a call only where the program would do nothing."""
 
 from __future__ import annotations

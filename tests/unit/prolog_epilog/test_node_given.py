@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Slurm gave a job beside what its Extra says: a job that pays for one thing and has another does not start."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The looks for idle GPUs, with a driver that tells what the test says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of our files a job's programs load, and what is said of one that they could not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links and pipes where root writes: nothing is followed, nothing is waited for, and what they point at stays as it is.
 
 Users can write in none of Berth's folders; a site may let others write where [node] log and [guard] metrics lie, and on

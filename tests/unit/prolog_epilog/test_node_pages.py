@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of each job on a file system of their own: made, filled, left over, seen from elsewhere, and removed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process is believed to be ours only by number, start time, program and boot together."""
 
 from __future__ import annotations

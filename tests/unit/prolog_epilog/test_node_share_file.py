@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share files: what is written comes back, and nobody else can have written them."""
 
 from __future__ import annotations

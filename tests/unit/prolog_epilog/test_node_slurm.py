@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node asks of Slurm: of one job alone, also where Slurm takes its number for that of a whole array."""
 
 from __future__ import annotations

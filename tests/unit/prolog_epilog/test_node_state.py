@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files under /run/berth: whole or not at all, believed only where nobody else could write them, locked in time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that share a GPU, by the real programs on a simulated driver and MPS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One list of Xids, for the guard, the failure rules and doctor."""
 
 from __future__ import annotations

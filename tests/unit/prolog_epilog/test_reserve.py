@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory that a guest may hold beside its host: berthd's seats and the node's Prolog count alike."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The completion of each shell knows each command and each option of `berth`."""
 
 import re

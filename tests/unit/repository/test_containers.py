@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test cluster's configuration and scripts, as far as they can be checked without Docker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make test` runs on one Slurm version only is run on one, and on no fewer."""
 
 from __future__ import annotations

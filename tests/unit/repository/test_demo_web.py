@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make demo-web` leaves nothing running, whoever ends it, and ends without a traceback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links of the docs lead somewhere, pages stay short, and the code names pages that exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated NVML library against real pynvml: it must answer as a driver would."""
 
 from __future__ import annotations

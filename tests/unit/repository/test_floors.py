@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the core may do, who includes whose C, and what a command may load before it does anything.
 
 Who may import whom is in [tool.importlinter] of pyproject.toml.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that tests run in a container: what they write comes back whole."""
 
 from __future__ import annotations

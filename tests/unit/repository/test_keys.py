@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One table of berth.conf's keys: what is written from it is not stale, and the code has its defaults."""
 
 import re

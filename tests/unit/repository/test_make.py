@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Makefile: how many targets it has, and that the texts name targets and benchmarks that exist."""
 
 import re

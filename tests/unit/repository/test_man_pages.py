@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The man pages say what the programs know: no command, option or key too few, and none too many."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A part of docs/results/tables.md that was not measured again is kept."""
 
 from tests.bench.page import renewed, sections

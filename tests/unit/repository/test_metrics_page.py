@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/admin/metrics.md tells every metric and every alert, and no other."""
 
 import re

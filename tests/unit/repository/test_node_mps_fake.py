@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated MPS itself: it must refuse, queue and fail as the manual and the field say."""
 
 from __future__ import annotations

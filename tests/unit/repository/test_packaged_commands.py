@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launchers that packages lay down do what users run, worker processes and all, and not only `--version`."""
 
 from __future__ import annotations

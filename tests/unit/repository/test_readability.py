@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages are written in short sentences; CONTRIBUTING.md names the measure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recorded terminal session of README.md: a real run, drawn by tests/recording.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A release: what refuses it, what it says, and that what is bundled is named with its license."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results page, its data and its plots say what the tables say."""
 
 import re

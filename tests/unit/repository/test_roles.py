@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each role runs with the packages that its extra in pyproject.toml names, and with no other."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A commit draws its own examples, and the same ones in each run."""
 
 from __future__ import annotations

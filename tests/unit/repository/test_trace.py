@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the trace of a cluster finds in slurmctld's log, and what it lets pass."""
 
 from __future__ import annotations

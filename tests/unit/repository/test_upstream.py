@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The watch on Slurm's sources: what it names, and what it leaves unnamed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package for notebooks: ten lines are a policy, and its tables are DataFrames."""
 
 import json

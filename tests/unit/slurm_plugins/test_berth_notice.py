@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth-notice, the Epilog's part that speaks to berthd: in time, silent, and always with exit status 0."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python and C read what the other writes: replies and job plans, drawn by a seed that a failure names."""
 
 from __future__ import annotations

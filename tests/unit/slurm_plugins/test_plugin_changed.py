@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An owner's change of a planned job: the plugin puts the rest of the request beside it, as its user wrote it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin's side of the socket: deadlines, a full queue, strangers, and the circuit breaker."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table [hook] of berth.conf as the plugins read it."""
 
 import ctypes

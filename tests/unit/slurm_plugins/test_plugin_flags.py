@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which values of the flags the plugins take, and where they find them."""
 
 import ctypes

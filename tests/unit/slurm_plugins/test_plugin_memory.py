@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten thousand submissions and changes of every kind: the plugin keeps no byte of them, and threads do not collide."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin in slurmstepd: a task gets the environment of its share, or does not start."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of paths in the environment: what the plugin puts in comes out again, and a user's own bytes stay."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of pinned jobs: berthd writes it, the plugin looks jobs up in it."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the whole plugin asks berthd, and what a place, a share or a later start make of each field of a job."""
 
 from __future__ import annotations

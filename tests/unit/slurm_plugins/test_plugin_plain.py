@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job_submit plugin where GPUs have no types of their own (`layout = "plain"`): what it changes, and what not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A request of any size that becomes one for one task with one GPU, and its part of a node."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reply of berthd is believed only where it obeys every limit of the format."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the plugins read out of, and take out of, Slurm's request strings."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules of a site that no submission and no change passes by: parts of GPUs, tiers, and whose a pre-flight is."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segments of topology/block in a job that berthd leaves to Slurm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job's share file on its node: what berth-prolog writes, the plugins read, and nothing else is believed."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs, shards and seats in every field in which Slurm reads GRES: what the whole plugin makes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job_submit plugin as a whole: what becomes of submissions and changes, with and without a berthd."""
 
 import ctypes

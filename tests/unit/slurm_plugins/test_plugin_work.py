@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """slurmctld holds its locks while the plugin reads what users write: its work is linear in each text, and bounded."""
 
 from __future__ import annotations

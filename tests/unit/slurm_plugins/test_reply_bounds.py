@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a user writes, the plugin takes the reply: one that it drops makes it turn from berthd, for everybody."""
 
 import re

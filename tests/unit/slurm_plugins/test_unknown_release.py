@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugins on a release of Slurm that no test knows: built with a warning, and idle where a function is gone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes Slurm's topology/block gives to one job, and where berthd therefore places gangs."""
 
 from __future__ import annotations

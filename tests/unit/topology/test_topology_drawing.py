@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures: current, well formed, readable, and small."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth topo export`: right lines, or none and a sentence."""
 
 from __future__ import annotations

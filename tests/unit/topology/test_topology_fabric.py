@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fabric that Slurm's files and the machines make together: what each level means, and who is believed."""
 
 from __future__ import annotations

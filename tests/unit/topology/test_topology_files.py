@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topology files: what is written is read back, what is wrong is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bandwidths and neighbourhoods of real machines, worked out by hand."""
 
 from __future__ import annotations

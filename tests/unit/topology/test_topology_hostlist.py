@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Host lists: what Slurm writes opens up to the right names, and what is none is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named machines: as recorded, as the simulated driver shows them, and as many as one names."""
 
 from __future__ import annotations

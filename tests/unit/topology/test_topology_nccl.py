@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of GPUs as Berth orders them, beside the rings that NCCL's own search finds on them (docs/research/links.md)."""
 
 from __future__ import annotations

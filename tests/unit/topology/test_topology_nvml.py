@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Discovery through real pynvml on simulated machines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth topo sets`: which node sets could hold a job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's topology.conf and topology.yaml: read as Slurm reads them, refused by line, written and read back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speeds of NVLinks of which the driver tells only the version, or nothing."""
 
 from __future__ import annotations

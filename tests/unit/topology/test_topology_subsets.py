@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of best sets against a brute force that shares nothing with it."""
 
 from __future__ import annotations

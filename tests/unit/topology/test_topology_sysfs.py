@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Network cards and NUMA nodes from trees that look like /sys."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of best sets: the order of their codes, and what they keep of machines."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines from the text of `nvidia-smi topo -m`: recorded matrices, their many spellings, and broken ones."""
 
 from __future__ import annotations

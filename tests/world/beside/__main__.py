@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays drawn scripts on the model and on a real slurmctld: `python -m tests.world.beside --slurm 26.05 --seeds 20`."""
 
 from __future__ import annotations

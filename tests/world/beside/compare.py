@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both sides must agree on, read through Berth's own gateway and its parsing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts for both sides: what users, admins and nodes do, and what berthd's gateway is asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short scripts that told the model from slurmctld until the model was mended."""
 
 from __future__ import annotations

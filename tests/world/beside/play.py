@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a script on both sides, a step at a time, and waits until both agree.
 
 Whom Slurm starts first, and which of equal GPUs it takes, is left to Slurm: the model starts what Slurm has started, if

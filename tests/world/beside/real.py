@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real side: a test cluster without Berth, where jobs and Epilogs end when a script says so."""
 
 from __future__ import annotations

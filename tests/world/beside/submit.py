@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs for both sides: sbatch's options, and the record that the model makes of the same request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # These calls are what pathlib calls.
 # ruff: noqa: PTH101, PTH102, PTH105, PTH106, PTH108, PTH112, PTH114, PTH115, PTH116, PTH123, PTH207, PTH208
 """The kernel: stands in for `os` and its like in the node's programs, on real files in a folder for each node.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine: processes, control groups, GPUs and files of a node, as far as Berth's programs see them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of MPS on a node: control daemons and servers as processes, with the answers of the simulated MPS.
 
 The commands and what they print are those of tests/fakes/mps, which was compared with NVIDIA's own programs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: N802 - the names are NVML's
 """The model of NVML: stands in for pynvml on the node whose program asks."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nodes with their programs, and all that may happen to them: a part of a world."""
 
 from __future__ import annotations

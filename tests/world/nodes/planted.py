@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known faults in the programs of a node, planted one by one: `python -m tests.world.nodes.planted`."""
 
 from __future__ import annotations

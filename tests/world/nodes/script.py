@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts for the nodes: lists of steps as those of the cluster."""
 
 from __future__ import annotations

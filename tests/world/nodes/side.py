@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node side: real programs, and the models that stand in for what they touch."""
 
 from __future__ import annotations

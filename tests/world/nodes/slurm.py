@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm as a node sees it: its Prologs and Epilogs, what they are told, what scontrol answers, what SPANK does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks: programs of a node, of which one runs at a time, and that stop wherever the world wants them to.
 
 Each is a thread. It runs until it sleeps, waits, or has done as many operations as it was given.

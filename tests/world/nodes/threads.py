@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads, events and queues of the guard, on the virtual clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The world of the nodes: plays a script of steps with real Prologs, Epilogs and guards, and checks after each."""
 
 from __future__ import annotations

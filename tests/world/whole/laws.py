@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks what only the whole can see: berthd's pins, Slurm's jobs and the books of the nodes say the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known faults planted in the whole: `python -m tests.world.whole.planted`; some only it can find."""
 
 from __future__ import annotations

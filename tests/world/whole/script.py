@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts for the whole: steps as the cluster has them, and those of the nodes behind the word `on`."""
 
 from __future__ import annotations

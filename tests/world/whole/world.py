@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole world: berthd and the programs of the nodes in one script, with one slurmctld between them."""
 
 from __future__ import annotations

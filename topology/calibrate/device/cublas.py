@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls cuBLAS by ctypes, if it is installed: its tensor products draw more power than Berth's own kernels.
 
 Found in the wheels `nvidia-cublas*`, or where the system has it. Nothing of Berth needs it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures a real GPU: the driver's library by ctypes, NVML for the device's state. No framework.
 
 Each GPU is driven by one thread; ctypes lets go of the interpreter while the driver waits, so that all GPUs of a node

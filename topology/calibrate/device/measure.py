@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures one GPU: warm-up, phases, samples and their summary. Takes less than a minute for each GPU.
 
 A device is whatever can run a batch of a kernel and tell its clocks. A simulated one stands in where there is no GPU.

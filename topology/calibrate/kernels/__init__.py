@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration's kernels: the source, and its PTX, which the driver compiles for the GPU at hand.
 
 There are two PTX files, since the tensor instructions of Ampere are unknown to Volta and Turing.

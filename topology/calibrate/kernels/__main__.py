@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the kernels anew: `python -m topology.calibrate.kernels`."""
 
 from topology import atomic

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of seats: gives each waiting guest a seat by the profiles of guest and hosts.
 
 Slurm's order decides which guest gets a seat; this module decides which seat. Guests that come one by one take the seat

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest pass: after the owners are planned, it evicts guests, gives out seats, and upgrades guests to owners.
 
 The book holds the claims of the owners. Guests get what is left, in Slurm's own order, and never move an owner.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges hosts for one guest, by the profiles of both."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seats: finds seats for guests, and the guests that have to leave. Pure functions, as in the rest of the plan.
 
 Guests never delay an owner. The owners are planned as if there were no guests, and what they claim for now is taken

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds trials: guests beside hosts whose speed is not promised.
 
 One trial of a pair of jobs goes on at a time, so that what harms is learnt from once and not a hundred times at once.

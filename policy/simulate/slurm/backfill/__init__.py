@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backfill: which later jobs may start now without delaying the planned ones."""

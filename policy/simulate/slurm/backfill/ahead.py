@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicts the start of a job as select/cons_tres does for backfill, if running jobs use their time limits."""
 
 from collections.abc import Sequence

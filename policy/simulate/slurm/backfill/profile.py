@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans the starts of one scheduling pass.
 
 As in Slurm's backfill, a planned start reserves whole nodes for as long as the job may run, however few of their GPUs

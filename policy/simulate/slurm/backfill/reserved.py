@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backfill's table of plans: stretches of time, and in each the nodes that no plan holds."""
 
 from bisect import bisect_left, bisect_right

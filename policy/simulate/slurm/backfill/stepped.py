@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """slurmctld's backfill step by step, for pinned jobs and others, as in 24.11 to 26.05.
 
 The steps are those of sched/backfill of 24.11.5, because its rounding decides which job passes which.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cores of each socket and the GPUs near it, and the cores and GPUs of a node that Slurm gives a job."""
 
 from collections.abc import Sequence

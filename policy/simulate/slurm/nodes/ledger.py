@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps which GPUs and cores are held and until when, updated step by step, so that no event reads all nodes."""
 
 from collections.abc import Iterable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's own choice for a job without a pin: nodes as its tree or block plugin chooses them, cores, GPUs."""
 
 from collections.abc import Sequence

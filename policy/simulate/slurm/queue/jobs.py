@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a job of a trace to the state that the simulator of Slurm's scheduling keeps while it waits and runs."""
 
 from dataclasses import dataclass, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order in which jobs are tried: by submission, by service, by size, or by Slurm's priority/multifactor."""
 
 from bisect import insort

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracks running jobs: their speed on their GPUs, their ends, and what a requeue costs them."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts why jobs wait: seconds by reason and by size of job.
 
 Jobs of one *kind* (account, shape, level) wait for the same reason at any moment, so seconds are counted once for each

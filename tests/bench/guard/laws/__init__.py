@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published control laws that `make bench NAME=guard` compares the guard's own with."""
 
 from __future__ import annotations

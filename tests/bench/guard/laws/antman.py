@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AntMan's duty cycle (OSDI'20): halves the duty when the owner's mini-batch time shows harm, else raises it slowly.
 
 AntMan's coordinator was never published; steps and thresholds are a reconstruction from what is known of it.

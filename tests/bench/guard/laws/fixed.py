@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The law without control: a site that sets its sharing once, such as by an MPS percentage, has this."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A proportional-integral law on the owner's slowdown, the textbook controller."""
 
 from __future__ import annotations

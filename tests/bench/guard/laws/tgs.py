@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TGS's law (NSDI'23) with the constants of its code: slow start and congestion avoidance on the owner's rate of work.
 
 TGS has no baseline: it profiles the owner while the guest nearly stands still, and keeps the highest rate it saw. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The working state of a joint placement: which job has which free GPU, and what each job then costs.
 
 A *slot* is one free GPU. The change in cost if two GPUs were swapped is computed for all slots at once.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth in PAL's rounds, as a policy of another package would take part in them.
 
 Berth itself places one job at a time and leaves it where it is. In PAL's model every job may move every six minutes, so

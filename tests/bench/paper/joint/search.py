@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places all jobs of one pass together: packs them first, then makes exchanges that lower the total cost.
 
 The cost is the sum of predicted over ideal times. Three exchanges lower it until none helps. The berths of jobs of

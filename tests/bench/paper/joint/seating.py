@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packs jobs into first berths: wide jobs on whole nodes of one leaf, small ones on the nodes that they fill best."""
 
 from collections.abc import Sequence

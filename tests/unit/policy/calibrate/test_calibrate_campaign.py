@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A campaign's memory and choices, and its loop over a Slurm that is a stub."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Questions to berthd from a host where only its port for users can be reached."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth doctor, on a recording of a cluster, and on one that was changed."""
 
 import json

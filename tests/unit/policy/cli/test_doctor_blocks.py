@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth doctor where Slurm places by blocks: does slurmctld have the blocks of the file, and go by them?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth doctor release: one held job of each form, read back field by field, placed, and cancelled."""
 
 from __future__ import annotations

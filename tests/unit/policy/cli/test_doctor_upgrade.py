@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth doctor --before-upgrade`: what fits the release to come, and the order of steps."""
 
 import subprocess

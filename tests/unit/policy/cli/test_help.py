@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `--help` says: each command, argument and option is explained."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each command with `--json` prints one object with `schema_version` and the keys of docs/develop/formats.md."""
 
 import argparse

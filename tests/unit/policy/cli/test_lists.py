@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth nodes` and `berth queue`, from an overview beside berthd's socket."""
 
 import doctest

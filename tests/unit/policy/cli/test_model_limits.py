@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits by model in slurmdbd, and the commands that move them to licences and back."""
 
 from policy.cli.doctor.model_limits import Limit, commands, limits

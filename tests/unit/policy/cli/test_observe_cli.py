@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth observe` reads what waiting jobs ask for, and says what it found."""
 
 from __future__ import annotations

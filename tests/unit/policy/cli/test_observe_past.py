@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth observe --from` shows past days of a file that `berth collect` wrote, without Slurm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth topo`: what an admin types and sees."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth why --slow`: from berth-guard's record, and from files of the job's own."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the cache of allowed nodes changes no reply and stays small."""
 
 from dataclasses import replace

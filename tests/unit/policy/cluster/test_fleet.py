@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fleet says of its nodes: which can share their GPUs, and in which order leaves are filled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that list several partitions (`-p a,b`): Slurm starts each in one of them, on nodes of that one alone."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A score belongs to a GPU's position, whatever number the driver gives its device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared GPUs in arrays: the same answers as one by one, a cluster's thousands at once."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is free on a node over time: nothing is ever promised that is not there."""
 
 import doctest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What waiting jobs asked for, kept for the plugin; and jobs whose owner changed it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When berthd lets the first waiting job close its partition, and when it opens it."""
 
 import socket

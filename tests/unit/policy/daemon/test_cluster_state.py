@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks what the planner writes for the metrics: GPUs by state, islands, reasons, counters, and jobs on request."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that hold another part of a GPU than Berth gave them: berthd names them, and tells their users of a hold."""
 
 from __future__ import annotations

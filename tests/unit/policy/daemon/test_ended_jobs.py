@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many jobs that end at once: what berthd keeps of them is bounded, and those that failed are found among them."""
 
 from dataclasses import dataclass, field, replace

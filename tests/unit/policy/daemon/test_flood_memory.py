@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of berthd's answering process while many requests come that are all different."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd does for hosts and guests: how a guest leaves, what Slurm is told, and what guards say."""
 
 from dataclasses import dataclass, field, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The snapshots on their way from the planner to the answerer: of the jobs that Slurm shows only changes travel."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places that were given to jobs which Slurm has not shown yet: when the clock is set meanwhile, and of packed jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Epilogs' notices without a credential: berthd hears some of them, and asks Slurm whether they are true."""
 
 from contextlib import ExitStack

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs that a job holds and lets idle: what a node says, what berthd makes of it, and who reads what."""
 
 from __future__ import annotations

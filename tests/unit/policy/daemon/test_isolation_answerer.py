@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throws from every function that an answer, a picture or a reply made ahead reaches: others get their answers."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throws from every function that the planner's passes, notices and writes reach: it goes on, and hears the others."""
 
 import pickle

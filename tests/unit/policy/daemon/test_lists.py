@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What pinned jobs exclude names no node that may be taken out of slurm.conf."""
 
 from collections.abc import Sequence

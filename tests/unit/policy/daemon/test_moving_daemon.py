@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A running job is moved: in which order, what each restart of berthd makes of it, and what ends by itself."""
 
 from dataclasses import dataclass, field, replace

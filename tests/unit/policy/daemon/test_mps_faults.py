@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user whose program brought MPS down: packed jobs of that user are put beside nobody for an hour."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Epilog's notices as berthd takes them: true ones at once, all others at no cost to the planner."""
 
 import contextlib

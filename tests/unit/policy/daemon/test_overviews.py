@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The overview: what it tells of GPUs and jobs, who sees what of it, and how it is written."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd where GPUs have no types of their own: it counts, compares and leaves places to Slurm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No pin outlives a planner that does not work for long: berthd ends with a failure, and its unit undoes them."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planning process's loop: how much is written between two passes, and who is heard meanwhile."""
 
 import gc

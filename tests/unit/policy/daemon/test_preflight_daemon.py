@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd makes of pre-flights: who waits for whom, for how long, and what is told when one fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd learns of jobs while they run, and how it keeps it."""
 
 from dataclasses import replace

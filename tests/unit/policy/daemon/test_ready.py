@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replies that stand ready are those that would have been made."""
 
 import random

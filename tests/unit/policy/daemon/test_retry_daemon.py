@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that fail under berthd: what is written down, who is tried again, and what no restart forgets."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that somebody else than Berth puts back into the queue: Berth notes it and steps back."""
 
 from __future__ import annotations

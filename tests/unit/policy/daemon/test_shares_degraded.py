@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job whose share its node could not set up is sent elsewhere: when, how often, and who is not."""
 
 from dataclasses import dataclass, field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits in slurmdbd that could refuse a job on more nodes: sacctmgr is asked now and then, and nobody waits for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step times on their way: from a rank's word through the guard and berthd to the scores that jobs are placed by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd knows of machines and fabric, from their files."""
 
 from __future__ import annotations

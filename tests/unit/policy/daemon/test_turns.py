@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose request is answered next, and who is sent away for a while."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job whose record cannot be read is left to Slurm: one line in the log, a count, and the other jobs are planned."""
 
 import socket

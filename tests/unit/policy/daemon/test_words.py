@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a credential carries: reading it ends in a notice or in none, never in a fault."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tasks of an array that wait, as Slurm lists them."""
 
 import pytest

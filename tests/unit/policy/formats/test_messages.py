@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ids of messages: docs/user/troubleshooting.md explains each that is used."""
 
 import ast

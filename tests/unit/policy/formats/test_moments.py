@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever number a record of Slurm holds, each maker of texts writes a moment or a time, and ends in no traceback."""
 
 from __future__ import annotations

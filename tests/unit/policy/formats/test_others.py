@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a pinned job excludes: all nodes but its own, as Slurm reads and writes host lists."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a pin writes into a job fits into what Slurm takes, or Slurm places the job: plugin, berthd and node alike."""
 
 import ctypes

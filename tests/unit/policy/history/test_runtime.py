@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run-time prediction: what it learns, what it falls back on, and that it says how sure it is."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a policy has from its base class: which nodes fit, what a berth takes away, and what nobody measured."""
 
 from collections.abc import Sequence

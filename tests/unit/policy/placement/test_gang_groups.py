@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of nodes for gangs, and which nodes of a group a gang is given."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links beside all else that decides: kinds of nodes, slow GPUs, distance, and what other jobs need."""
 
 from __future__ import annotations

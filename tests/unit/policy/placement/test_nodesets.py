@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Node sets for people: those of which berthd's placement would take nodes, in its order."""
 
 import dataclasses

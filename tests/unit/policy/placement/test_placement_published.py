@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published policies: small cases worked out by hand, rules that hold for any, and the published figures."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Berth's policy says of its choice."""
 
 import numpy as np

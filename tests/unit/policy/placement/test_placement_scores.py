@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Berth's own policy where GPUs have scores, and nodes have leaves."""
 
 from dataclasses import replace

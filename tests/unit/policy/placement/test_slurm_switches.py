@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nodes that Slurm's topology/tree and topology/block choose, checked against the rules of its source."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scores up to which free GPUs are offered to a job on one node, beside a look at every set."""
 
 from itertools import combinations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that cost a job and the cluster more than they bring."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A guest under MPS gets the SMs that its host leaves: the host's last minutes, yesterday and last week decide."""
 
 from dataclasses import replace

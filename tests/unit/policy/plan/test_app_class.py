@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's application class decides by which scores it is placed: at submission, and while it waits."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking at a cluster that runs without Berth, from one reading: plain GRES types, no segments."""
 
 from __future__ import annotations

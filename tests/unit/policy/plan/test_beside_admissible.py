@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `berth observe` calls better is a place that the job's own request admits."""
 
 from __future__ import annotations

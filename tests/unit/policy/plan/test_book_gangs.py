@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a job on several nodes will probably start: it needs the same GPUs free on each of them."""
 
 from dataclasses import replace

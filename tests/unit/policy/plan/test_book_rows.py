@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timelines that a walk keeps aside: the same plan as with each claim written at once."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a packed job can start on a given GPU."""
 
 from __future__ import annotations

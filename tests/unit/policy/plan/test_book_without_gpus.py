@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a job without GPUs will probably start, so that planned jobs leave it its CPUs."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guests get the seats that suit them and their hosts, alone and several at a time."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims that a walk makes simply, or again as they were: the same plan as with each job settled anew."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which waiting jobs close their partitions to Slurm's main pass."""
 
 from dataclasses import replace

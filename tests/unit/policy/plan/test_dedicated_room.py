@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room for gangs: they prefer empty nodes, and small jobs leave nodes empty as long as there is room elsewhere."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a running job is expected to run on."""
 
 from dataclasses import replace

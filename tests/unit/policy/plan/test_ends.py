@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When running jobs end, for those that wait: at their time limits."""
 
 import numpy as np

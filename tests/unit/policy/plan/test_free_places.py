@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A place that was found before is the one that a search would find."""
 
 import random

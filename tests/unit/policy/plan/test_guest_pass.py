@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of the pass of guests, each by itself: who is evicted, looked for, seated and told why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiers at submission: what a job is, what it may ask for, and what it is answered."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where guests sit, who leaves for whom, and that owners never wait for them."""
 
 import pytest

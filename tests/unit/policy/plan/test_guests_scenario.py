@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any order of events: a small Slurm that obeys its own books, and the plan in charge of who sits where."""
 
 from dataclasses import dataclass, field, replace

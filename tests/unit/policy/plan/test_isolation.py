@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throws from every function of the plan in turn: one job is left to Slurm, the others get their places."""
 
 import sys

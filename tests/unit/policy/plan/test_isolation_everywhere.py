@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throws from every function of the plan that any test of the plan reaches: all other jobs have their steps."""
 
 import copy

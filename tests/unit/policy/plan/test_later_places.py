@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places that are not free yet: where the plan looks for them."""
 
 import numpy as np

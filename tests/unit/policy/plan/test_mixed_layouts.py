@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster on its way: some nodes have a GRES type for each GPU, on the others Slurm alone chooses."""
 
 from __future__ import annotations

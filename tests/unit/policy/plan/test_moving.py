@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which running jobs are moved, for whom, and when nobody is."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places that name nodes alone: where Slurm chooses the GPUs (`layout = "plain"`)."""
 
 from __future__ import annotations

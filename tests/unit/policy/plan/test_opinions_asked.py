@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An opinion is asked only where its matter is present, and would say nothing elsewhere."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches for places that come free later: how often, and what is remembered of them."""
 
 from dataclasses import replace

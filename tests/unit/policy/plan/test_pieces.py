@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs on a piece of a node keep together, and leave other leaves to jobs on several nodes."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bounds of the plan in seconds and jobs, as docs and admins know them: each value is written here once more."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a place means to the others: nodes that belong together, and jobs that wait behind."""
 
 from collections.abc import Sequence

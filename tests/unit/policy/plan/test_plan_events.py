@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one ended job means to the plan, arrays, jobs without GPUs, and waits for a level."""
 
 from dataclasses import replace

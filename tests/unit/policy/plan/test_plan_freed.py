@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is planned when one node comes free: by records of now, and never on a place that is kept."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job on several nodes, and GPUs that are slow for it."""
 
 from dataclasses import replace

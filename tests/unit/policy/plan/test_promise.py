@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The start that plain Slurm would plan for each waiting job."""
 
 import numpy as np

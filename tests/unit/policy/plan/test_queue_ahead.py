@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of berthd's plan that let others go first: which, for how long at most, and where none does."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index of a queue yields the same jobs as a walk along the whole of it, in the same order."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the reader of waiting jobs remembers, and what it lets go of."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the plan reads from Slurm's record of a waiting job."""
 
 import math

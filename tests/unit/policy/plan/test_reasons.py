@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why jobs wait, and what watching alone finds."""
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reservations take of nodes and leave, and the jobs that are left to Slurm because of them."""
 
 import os

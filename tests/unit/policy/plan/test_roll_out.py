@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The roll-out of the queue: whom it holds back, for how long, and where it leaves everything as it is."""
 
 from math import inf

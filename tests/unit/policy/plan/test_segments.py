@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of GPUs: the segments in which Slurm's topology/block gives a job its nodes."""
 
 from __future__ import annotations

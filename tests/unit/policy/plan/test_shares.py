@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed jobs at submission: what may be asked, where a share goes, and who is put together."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed jobs on GPUs with a guest, whom Slurm does not count: the guest leaves first, and only then they start."""
 
 import pytest

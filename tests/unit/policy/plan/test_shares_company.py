@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed jobs with profiles: whom they are put beside, for how long they wait for that, and what they are told."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed jobs that wait: where they move, when they ask for a part of a GPU, and what never happens on one."""
 
 from dataclasses import dataclass, field, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that may be split over nodes takes GPUs that are free on several, where it ends sooner so."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job of `--gpus=N` alone starts now on several nodes, in the form that its user gave it, where no place is free."""
 
 from dataclasses import replace

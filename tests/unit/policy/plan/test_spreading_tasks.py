@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of tasks, on a number of nodes, of arrays and of counted models start on several nodes as on plain Slurm."""
 
 from dataclasses import replace

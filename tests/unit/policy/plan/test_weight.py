@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of less Weight are taken first, as by Slurm; links and scores decide among those of one weight."""
 
 from dataclasses import replace

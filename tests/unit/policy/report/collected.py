@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines as sacct writes them for `berth collect` and `berth report`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chart layer: the same figures give the same bytes, and a page can hold several pictures."""
 
 import doctest

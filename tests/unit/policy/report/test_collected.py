@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth collect: one file of sacct's lines, which berth report and berth simulate read."""
 
 from __future__ import annotations

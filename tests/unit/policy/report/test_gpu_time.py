@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far chance makes the GPU time of counted runs differ."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Past days of a cluster, from sacct's lines: who waited and ran where."""
 
 from __future__ import annotations

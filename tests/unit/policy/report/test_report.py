@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth report, on lines as sacct prints them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd wrote into jobs that were tried again, pre-flown or moved, in the report."""
 
 from __future__ import annotations

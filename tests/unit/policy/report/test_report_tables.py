@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How tables of the report are laid out for a terminal."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs counted by model: what a place writes into a job's licences, and what a user may not."""
 
 from __future__ import annotations

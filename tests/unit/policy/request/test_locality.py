@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job insists on: a site's rules by size, and Slurm's own --switches."""
 
 import pytest

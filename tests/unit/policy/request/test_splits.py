@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits: the numbers of nodes that a job may have, and the requests that keep the one they have."""
 
 from dataclasses import replace

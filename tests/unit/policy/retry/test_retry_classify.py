@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What failed jobs are taken for, by their logs and by what Slurm and the node know."""
 
 import csv

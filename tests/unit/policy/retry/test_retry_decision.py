@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which failed jobs are tried again, where, and when."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Last lines of failed GPU jobs in the words of many runtimes, written for this: the class, and whether it passes."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The read-only process itself, on a recorded Slurm and free ports of this host."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of the hook are counted from its log as it grows, is cut, or is replaced."""
 
 import os

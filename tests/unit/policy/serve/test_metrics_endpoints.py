@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of the metrics: slurmctld's paths and rules, nobody who keeps others from reading, no job in a label."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The users' port: true questions at once, all others at no cost to anybody."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What users are told, and who is told what."""
 
 import json

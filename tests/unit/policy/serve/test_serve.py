@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The read-only process: listeners that cost each other nothing."""
 
 import resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What berthd says of itself is asked once for all who want to know."""
 
 import threading

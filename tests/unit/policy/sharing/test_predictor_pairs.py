@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the predictor says of a pair from either side, of promises and chances alike, and of odd profiles."""
 
 import numpy as np

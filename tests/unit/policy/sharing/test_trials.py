@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs unlike all measured ones are promised nothing until they were tried, and trials correct what comes next."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a difference between two policies is chance."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth simulate` from end to end, on small drawn workloads."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy of another package, installed as pip would, runs by its name."""
 
 import importlib

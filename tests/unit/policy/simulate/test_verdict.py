@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sentence that a simulation's report begins with."""
 
 import pytest

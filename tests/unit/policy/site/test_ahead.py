@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is ahead of a waiting job, in each view, and what of it another user may see."""
 
 import json

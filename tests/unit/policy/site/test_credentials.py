@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster's credentials: MUNGE's and those of Slurm's own auth/slurm, made and checked the same way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway on berth-slurm, with a program of the test's own in its place."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program in place of berth-slurm, which answers from files."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that nobody looks at for a moment: what they have in use follows from the jobs."""
 
 import doctest

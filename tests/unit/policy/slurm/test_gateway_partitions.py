@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What partitions say of themselves, as the commands print it."""
 
 import shutil

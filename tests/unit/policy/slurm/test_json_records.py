@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's JSON is read as the classes say, and what has another form is named."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The states of a node in which Slurm starts jobs there."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the pyslurm that is installed can be used with the Slurm that runs here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gateway through pyslurm, on a stand-in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's releases: which ones Berth acts on."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of nodes that a reservation takes, as scontrol tells them."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares in Slurm's books, through each of the three gateways: the same facts, and the same request for a part."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A warning to a job that has just ended must not keep berthd waiting: scancel would try for a minute and a half."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text that Slurm's commands print, read without a gateway around it."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """slurmctld writes lists of nodes before it looks at licences and GRES: a pin that it then refuses is taken back."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's record that Berth cannot read costs that job alone, through every gateway."""
 
 import json

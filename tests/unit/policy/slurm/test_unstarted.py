@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command of Slurm's that cannot be started is one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host's step time alone: learned, kept clean of stalls, followed when it changes; and changes told from noise."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the guard does: each case a story of a host, its guest, and what has to happen to whom."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of a guest: each step comes in its time, also where berthd and Slurm do not answer."""
 
 from __future__ import annotations

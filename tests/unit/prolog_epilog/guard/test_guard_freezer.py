@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is frozen, who is thawed and by whom, and who is never touched: on folders like cgroups and in the kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats of jobs with one and several processes, as the Decider hears them."""
 
 from __future__ import annotations

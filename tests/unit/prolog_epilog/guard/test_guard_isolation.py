@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throws from every function that the guard's turn reaches, for a second: the next GPU is guarded all the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's hand in a world of its own: what a host, its guest and the device do, and what then happens to whom."""
 
 from __future__ import annotations

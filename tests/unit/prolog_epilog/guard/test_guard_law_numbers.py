@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the guard's law, its slope and its baseline answer in cases that can be reckoned by hand."""
 
 from math import e

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each law by itself: what it answers to a host that is well, that is harmed, and that changes."""
 
 import random

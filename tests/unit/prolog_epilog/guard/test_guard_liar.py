@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A guest that says what its guard wants to hear: its gate's answers are checked against what host and device show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's closed loop itself: physics as the cases say, readings as late as they say, and the guard in it."""
 
 import json

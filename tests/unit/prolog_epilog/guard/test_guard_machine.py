@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard tells berthd which GPUs its node has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the guard says to berthd, over TCP with a credential, and where berthd is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An owner does not fail because of its guest: real processes, the real library and the real guard on one GPU."""
 
 from __future__ import annotations

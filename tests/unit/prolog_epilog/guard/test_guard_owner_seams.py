@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawn stories of a GPU: guests are requeued, the guard restarts, owners leave and come back. No owner fails."""
 
 from __future__ import annotations

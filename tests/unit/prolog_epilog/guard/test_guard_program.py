@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth-guard as a program beside a real freezer: what a Prolog meets, and what is left when the guard is killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a guest may hold of its host's GPU, in a world of the guard's own."""
 
 from __future__ import annotations

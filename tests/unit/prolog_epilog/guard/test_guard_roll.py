@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who sits where: by share files of jobs that are in the books, and of two for one seat by whose Prolog came last."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user writes into his job's page is nobody else's trouble: neither the guard's nor the next GPU's."""
 
 from __future__ import annotations

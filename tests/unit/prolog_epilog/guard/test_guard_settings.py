@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guard's keys: what is read, errors that name the key, and keys of an earlier release."""
 
 from typing import Any

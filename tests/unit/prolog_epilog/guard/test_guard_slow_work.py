@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What somebody waits for is not held up by what is only told, and a slow Slurm is asked again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the guard reads off a device, through real pynvml and a simulated driver."""
 
 from __future__ import annotations

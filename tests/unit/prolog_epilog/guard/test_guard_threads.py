@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth-guard's own threads: none of them ends because something failed, and one that has ended is not done without."""
 
 from __future__ import annotations

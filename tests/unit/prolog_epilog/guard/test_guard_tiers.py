@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts and guests at their Prolog and Epilog: books, words, seats that are compared, and who is refused."""
 
 from __future__ import annotations

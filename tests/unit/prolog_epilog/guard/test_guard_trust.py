@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evidence against a guest that does not obey its gate: what speaks for it now and then does not wipe it out."""
 
 from __future__ import annotations

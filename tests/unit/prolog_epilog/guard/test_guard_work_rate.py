@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts without a heartbeat, judged by what the library counts in them."""
 
 from __future__ import annotations

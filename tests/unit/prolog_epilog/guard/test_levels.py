@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What holds a share: found by the guard, counted in its metrics, and told to the job's owner by `berth why`."""
 
 from __future__ import annotations

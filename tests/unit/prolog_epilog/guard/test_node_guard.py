@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berth-guard as a program, on a simulated driver and MPS."""
 
 from __future__ import annotations

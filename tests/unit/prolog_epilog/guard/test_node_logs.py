@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's logs: whole lines from many writers, and never more room than a bound."""
 
 from __future__ import annotations

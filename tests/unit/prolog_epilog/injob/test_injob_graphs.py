@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory that CUDA graphs take, under the quota of the library between program and driver."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program with its gate in the guard's hand: leases, long steps and naps, and both parts in one process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks and library as they are installed: put into jobs by the Prolog, tried by the doctor, bound into containers."""
 
 from __future__ import annotations

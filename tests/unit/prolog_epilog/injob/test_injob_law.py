@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AntMan's law: the duty that comes out is the one that was asked for."""
 
 from __future__ import annotations

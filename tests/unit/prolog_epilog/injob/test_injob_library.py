@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library between a CUDA program and its driver, a simulated one: quota, gate, leaving, and what passes by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library held against NVIDIA's own CUDA runtimes and headers, of CUDA 12 and 13."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory scaling: what goes to the host, when it comes back, and what the allocator is allowed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on the CPU: heartbeat, gate and memory scaling without a change to the program.
 
 Needs a Python that has torch: this one, or the one that BERTH_TORCH_PYTHON names.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The word between guard and job: what each side may do to it, and what the other makes of that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status of the MPS server of a GPU, as the guard's loop would ask for it."""
 
 from prolog_epilog.mps import lifecycle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told to MPS v2, word by word, and what is made of its answers; MPS is a table of values here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPS from the first job that shares a GPU to the last, on a simulated GPU with real processes and sockets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What MPS does wrong, and what becomes of it: each gives its sentence, and nothing runs without its limits."""
 
 from __future__ import annotations

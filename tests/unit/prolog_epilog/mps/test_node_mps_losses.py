@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom MPS's log names as the cause of a fault: the words of real drivers, and never a victim or a user's own words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Namespaces and several users: what stronger drivers and other sites have."""
 
 from __future__ import annotations

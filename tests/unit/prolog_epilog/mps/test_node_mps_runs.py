@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that runs again, and jobs that end before the guard looks: whose share is taken back, and who lost MPS."""
 
 from __future__ import annotations

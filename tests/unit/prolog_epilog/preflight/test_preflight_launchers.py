@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launchers of many processes that are told to start one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's part of a pre-flight: a script runs for a bounded time, until it works; a failure is told."""
 
 from __future__ import annotations

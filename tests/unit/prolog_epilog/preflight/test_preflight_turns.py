@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When the runner of a pre-flight ends its script, and what a failure means for the job, by a clock of the test."""
 
 from __future__ import annotations

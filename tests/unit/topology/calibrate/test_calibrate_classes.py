@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The class of an application, by rule, from its profile."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a measurement asks of the driver, on one that only takes notes: sizes, labels, and that all is given back."""
 
 from __future__ import annotations

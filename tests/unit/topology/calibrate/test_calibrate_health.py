@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The watch list: who stands out, on what evidence, and what is proposed."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One GPU's measurement, on simulated devices."""
 
 from ctypes.util import find_library

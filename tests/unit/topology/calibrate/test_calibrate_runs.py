@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records of calibration runs: what is written is read, what is wrong is named, what a node can judge is judged."""
 
 from dataclasses import replace

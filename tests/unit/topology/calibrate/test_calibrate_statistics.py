@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores from runs: slow chips are found, waiting nodes are not blamed, changes are told, and errors are honest."""
 
 from dataclasses import replace

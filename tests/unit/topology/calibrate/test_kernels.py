@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels' PTX: what old drivers take, and what the assemblers of two CUDA versions make of it."""
 
 from __future__ import annotations

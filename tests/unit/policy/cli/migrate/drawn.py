@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws configurations as sites write them: comments, continued lines, any case, blanks, ranges, defaults."""
 
 from hypothesis import strategies as st

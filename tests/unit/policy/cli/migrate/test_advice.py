@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the order of the steps, what a plan says of reservations, and how a site's files and jobs are read."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of `berth migrate` on a site without a Slurm that answers."""
 
 from pathlib import Path

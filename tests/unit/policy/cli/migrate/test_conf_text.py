@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's configuration as text: what is read, and that only what is asked for changes."""
 
 import pytest

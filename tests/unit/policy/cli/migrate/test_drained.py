@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes that somebody else keeps from jobs stay so, whenever that was done, with the reason that was given."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node is listed with in the exact layout: the words that its topology file makes."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration of each rung, made from drawn configurations; and that to undo it is the identity."""
 
 import tomllib

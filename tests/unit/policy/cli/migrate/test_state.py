@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The copies that undo a change: atomic, complete, and never over somebody's work."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting jobs that name a model are rewritten for the layout in force, and others are left alone."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores between calibrations: what step times and clocks change, and what they must not."""
 
 from __future__ import annotations

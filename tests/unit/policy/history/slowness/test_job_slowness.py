@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds what made a job slow, on jobs whose truth is known."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three jobs that ByteDance published with their causes, blamed by Berth (BERTH_DATA has them in `stragglers`).
 
 They are the sample traces of the artifact of "Understanding Stragglers in Large Model Training Using What-if Analysis"

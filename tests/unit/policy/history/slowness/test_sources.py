@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step times from the guard's record, NCCL's inspector, nvidia-resiliency-ext and berth-ops/1."""
 
 import json

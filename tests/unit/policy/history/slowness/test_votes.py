@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What jobs say of GPUs, with one vote for each user."""
 
 from math import log

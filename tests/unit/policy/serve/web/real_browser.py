@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real browser, driven through its pipe: each message is JSON with a zero byte behind it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth web` from its words to its server: what it listens on, whom it must know, what it knows of the nodes."""
 
 import socket

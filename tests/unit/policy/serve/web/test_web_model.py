@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the data of the page: of a simulated day, of Slurm, and for each viewer."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server: its paths and headers, who may look, and bounds."""
 
 import getpass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated day of three jobs, and a server of it."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`berth simulate` on the nodes of a topology folder: several kinds of machines, Slurm's fabric, score tables."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `berth simulate` reads: traces in all their forms, and what it says about broken ones."""
 
 import gzip

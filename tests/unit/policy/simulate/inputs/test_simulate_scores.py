@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Score tables, and the GPUs that a cluster on paper gets from them."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room for gangs: nodes that no job uses."""
 
 from __future__ import annotations

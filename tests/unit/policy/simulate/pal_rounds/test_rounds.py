@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `pal-rounds` simulator on clusters small enough to work out by hand."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd with `look_ahead` beside a simulated Slurm that starts a pinned job by itself as soon as its GPUs are free."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan reads the first nodes by the time at which they come free: it is that of all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whoever chooses places, the queue, the passes, the quotas and the nodes are the same Slurm's."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backfill on paper, step by step as sched/backfill and select/cons_tres of real Slurm take it."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd's own moving of running jobs, played beside the simulated slurmctld."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """berthd beside slurmctld on paper: what holds whatever the plan does, and Slurm's rules as real clusters show them."""
 
 from collections.abc import Sequence

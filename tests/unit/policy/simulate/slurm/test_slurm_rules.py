@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slurm's scheduling, on clusters so small that every start can be worked out by hand."""
 
 import math

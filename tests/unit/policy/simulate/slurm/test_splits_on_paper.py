@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whoever chooses places, a job is split over nodes by the rule of berthd, and starts at the same place and time."""
 
 from dataclasses import replace
