@@ -133,8 +133,7 @@ def examine(
     if exact:
         wrong = by_model(config, gpu_nodes, printed)
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
-        yield _types(gpu_nodes)
-        yield _seats(gpu_nodes)
+        yield from (_types(gpu_nodes), _seats(gpu_nodes))
         counted = "; ".join(counting(reading.reservations, {node.name for node in gpu_nodes if node.gpus}))
         yield Finding("reservations", ok=True, text=counted or "none counts GPUs of such nodes")
         if settings.skipped_shards:
