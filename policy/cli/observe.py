@@ -184,7 +184,7 @@ def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset
         memory_counts=reading.memory_counts,
         in_all_partitions=reading.in_all_partitions,
         fabric=fabric,
-        costs=CostModel(communication=config.communication),
+        costs=CostModel.of_site(config.cost_lines()),
     )
     table = args.scores or config.scores
     return (replace(fleet, scores=scores_on(fleet, scores.load(table))) if table else fleet), described

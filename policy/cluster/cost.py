@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a berth: one formula for berthd, the commands and the simulator.
 
-    predicted time / ideal time = greatest score of its GPUs  x  locality  x  links
+    predicted time / ideal time = greatest score of its GPUs  x  locality  x  links  x  neighbours
 
 *Locality* depends on the level at which the berth's GPUs meet. If a table says so, it also depends on the job's model
 or application class, and on its width in GPUs. *Links* depends on the narrowest cut of the GPUs of a node.
+*Neighbours* counts where other GPU jobs run on the same node; it stands in the same table, as a level of its own.
 
 >>> costs = CostModel()
 >>> costs.locality("resnet50", "compute", "leaf", gpus=16)
 1.16
 """
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from policy.formats.errors import ConfigError, nearest
@@ -24,6 +26,15 @@ Table = Mapping[str, Mapping[str, Widths]]
 """Factors by model, application class, or `*` for all others; then by level; then by width."""
 
 EVERYONE = "*"
+
+NEIGHBOURS = "neighbours"
+"""The level of the factor that counts where other GPU jobs run on the same node."""
+
+LINKS = "links"
+"""The level of the factor of links that are half as wide as the best, in the row of all jobs."""
+
+COMMUNICATION = 0.1
+"""Part of a step that is communication where a site says nothing (docs/research/links.md)."""
 
 
 def one_factor(**levels: float) -> dict[str, Widths]:
@@ -54,6 +65,25 @@ def pal_locality(across: float = ACROSS_NODES) -> Table:
     return {EVERYONE: one_factor(leaf=across, pod=across, any=across)}
 
 
+def read_costs(lines: Iterable[str], source: str) -> dict[str, dict[str, dict[int, float]]]:
+    """Reads a table of costs.
+
+    >>> read_costs(["name,level,width,factor", "vision,neighbours,1,1.52"], "costs.csv")
+    {'vision': {'neighbours': {1: 1.52}}}
+    """
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    rows = csv.DictReader(lines)
+    for row in rows:
+        try:
+            levels = found.setdefault(row["name"].strip(), {})
+            levels.setdefault(row["level"].strip(), {})[int(row["width"])] = float(row["factor"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ConfigError(
+                f"{source}, line {rows.line_num}: a row has name, level, width (a whole number) and factor (a number)"
+            ) from None
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """The cost tables of a site."""
@@ -61,11 +91,27 @@ class CostModel:
     localities: Table = field(default_factory=lambda: PUBLISHED)
     communication: float = 0.0
     """Part of a step in which a job's GPUs wait for each other's data, on the best links of the cluster."""
+    accounts: frozenset[str] = frozenset()
+    """Accounts that have rows of their own: each one stands for the model that its jobs run."""
+    neighbours_count: bool = field(init=False)
+    """True if neighbours cost any job anything."""
+
+    @classmethod
+    def of_site(cls, lines: Iterable[str]) -> "CostModel":
+        """Returns the costs of a site: its table where it has a row, else the published ones."""
+        table = read_costs(lines, "[berthd] costs")
+        halved = table.get(EVERYONE, {}).pop(LINKS, {0: 1.0 + COMMUNICATION})
+        merged = {name: {**PUBLISHED.get(name, {}), **table.get(name, {})} for name in {**PUBLISHED, **table}}
+        return cls(merged, max(halved.values()) - 1.0, frozenset(table))
 
     def __post_init__(self) -> None:
+        counts = any(NEIGHBOURS in levels for levels in self.localities.values())
+        object.__setattr__(self, "neighbours_count", counts)
+        if not 0.0 <= self.communication < 1.0:
+            raise ConfigError(f"links of {EVERYONE}: the factor lies in 1 to 2")
         for name, levels in self.localities.items():
             for level, widths in levels.items():
-                if level not in LEVELS:
+                if level not in LEVELS and level != NEIGHBOURS:
                     raise ConfigError(f"locality of {name}: there is no level {level}{nearest(level, LEVELS)}")
                 if any(width < 1 or not 1.0 <= factor < 100.0 for width, factor in widths.items()):
                     raise ConfigError(

@@ -26,6 +26,7 @@ class OnAnyNodes(TypedDict, total=False):
     """Values of a `Demand` that are the same on each number of nodes."""
 
     app_class: str
+    model: str
     share: Share | None
     tier: Tier
     gpu_mem: int | None
@@ -166,6 +167,7 @@ class _Asked:
             [room, *self._splits(room)],
             most if request.limit is None else request.limit,
             app_class=request.flags.get("app-class", "compute"),
+            model=request.account if request.account in fleet.costs.accounts else "",
             share=self._where.share,
             tier=tier,
             gpu_mem=None if request.share else request.gpu_mem,

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
+from dataclasses import replace
 from math import comb
 from typing import NamedTuple
 
 import numpy as np
 
+from policy.cluster.cost import NEIGHBOURS
 from policy.cluster.fleet import Fleet
 from policy.cluster.shared.fragmentation import without_cpus
 from policy.cluster.view import View
@@ -33,6 +35,11 @@ _MASKS_AT_ONCE = 70
 _SETS_COMPARED = 4
 """Sets with equal links for which nodes are searched; they differ in which nearby, fast nodes have them free."""
 
+KEPT_EMPTY = 0.05
+"""Part of all nodes that stays empty for jobs that need whole nodes, whatever neighbours cost.
+
+docs/results/placement-rules.md has the curve from which it is chosen."""
+
 ALIKE_CPUS = 4
 """Step of GPUs without CPUs, in percent of a GPU; nodes in one step are compared by the GPUs left over."""
 
@@ -58,7 +65,11 @@ class BerthPolicy(Policy):
     def place(self, demand: Demand, view: View) -> Berth:
         """Returns the best free set."""
         fits = self.fitting(demand, view)
-        return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
+        if demand.n > 1:
+            return self._same_on_each(demand, view, fits)
+        berth = self._one_node(demand, view, fits)
+        apart = self._alone(demand, view, fits, berth) if view.fleet.costs.neighbours_count else None
+        return apart or berth
 
     def worthwhile(self, demand: Demand, fleet: Fleet) -> Bools:
         """Marks the candidates whose GPUs are not too slow for such a job (policy/placement/too_slow.py)."""
@@ -95,6 +106,24 @@ class BerthPolicy(Policy):
         if fast is not None:
             why += f"; no score above {fast[1] * (1 + alike(view)):.2f}"
         return self.berth(demand, view, [node], positions(mask), why)
+
+    def _alone(self, demand: Demand, view: View, fits: Bools, usual: Berth) -> Berth | None:
+        """Returns the best place on a node without other jobs, if neighbours cost the job more than that place does.
+
+        None also where few nodes are empty: they are kept for jobs that need whole nodes.
+        """
+        fleet = view.fleet
+        factor = fleet.costs.locality(demand.model, demand.app_class, NEIGHBOURS, demand.gpus)
+        empty = view.open & (fleet.size > 0) & (view.free == fleet.full)
+        if empty[usual.nodes[0]] or np.count_nonzero(empty) <= KEPT_EMPTY * np.count_nonzero(fleet.size):
+            return None
+        try:
+            berth = self._one_node(demand, view, fits & empty)
+        except NotNow:
+            return None
+        if berth.cost >= usual.cost * factor:
+            return None
+        return replace(berth, why=f"{berth.why}; on an empty node, as neighbours cost {factor:g}")
 
     @staticmethod
     def _reasons(view: View, values: Ints, node: int, mask: int, k: int, *, equal: int, by_need: bool) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from policy.report.counts.beside_others import StepsBesideOthers
 from policy.report.counts.ends import STATUS, Ends
 from policy.report.counts.owners import Owners
 from policy.report.counts.places import Places
@@ -15,6 +16,7 @@ from policy.report.counts.worth import worth
 from policy.report.rows import JobRun
 from policy.report.site import Site
 from policy.retry.rules import Rules
+from topology.calibrate.steps import JobReport
 
 FORMAT = "berth-report/1"
 _POINTS = 240
@@ -38,11 +40,12 @@ class Period:
 class Tally:
     """Gathers all parts of the report."""
 
-    def __init__(self, site: Site, rules: Rules) -> None:
+    def __init__(self, site: Site, rules: Rules, steps: Iterable[JobReport] = ()) -> None:
+        """Takes the step times of jobs, which tell what neighbours cost."""
         self._site = site
         self._busy, self._waits, self._places = BusyGpus(), WaitCounts(), Places(site)
         self._use, self._ends, self._saved = Use(), Ends(rules), Saved()
-        self._owners = Owners()
+        self._owners, self._neighbours = Owners(), StepsBesideOthers(steps)
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
@@ -52,6 +55,7 @@ class Tally:
             if place % _TIDY_EVERY == 0:
                 self._ends.forget(run.submit)
                 self._saved.forget(run.submit)
+            self._neighbours.add(run)
             if not period.holds(run):
                 # A run that goes on at the end has held its GPUs so far; only the last part of the time counts it.
                 if run.gpus and period.until == until and (run.end is None or run.end > until):
@@ -98,6 +102,7 @@ class Tally:
             **self._ends.figures(),
             "saved": self._saved.figures(),
             **self._owners.figures(),
+            "neighbours": self._neighbours.figures(),
             "busy": _line(first, minutes, since, until),
         }
         found["worth"] = worth(found)

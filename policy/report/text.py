@@ -97,6 +97,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
         _places,
         _levels,
         _use,
+        _neighbours,
         _status,
         _failures,
         _tries,
@@ -234,6 +235,14 @@ def _use(found: Mapping[str, Any]) -> ReportTable:
     rows = [[words[by], key, f"{busy:.1%}"] for by, keys in use["busy"].items() for key, busy in keys.items()]
     note = f"as Slurm's accounting saw it (gres/gpuutil), of {hours(use['measured_gpu_hours'])} GPU h that it measured"
     return ReportTable("Time in which held GPUs were busy", note, ("by", "class", "busy"), rows)
+
+
+def _neighbours(found: Mapping[str, Any]) -> ReportTable:
+    rows = [[name, f"{one['jobs']:,}", f"{one['factor']:.2f}"] for name, one in found["neighbours"].items()]
+    note = "jobs with hours alone on their nodes and hours beside others, by their own step times; *: all accounts"
+    return ReportTable(
+        "What neighbours on a node cost", note, ("account", "jobs", "step beside others over alone"), rows
+    )
 
 
 def _status(found: Mapping[str, Any]) -> ReportTable:

@@ -59,10 +59,10 @@ class Config:
     """The score table; None: all GPUs count as equally fast."""
     steps: Path | None = None
     """The record of jobs' step times, which refreshes the scores; None: none is kept."""
+    costs: Path | None = None
+    """The site's table of what distance and neighbours cost; None: published measurements alone."""
     policy: str = _default("berthd", "policy")
     """A placement policy by name (policy.placement.registry)."""
-    communication: float = _default("berthd", "communication") / 100
-    """Part of a step that is communication, on the best links."""
     observe: bool = False
     """Plan and log, but pin nothing."""
     gone: tuple[str, ...] = ()
@@ -93,6 +93,13 @@ class Config:
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
     other_retries: tuple[str, ...] = tuple(_names(_default("berthd", "other_retries")))
     """Words of a job's comment that leave its retries to another system."""
+
+    def cost_lines(self) -> list[str]:
+        """Returns the lines of the site's table of costs; none without one."""
+        try:
+            return self.costs.read_text(encoding="utf-8").splitlines() if self.costs else []
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"[berthd] costs: {self.costs} cannot be read: {problem}") from None
 
     @property
     def users_socket(self) -> Path:
@@ -160,11 +167,11 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         topology_dir=Path(berthd["topology_dir"]),
         fabric=fabric,
         policy=berthd["policy"],
-        communication=berthd["communication"] / 100,
         tick=berthd["tick_ms"] / 1_000,
         settings=replace(_settings(berthd), sharing=rules, moving=_moving(tables["moving"], berthd)),
         scores=_file(berthd["scores"]),
         steps=_file(berthd["steps"]),
+        costs=_file(berthd["costs"]),
         observe=observe,
         plain=plain,
         gateway=berthd["gateway"],

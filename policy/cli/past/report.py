@@ -18,9 +18,11 @@ from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
 from policy.site.config import config_path, fabric_file, load
+from policy.site.step_records import reports_of
 from policy.slurm.accounting import days, opened
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import run_command
+from topology.calibrate.steps import JobReport
 from topology.files import load_directory
 
 _DAY_S = 86_400.0
@@ -53,7 +55,7 @@ def _report(args: argparse.Namespace) -> int:
     since = moment(args.since) if args.since else 0.0 if args.source else until - 30 * _DAY_S
     if since >= until:
         raise UsageError("--since must lie before --until")
-    tally = Tally(_site(args), shipped_rules())
+    tally = Tally(_site(args), shipped_rules(), [] if args.source else _steps())
     if args.source:
         _from_file(args.source, tally, Period(since, until))
     else:
@@ -139,6 +141,13 @@ def _site(args: argparse.Namespace) -> Site:
     """Returns the nodes of today, and the groups that join them."""
     gpus = _gpus_of_nodes() if not args.gpus_per_node else {}
     return Site(gpus, _groups(args.fabric), args.gpus_per_node or 0)
+
+
+def _steps() -> list[JobReport]:
+    """Returns the step times that berthd has recorded, if the site has it record them."""
+    record = load(config_path()).steps
+    reports = reports_of(record) if record and record.exists() else ()
+    return [one for one in reports if isinstance(one, JobReport)]
 
 
 def _gpus_of_nodes() -> dict[str, int]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from policy.cluster.cost import CostModel
 from policy.cluster.reserved import know_users_by
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.answer.server import Server, child_command, planner_command
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load(path, must_exist=options.config is not None)
         open_gateway(options.gateway)
         create(config.policy)
+        CostModel.of_site(config.cost_lines())
         if options.check_config:
             # Of a role of its own: berthd itself knows nothing of the tables of nodes.
             words = [sys.executable, "-m", "policy.cli.doctor.conf", str(path)]

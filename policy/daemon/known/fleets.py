@@ -26,7 +26,7 @@ class Fleets:
         self._topologies = Topologies(config.topology_dir, config.fabric)
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
-        self._costs = CostModel(communication=config.communication)
+        self._costs = CostModel.of_site(config.cost_lines())
         self._skipped = config.skip_partitions
         self._nodes_alone = config.plain
         self._absences = Absences()

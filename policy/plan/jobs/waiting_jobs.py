@@ -149,6 +149,7 @@ class Reader:
             rooms,
             A_YEAR if job.limit is None else job.limit,
             app_class=self._classes.of(job),
+            model=job.account if job.account in fleet.costs.accounts else "",
             share=share,
             tier=_tier(plan) if tiered else ALONE,
             gpu_mem=plan.get(fields.GPU_MEM) if tiered else None,

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from policy.cluster.cost import EVERYONE, PUBLISHED, CostModel, Table, one_factor, pal_locality
+from policy.cluster.cost import EVERYONE, PUBLISHED, CostModel, Table, one_factor, pal_locality, read_costs
 from policy.cluster.fleet import Fleet
 from policy.formats.errors import ConfigError, FormatError, UsageError, nearest
 from policy.simulate import world
 from policy.simulate.inputs.scores import grids
-from policy.simulate.inputs.text import read_table
 from policy.simulate.pal_rounds.philly import LOCALITIES
 from policy.simulate.study import Study
 from topology import files
@@ -120,9 +119,4 @@ def _levels(text: str) -> Table:
 def _table(path: str) -> Table:
     if not Path(path).exists():
         raise UsageError(f"locality_penalty {path}: neither a number, nor LEVEL=NUMBER,..., nor a file")
-    table = read_table(path)
-    table.need("name", "level", "width", "factor")
-    rows: dict[str, dict[str, dict[int, float]]] = {}
-    for row in table.rows:
-        rows.setdefault(row["name"], {}).setdefault(row["level"], {})[row.whole("width", 1)] = row.number("factor", 1)
-    return rows
+    return read_costs(Path(path).read_text(encoding="utf-8").splitlines(), path)

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from math import isinf
 
+from policy.cluster.cost import NEIGHBOURS
 from policy.placement.base import Berth
 from policy.simulate.result import Stretch
 from policy.simulate.slurm.nodes.ledger import Ledger
@@ -30,6 +31,7 @@ class RunningJobs:
         self._launch = settings.delays.launch if settings.delays else 0.0
         self._on: list[dict[int, Task]] = [{} for _ in self._fleet.names]
         self._width = int(self._fleet.size.max(initial=0))
+        self._neighbours_count = self._fleet.costs.neighbours_count
 
     def start(self, task: Task, berth: Berth, now: float) -> None:
         """Starts a job."""
@@ -47,6 +49,7 @@ class RunningJobs:
             self._on[node][task.index] = task
         task.cost = self._cost(task)
         self._plan_end(task)
+        self._reprice_neighbours(berth, now)
         task.cores = self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now), task.cpus)
 
     def stop(self, task: Task, now: float) -> None:
@@ -60,6 +63,7 @@ class RunningJobs:
         self._hold(task, -task.job.gpus)
         for node in berth.nodes:
             del self._on[node][task.index]
+        self._reprice_neighbours(berth, now)
         task.berth = None
         task.serial += 1
         task.facts = None
@@ -107,7 +111,19 @@ class RunningJobs:
                 for node, mask in zip(berth.nodes, berth.masks, strict=True)
             )
         locality = fleet.costs.locality(job.model, job.app_class, berth.level, job.gpus)
+        if self._neighbours_count and any(map(self._shared, berth.nodes)):
+            locality *= fleet.costs.locality(job.model, job.app_class, NEIGHBOURS, job.gpus)
         return float(score) * locality
+
+    def _shared(self, node: int) -> bool:
+        """Tells whether several jobs with GPUs run on a node."""
+        return sum(other.job.gpus > 0 for other in self._on[node].values()) > 1
+
+    def _reprice_neighbours(self, berth: Berth, now: float) -> None:
+        """Changes the speed of the jobs on a berth's nodes after one of them started or ended."""
+        if self._neighbours_count:
+            for other in {id(one): one for node in berth.nodes for one in self._on[node].values()}.values():
+                self._reprice(other, now)
 
     def _factor(self, node: int) -> float:
         product = 1.0

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from policy.cluster.cost import CostModel, one_factor, pal_locality
+from policy.cluster.cost import NEIGHBOURS, CostModel, one_factor, pal_locality, read_costs
 from policy.formats.errors import ConfigError
 
 
@@ -108,3 +108,41 @@ def test_a_site_that_says_nothing_has_what_docs_placement_says(
 ) -> None:
     for level in levels:
         assert {gpus: CostModel().locality(model, "compute", level, gpus) for gpus in factors} == factors
+
+
+HEADER = "name,level,width,factor"
+
+
+def test_a_sites_rows_stand_before_the_published_ones() -> None:
+    costs = CostModel.of_site([HEADER, "*,leaf,2,1.05", "*,neighbours,1,1.2", "memory,any,2,1.4"])
+
+    assert costs.locality("", "compute", "leaf", 2) == 1.05
+    assert costs.locality("", "compute", "pod", 2) == 1.3
+    assert costs.locality("", "memory", "any", 2) == 1.4
+    assert costs.locality("", "compute", NEIGHBOURS, 1) == 1.2
+    assert costs.neighbours_count
+    assert not CostModel.of_site([]).neighbours_count
+
+
+@pytest.mark.parametrize("row", ["*,leaf,2", "*,leaf,two,1.2", "*,leaf,2,far", "*,leaf,2.5,1.2"])
+def test_a_row_that_cannot_be_read_is_named(row: str) -> None:
+    with pytest.raises(ConfigError, match="costs, line 3: a row has name, level, width"):
+        read_costs([HEADER, "*,pod,2,1.3", row], "costs")
+
+
+def test_a_table_without_its_columns_is_refused() -> None:
+    with pytest.raises(ConfigError, match="costs, line 2: a row has name"):
+        read_costs(["level,factor", "leaf,1.3"], "costs")
+
+
+@pytest.mark.parametrize(("rows", "communication"), [([], 0.1), (["*,links,2,1.0"], 0.0), (["*,links,2,1.3"], 0.3)])
+def test_links_half_as_wide_cost_what_the_table_says(rows: list[str], communication: float) -> None:
+    costs = CostModel.of_site([HEADER, *rows])
+
+    assert costs.links(best=100.0, cut=50.0) == pytest.approx(1.0 + communication)
+
+
+@pytest.mark.parametrize("row", ["*,links,2,0.9", "*,links,2,2.5", "vision,links,2,1.1"])
+def test_links_that_cost_too_much_or_of_one_name_alone_are_refused(row: str) -> None:
+    with pytest.raises(ConfigError, match="links"):
+        CostModel.of_site([HEADER, row])
