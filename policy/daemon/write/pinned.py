@@ -115,7 +115,8 @@ def _forbidden(allowed: Rules, names: set[str]) -> int:
 
 def write(path: Path, jobs: Mapping[int, int]) -> None:
     """Replace the list by these jobs' own ids and kinds; a reader sees the former list or the new one, never a part."""
-    words = array("I", [word for job in sorted(jobs.items()) for word in job])
+    # Numbers alone are sorted in half the time of pairs, and there are tens of thousands.
+    words = array("I", [word for number in sorted(jobs) for word in (number, jobs[number])])
     if sys.byteorder == "big":
         words.byteswap()
     new = path.with_name(f"{path.name}.new")
