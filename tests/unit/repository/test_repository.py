@@ -17,6 +17,10 @@ SOURCES = [
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".c", ".h", ".sh"} and "__pycache__" not in path.parts
 ]
+FOLDERS = {
+    *(".ci", "berth", "containers", "deploy", "docs", "packaging", "policy", "prolog_epilog", "requirements"),
+    *("slurm_plugins", "tests", "topology"),
+}  # fmt: skip
 
 
 def test_every_room_is_small_enough_to_know() -> None:
@@ -27,6 +31,15 @@ def test_every_room_is_small_enough_to_know() -> None:
         str(path.relative_to(ROOT)): lines for path in SOURCES if (lines := len(path.read_text().split("\n"))) > 601
     }
     assert too_long == {}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git tells what is in the tree")
+def test_the_tree_holds_its_own_folders_and_no_large_file() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+    assert {name.partition("/")[0] for name in names if "/" in name} == FOLDERS
+    assert [name for name in names if (ROOT / name).stat().st_size > 1_000_000] == []
 
 
 def test_every_file_of_c_and_python_names_its_licence() -> None:
