@@ -148,15 +148,16 @@ def examine(
     )
     yield from _blocks(reading.nodes, settings.fabric, printed, by_blocks=_by_blocks(config))
     yield from _credentials(config, settings)
+    yield _daemon(status, needed=pins)
+
+
+def _daemon(status: Callable[[], Mapping[str, str]], *, needed: bool) -> Finding:
     try:
         found = status()
     except BerthError as problem:
-        yield Finding("berthd", ok=not pins, text=str(problem) if pins else "not needed: it does not run")
-    else:
-        bad = found.get("problem")
-        yield Finding(
-            "berthd", ok=not bad, text=bad or f"answers, {found.get('answers', '0')} decisions since its start"
-        )
+        return Finding("berthd", ok=not needed, text=str(problem) if needed else "not needed: it does not run")
+    bad = found.get("problem")
+    return Finding("berthd", ok=not bad, text=bad or f"answers, {found.get('answers', '0')} decisions since its start")
 
 
 def _old_keys(settings: Config) -> Iterator[Finding]:
