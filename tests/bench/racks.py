@@ -73,7 +73,6 @@ RULES = {
     "block, by size": Rule("block", by_size),
     "block, by hand": Rule("block", by_group),
     "best fit": Rule("fit", by_group),
-    "berth, no groups": Rule("berth"),
     "berth": Rule("berth", by_group),
 }
 
@@ -181,7 +180,7 @@ def figures(load: float, found: dict[str, list[Outcome]]) -> list[Figure]:
 def main() -> None:
     """Play all rules on all draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--days", type=float, default=5, help="of which the first is not counted")
+    parser.add_argument("--days", type=float, default=3, help="of which the first is not counted")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--loads", default="0.8,0.95,1.1")
     chosen = parser.parse_args()

@@ -376,8 +376,11 @@ static double fluid(double from, double until)
 		down = 0;
 		for (int i = 0; i < n_faults; i++)
 			down += faults[i].at <= now && now < faults[i].until;
-		while (next < n_jobs && jobs[next].at <= now)
+		while (next < n_jobs && jobs[next].at <= now) {
+			/* As those of the other rules, which are looked at once a pass. */
+			jobs[next].left = ceil(jobs[next].left / PASS) * PASS;
 			active[n_active++] = next++;
+		}
 		pool = (double)(ALL - down) * GPUS;
 		if (now >= from)
 			healthy += pool * PASS;
