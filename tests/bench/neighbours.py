@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.bench.neighbours`: small jobs alone or packed, where jobs on one node slow each other down.
 
 Philly's week with failing jobs, as in tests/bench/retry.py: of its jobs the part `KEPT`, drawn by the seed, on as small

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures what neighbours on a node cost, from jobs' step times and from who ran where.
 
 A job counts that was alone on its nodes in some hours and beside other GPU jobs in others: its median step beside

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What neighbours on a node cost: a small job alone or packed, and the nodes that stay empty."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What neighbours cost, by the hours of jobs that were alone and beside others."""
 
 from __future__ import annotations
