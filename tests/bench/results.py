@@ -29,7 +29,7 @@ One plot for each claim, and how it was measured. `make pictures` writes this pa
 * More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
   [request forms](request-forms.md), [as on plain Slurm](like-plain.md), [the roll-out](rollout.md),
   [failures](failures.md), [berthd under load](../develop/load.md), [worlds](worlds.md), [campaigns](campaign.md),
-  [the layout of the code](house.md).
+  [the layout of the code](house.md), [the papers' headlines beside ours](papers.md).
 """
 
 
