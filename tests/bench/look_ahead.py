@@ -166,8 +166,9 @@ def _worst(pairs: Sequence[Pair], name: str, peer: str) -> str:
     here = Comparison(pairs)
     size, ratio = max(((one, here.ratio(name, one, peer)) for one in sizes), key=lambda found: found[1].value)
     logs, traces = np.stack([here.logs(peer, one) for one in sizes], axis=1), np.array([one.trace for one in pairs])
-    beside = np.concatenate([(some := logs[traces == one]) - np.roll(some, 1, axis=0) for one in np.unique(traces)])
-    null = float(np.exp(np.percentile(resampled(beside).max(axis=1), 95.0)))
+    drawn = [logs[traces == one] for one in np.unique(traces)]
+    beside = [some - np.roll(some, 1, axis=0) for some in drawn if len(some) > 1]
+    null = float(np.exp(np.percentile(resampled(np.concatenate(beside)).max(axis=1), 95.0))) if beside else np.inf
     return f"{size} GPUs {ratio.value:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f}), by chance {null:.3f}"
 
 
