@@ -143,7 +143,7 @@ def assert_simulates(computer: Container) -> None:
     trace = "printf 'job_id,num_gpus,submit_time,duration\\n1,1,0,100\\n2,8,0,100\\n' >trace.csv"
     play = "berth simulate trace.csv --nodes 2 --machine hgx-h100 --workers 2 --json"
     said = computer.runs(f"cd $(mktemp -d) && {trace} && {play} && rm -r $PWD")
-    assert len(json.loads(said)["runs"]) == 3
+    assert {run["policy"] for run in json.loads(said)["runs"]} == {"slurm", "packed", "berth"}
 
 
 def test_installed_asked_and_purged_a_computer_has_the_files_that_it_had(debs: Path, computer: Container) -> None:
