@@ -191,12 +191,12 @@ class Slurm:
                 done
             fi
             for i in $(seq 300); do
-                idle=$(sinfo -h -N -o %T | grep -vx 'idle~\\?')
-                [ -z "$(squeue -h -o %i)" ] && [ -z "$idle" ] && break
+                busy=$(squeue -h -o %i; sinfo -h -N -o %T | grep -vx 'idle~\\?')
+                [ -z "$busy" ] && break
                 sleep 0.1
             done
-            [ -z "$idle" ] && [ ! -d /etc/slurm/power ] && exit 0
-            [ -z "$idle" ] || { sinfo -N -l; squeue; exit 1; }
+            [ -z "$busy" ] || { sinfo -N -l; squeue; exit 1; }
+            [ -d /etc/slurm/power ] || exit 0
             # Where nodes are powered down, each test begins with all of them asleep.
             for i in $(seq 300); do
                 up=$(sinfo -h -N -o '%N %T' | grep -v 'idle~' | cut -d' ' -f1 | sort -u | paste -sd,)

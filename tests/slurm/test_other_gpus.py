@@ -15,7 +15,7 @@ MACHINE = "/etc/berth-fake/machine"
 DISCOVER = f"BERTH_FAKE_NVML={MACHINE} berth topo discover --node n2 --output /etc/slurm/berth/topology/n2.json"
 
 
-@pytest.mark.any_slurm
+@pytest.mark.hard
 def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -> None:
     if not slurm.can_reconfigure:
         pytest.skip("only the Dockerized cluster's nodes are ours to change")
