@@ -158,6 +158,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "preflight": _preflight,
     "movable": _optional_time(0),
     "retry": _retry,
+    "on-hang": _one_of("tell", "requeue"),
 }
 
 

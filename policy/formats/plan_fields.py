@@ -192,6 +192,7 @@ _MARK = re.compile(rf"{_RUN}|[1-9][0-9]{{0,9}}")
 # Flags that are read again
 
 RETRY, MOVABLE, APP_CLASS, GPU_TIER = flag("retry"), flag("movable"), flag("app-class"), flag("gpu-tier")
+ON_HANG = flag("on-hang")
 
 
 def pins_nodes_alone(plan: JobPlan | None) -> bool:

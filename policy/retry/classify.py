@@ -12,7 +12,9 @@ r"""From the end of a log, and what Slurm and the node know of a job's end, to i
     'gpu_out_of_memory'
 
 The sign of the highest rank wins; of equal ones, that which stands last: what came before it, the program survived.
-Of those in one line the longest wins, as it says most.
+Of those in one line the longest wins, as it says most. One thing stands above a trouble that passes by itself: an
+exception of the program's own that is not caught. Before the trouble it is the cause, as other ranks lose one that
+ends; after it the program had survived the trouble.
 """
 
 import re
@@ -40,6 +42,23 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 """A warning, a frame of a stack, or a line of source that a message quotes. NCCL calls its errors WARN."""
+_THROWS = re.compile(
+    rb"([^\n]{0,40}?)Traceback \(most recent call last\):[^\n]{0,200}\n(?:\1[ \t][^\n]*\n){1,200}"
+    rb"\1((?:[\w.]{0,80}\.)?(\w{1,40})(?::[^\n]{0,400})?)(?:\n|$)"
+)
+"""A traceback, each line of which begins as its first does, and the exception at its end."""
+_THROWN = b"Traceback (most recent call last):"
+_OWN = frozenset(
+    b"ArithmeticError AssertionError AttributeError FileNotFoundError ImportError IndentationError IndexError "
+    b"IsADirectoryError KeyError LookupError ModuleNotFoundError NameError NotADirectoryError NotImplementedError "
+    b"OverflowError RecursionError SyntaxError TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError "
+    b"ValueError ZeroDivisionError".split()
+)
+"""Exceptions that say what the program does wrong, whatever stands in them; of others a rule has to say so."""
+_FOLLOWS = (b"During handling of", b"The above exception was", b"Exception ignored in", b"Exception in thread")
+"""The line before a traceback that follows from another, or ends nothing."""
+_NEAR = 65_536
+"""Bytes before the log's end from which on an exception counts as not caught: ranks may write a traceback each."""
 _OPENING, _FARTHEST = 80, 4_000
 """Characters of a long line's beginning that count, and how far before a pattern it is looked for."""
 
@@ -105,7 +124,30 @@ def classify(tail: bytes, facts: Facts, rules: Rules) -> Classification:
                         said = f"its log says: {pattern.literal.decode().strip(' :')}"
                         best, found = sign, Classification(rule.failure, rule.transient, _readable(line), said)
                     break
-    return found
+    # Neither a fact nor a fault of the hardware is what a program makes up.
+    is_doubtful = found.transient and found.failure != "gpu_ecc_error" and best[1] < len(tail)
+    return (_thrown(tail, rules) if is_doubtful else None) or found
+
+
+def _thrown(tail: bytes, rules: Rules) -> Classification | None:
+    """The first exception near a log's end that another try does not change; None without any."""
+    for name, line in _exceptions(tail):
+        own = classify(line, Facts(), rules)
+        if not own.transient and (name in _OWN or own.failure != "traceback_from_crash"):
+            return own
+    return None
+
+
+def _exceptions(tail: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The exceptions near a log's end that follow from no other: their names and lines."""
+    at = tail.find(_THROWN, max(0, len(tail) - _NEAR))
+    while at >= 0:
+        start = tail.rfind(b"\n", 0, at) + 1
+        match = _THROWS.match(tail, start)
+        before = tail[max(0, start - _OPENING * 4) : start].rstrip().rpartition(b"\n")[2]
+        if match and not before.removeprefix(match[1]).startswith(_FOLLOWS):
+            yield match[3], match[2]
+        at = tail.find(_THROWN, at + 1)
 
 
 def of_last_run(tail: bytes, began: float) -> bytes:

@@ -112,6 +112,25 @@ def idle_text(job: Mapping[str, Any], at: float) -> str:
     return f"{idle['gpus']} of its {job['gpus']} GPUs have run no kernel for {hours} h {minutes} min{kind}"
 
 
+def hang_text(hang: Mapping[str, Any], at: float) -> str:
+    """Says for how long nothing has moved in a job, and which rank is behind.
+
+    >>> hang_text({"since": 400, "allowed": 600, "behind": "n1:3 runs no kernel while the others wait"}, 1_300)
+    'nothing has moved for 15 min, and its own rhythm explains 10; n1:3 runs no kernel while the others wait'
+    """
+    minutes, explained = (at - hang["since"]) / 60, hang["allowed"] / 60
+    behind = f"; {hang['behind']}" if hang["behind"] else ""
+    return f"nothing has moved for {minutes:.0f} min, and its own rhythm explains {explained:.0f}{behind}"
+
+
+def running_of(overview: Mapping[str, Any], job_id: int) -> dict[str, str]:
+    """Returns what is told of a job that runs: what makes it `slow`, that it `hangs` or that it is `idle`."""
+    job: Mapping[str, Any] = next((job for job in overview["jobs"] if job["id"] == job_id), {})
+    told = {"slow": job["slow"]} if "slow" in job else {}
+    told |= {"hangs": hang_text(job["hangs"], overview["at"])} if "hangs" in job else {}
+    return {**told, "idle": idle_text(job, overview["at"])} if "idle" in job else told
+
+
 def _without_others(node: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
     return {**node, "gpus": [_cell_without_others(cell, own) for cell in node["gpus"]]}
 

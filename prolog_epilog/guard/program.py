@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from prolog_epilog import idle
 from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.hold import deadman
@@ -38,6 +37,7 @@ from prolog_epilog.guard.tell.machine import MachineNotices
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.guard.tell.slow_work import SlowWork
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.looks import watch as gpu_looks
 from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths
@@ -158,7 +158,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     slow.start()
     if settings.metrics and notices.hosts:
         looks = watch.paths, notices, watch.say, lambda: stop.heard
-        threading.Thread(target=idle.watch, args=looks, name="idle", daemon=True).start()
+        threading.Thread(target=gpu_looks.watch, args=looks, name="looks", daemon=True).start()
     try:
         return _turn(watch, keeper, dead_man, slow, stop)
     finally:

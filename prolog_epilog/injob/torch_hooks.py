@@ -19,12 +19,16 @@ from prolog_epilog import injob
 from prolog_epilog.injob.job import Job
 from prolog_epilog.injob.torch_memory import Scaler
 from prolog_epilog.injob.torch_own import OwnClock, Replicas, clock_of
-from prolog_epilog.injob.word import OPEN
+from prolog_epilog.injob.word import AT, MOVED, OPEN
 
 LOOK_S = 0.05
 """Seconds between two checks of the watching thread whether the gate has closed or opened."""
 MOST_PENDING = 8
 """The most steps whose end the GPU has not reached yet; beyond that the oldest are not timed."""
+LATE_S = 10.0
+"""Seconds after a step from which on the watching thread notes whether the program moves."""
+ATTENDED = frozenset({"debugpy", "pydevd", "ipdb"})
+"""Modules of debuggers: a program that they hold does not hang."""
 STRAY_STEPS = 3
 """After this many steps of another optimizer without one of the leading one, the other leads."""
 
@@ -72,6 +76,7 @@ class Hooks:
         self._strays = 0
         self._recorded = False
         self._module_hook: Any = None
+        self._place: tuple[int, int] | None = None
         self._is_compiling = self._find_is_compiling()
 
     @property
@@ -213,7 +218,7 @@ class Hooks:
     def _watch(self, job: Job) -> None:
         """Installs the module hook while the gate is not open, so that an open gate costs nothing."""
         register = self._torch.nn.modules.module.register_module_forward_pre_hook
-        gate = self.safely(self._at_module)
+        gate, note_moves = self.safely(self._at_module), self.safely(self._note_moves)
         while not job.why:
             closed = job.duty() != OPEN
             if closed and self._module_hook is None:
@@ -221,7 +226,19 @@ class Hooks:
             elif not closed and self._module_hook is not None:
                 self._module_hook.remove()
                 self._module_hook = None
+            note_moves(job)
             time.sleep(LOOK_S)
+
+    def _note_moves(self, job: Job) -> None:
+        """Counts in the beat how often the main thread was seen elsewhere; only when the next step is late."""
+        slot = job.place
+        if slot is None or time.monotonic_ns() - slot.numbers[AT] < LATE_S * 1e9:
+            return
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - as py-spy and faulthandler
+        place = (id(frame), frame.f_lasti if frame else 0)
+        if place != self._place or not slot.numbers[MOVED] or not ATTENDED.isdisjoint(sys.modules):
+            self._place = place
+            slot.numbers[MOVED] += 1
 
     def _at_module(self, *_: Any) -> None:
         if not self._is_compiling():

@@ -39,15 +39,15 @@ MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA, GUEST = range(7)
 PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOCH, REFUSED, UNKNOWN = range(13)
 OWN_STEPS, OWN_NS, APP = range(13, 16)
 RECENT_AT = 128
-LACKING = 26
-"""It stands behind the last step times and two numbers of an earlier release."""
+MOVED, LACKING = 25, 26
+"""They stand behind the last step times and a number of an earlier release."""
 
 LIBRARY = 1 << 32
 """Set in PROCESS if the library for any CUDA program writes the slot, and not Python."""
 ELSEWHERE = 1 << 33
 """Set in PROCESS by Python if the library gates the process: this slot only beats."""
 
-_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I16xQ")
+_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I8xQQ")
 _MOST = 1 << 62
 """No counter of an honest job ever reaches this."""
 
@@ -102,6 +102,8 @@ class WordBeat:
     """True if the library gates this process, in a slot of its own."""
     lacking: int = 0
     """The bytes of GPU memory that an owner waits for, which its guest holds."""
+    moved: int = 0
+    """1, and how often the program's main thread was seen elsewhere while no step ended; 0: nothing looks at it."""
 
 
 def order_path(word: Path) -> Path:
@@ -244,8 +246,8 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     process, ready, at, steps = numbers[:4]
     step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
     own_steps, own_ns, app = numbers[13:16]
-    lacking = numbers[-1]
-    if max(*numbers[:15], lacking) > _MOST or at > now or (steps and not at):
+    moved, lacking = numbers[-2:]
+    if max(*numbers[:15], moved, lacking) > _MOST or at > now or (steps and not at):
         return None
     if max(step_ns, idle_ns, own_ns) > now or steps > step_ns:
         return None
@@ -255,7 +257,7 @@ def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     return WordBeat(
         slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
         launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
-        bool(process & ELSEWHERE), lacking,
+        bool(process & ELSEWHERE), lacking, moved,
     )  # fmt: skip
 
 

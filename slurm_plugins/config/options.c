@@ -155,6 +155,13 @@ static bool check_group(const char *value)
 	return take_digits(&value, 5, &gpus) && gpus >= 1 && !*value;
 }
 
+static bool check_hang(const char *value)
+{
+	static const char *const ways[] = {"tell", "requeue", NULL};
+
+	return one_of(value, strlen(value), ways);
+}
+
 static bool check_retry(const char *value)
 {
 	uint64_t times;
@@ -194,6 +201,8 @@ const struct berth_option berth_options[] = {
      RIGHT_TIME, VALUE_OPTIONAL, check_time},
     {"retry", "auto|N", "run again after a failure: as its class advises, or at most N times",
      "auto or a whole number from 0 to 100", VALUE_REQUIRED, check_retry},
+    {"on-hang", "tell|requeue", "what to do where nothing moves in the job any more",
+     "tell or requeue", VALUE_REQUIRED, check_hang},
 };
 
 const size_t berth_option_count = sizeof(berth_options) / sizeof(berth_options[0]);

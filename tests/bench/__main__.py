@@ -64,6 +64,7 @@ BENCHMARKS = {
     "sharing-day": Benchmark("a day of services with guests on a thousand GPUs", one_thread=True),
     "scores": Benchmark("scores of simulated fleets with known truth, and what PAL gains by them"),
     "stragglers": Benchmark("how often `berth why --slow` names the right cause and rank"),
+    "hangs": Benchmark("jobs that hang, and a thousand hours of jobs that do not"),
     "classify": Benchmark("failure classes on real logs, of programs seen and never seen"),
     "classify-public": Benchmark("failure classes on logs of public issues, where BERTH_DATA has them", alone=True),
     "retry": Benchmark("GPU time lost to failed trials: fixed and adaptive retries, pre-flight"),

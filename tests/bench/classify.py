@@ -25,6 +25,8 @@ from tests.bench.table import Figure, at_least, at_most, report
 ROOT = Path(__file__).resolve().parents[2]
 FAILURES = ROOT / "tests" / "fixtures" / "failures"
 RULES = ROOT / "policy" / "retry" / "rules.toml"
+NEAR = 16_384
+"""Bytes of a log that another stands beside."""
 PARTS = ("seen", "held-out", "later", "fresh")
 
 
@@ -97,6 +99,15 @@ def slowest_ms(rules: Rules) -> float:
     return max(median(once(tail) for _ in range(5)) for tail in kinds.values())
 
 
+def retried_beside(rules: Rules, *, first: bool) -> float:
+    """The share of Python's program faults that are tried again where another rank tells a passing trouble beside."""
+    faults = [log.tail for log in logs() if not log.transient and b"Traceback (most recent call last)" in log.tail]
+    troubles = [log.tail for log in logs() if log.transient]
+    pairs = [(fault, trouble) if first else (trouble, fault) for fault in faults for trouble in troubles]
+    tails = [b"\n".join(pair) for pair in pairs if max(map(len, pair)) < NEAR]
+    return fmean(classify(tail, Facts(exit_code=1), rules).transient for tail in tails)
+
+
 def main() -> None:
     """Measure, and show what was taken for something else."""
     parser = argparse.ArgumentParser(description="Failure classes of really failed programs.")
@@ -120,6 +131,9 @@ def main() -> None:
         for log, one in some:
             if log.failure != one.failure and part in {"all", shown}:
                 print(f"{log.label}: {log.failure}, taken for {one.failure}: {one.reason[:90]}")
+    unit = "of program faults in Python, beside each passing trouble"
+    figures.append(Figure("retried_before_trouble", retried_beside(rules, first=True), f"{unit} after them"))
+    figures.append(Figure("retried_after_trouble", retried_beside(rules, first=False), f"{unit} before them"))
     figures.append(at_most("slowest_256_kib_ms", slowest_ms(rules), 50, "ms of processor time"))
     patterns = sum(len(rule.patterns) for rule in rules)
     report("classify", "Failure classes", figures, {"rules": f"{patterns} patterns"})

@@ -67,6 +67,13 @@ is slow for a part of the time; `role`: a rank has more to do on a sound GPU; `t
 GPU beside pauses or stalls, both to be named. `ranks_*`: all of the right ranks and no other one; `blame_*`: hardware
 or program. They follow the model of the analysis, so the figures say nothing about causes outside it.
 """,
+    "hangs": """
+Jobs are drawn and played look by look (15 s) through the node's law and berthd's; no `/proc` and no GPU is in it.
+`false_*`: a checkpoint of up to ten minutes, an evaluation of up to forty, a stall of the data of up to eight,
+compilation of up to twenty, a debugger, JAX without heartbeats that compiles or waits for up to 25 minutes, a service
+without requests, a terminal. `told_*`: hangs that were told, `late_*` the latest after what the job's rhythm allowed.
+The patterns and the law have one author.
+""",
     "plan": """
 A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
 ended since the pass before. `event_*` is what one Epilog's notice costs: `2048` with 300 waiting jobs on 256 nodes

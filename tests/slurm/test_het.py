@@ -87,6 +87,7 @@ FLAGS = {
     "gpu-mem": ("2G", "100"),
     "movable": ("", "10"),
     "retry": ("auto", "2"),
+    "on-hang": ("tell", "requeue"),
 }
 """Two values of each flag that may stand in a part; a heterogeneous job has no pre-flight."""
 Parts = Sequence[dict[str, str]]

@@ -14,7 +14,7 @@ from policy.cli.output import print_json, say
 from policy.formats import hostlist
 from policy.formats.errors import UsageError
 from policy.site.config import config_path, load
-from policy.site.overview import idle_text, user_of
+from policy.site.overview import hang_text, idle_text, user_of
 
 _USUAL = (
     *("jobid", "partition", "name", "user", "st", "time", "nodes", "nodelist", "gpus"),
@@ -115,6 +115,8 @@ def _ran(job: Mapping[str, Any]) -> str:
 
 
 def _because(job: Mapping[str, Any]) -> str:
+    if "hangs" in job:
+        return hang_text(job["hangs"], time.time())
     if "idle" in job:
         return idle_text(job, time.time())
     return f"{job['because']}: {job.get('because_text', '')}" if "because" in job else ""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it.
 
+In this order: what the job waits for, what makes it slow, whether it hangs or idles, and what it failed of.
+
 `--slow` tells what made a job slow (policy/cli/jobs/why_slow.py).
 """
 
@@ -23,6 +25,8 @@ from policy.site.config import Config, config_path, load
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import CommandGateway, run_command
 
+RUNNING = ("slow", "hangs", "idle")
+"""What is told of a job that runs, in this order."""
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
 
@@ -61,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
         return run_slow(options)
     job_id = number_of(options.job)
-    state, plan, ahead, idle = look_up(job_id)
+    state, plan, ahead, running = look_up(job_id)
     if plan is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
     try:
@@ -70,13 +74,13 @@ def run(options: argparse.Namespace) -> int:
         # berthd has told the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
-        told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan), "idle": idle or None}
-        print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure), "ahead": ahead})
+        told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan), "ahead": ahead}
+        print_json({"job": job_id, "slurm_state": state, **told, **running, "failure": dict(failure)})
         return 0
     if not options.verbose:
         print(sentence(job_id, state, plan, failure))
-    idles = [("idle", idle)] if idle else []
-    print_table([*(rows(job_id, state, plan) if options.verbose else ()), *idles, *failure, *ahead_rows(ahead)])
+    now = [(name, text) for name, text in running.items() if text]
+    print_table([*(rows(job_id, state, plan) if options.verbose else ()), *ahead_rows(ahead), *now, *failure])
     return 0
 
 
@@ -106,12 +110,12 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
 
 class Told(NamedTuple):
-    """A job's state, its plan, what is ahead of it while it waits (policy/site/ahead.py), and its idle GPUs."""
+    """A job's state, its plan, what is ahead of it while it waits (policy/site/ahead.py), and how it runs."""
 
     state: str
     plan: JobPlan | None
     ahead: Mapping[str, Any] | None = None
-    idle: str = ""
+    running: Mapping[str, str | None] = dict.fromkeys(RUNNING)
 
 
 def look_up(job_id: int) -> Told:
@@ -122,7 +126,7 @@ def look_up(job_id: int) -> Told:
         if config.users_hosts:
             told = ask.question(config, f"why job={job_id}")
             plan, ahead = of_text(told.get("segment", "")), json.loads(told.get("ahead", "null"))
-            return Told(told["state"], plan, ahead, told.get("idle", ""))
+            return Told(told["state"], plan, ahead, {name: told.get(name) for name in RUNNING})
     except BerthError as problem:
         # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)

@@ -39,29 +39,14 @@ def run_slow(options: argparse.Namespace) -> int:
     elif options.verbose:
         print_table(slow_rows(job, found))
     else:
-        print(slow_sentence(job, found))
+        print(f"Job {job} {found.text}.")
     return 0
-
-
-def slow_sentence(job: str, found: Slowness) -> str:
-    """Returns the dearest cause in one sentence."""
-    rows = f"{found.times.steps.sum():.0f} steps of {len(found.times.ranks)} ranks"
-    if not found.parts:
-        return f"Job {job} was not slowed: in {rows} nothing cost 2 % of its time."
-    first = found.parts[0]
-    more = f", of {found.lost:.0%} that it lost in all" if len(found.parts) > 1 else ""
-    return f"Job {job} lost {first.share:.0%} of its time because {first.text}{more} ({_BLAMED[first.blame]})."
-
-
-_BLAMED = {
-    "hardware": "the hardware is to blame",
-    "software": "the program is to blame, no GPU",
-    "unknown": "hardware or program",
-}
 
 
 def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
     """Returns all that was found, row by row."""
+    from policy.history.slowness.job import BLAMED  # noqa: PLC0415 - needs numpy
+
     times = found.times
     rows = [
         ("job", job),
@@ -69,7 +54,7 @@ def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
         ("slowdown", f"{found.slowdown:.3f} times as long as with each step's work spread evenly"),
         ("lost", f"{found.lost:.1%} of its time"),
     ]
-    rows += [(f"{one.cause} {one.share:.1%}", f"{one.text} ({_BLAMED[one.blame]})") for one in found.parts]
+    rows += [(f"{one.cause} {one.share:.1%}", f"{one.text} ({BLAMED[one.blame]})") for one in found.parts]
     dearest = sorted(range(len(found.shares)), key=lambda rank: -found.shares[rank])[:_RANKS_SHOWN]
     rows += [("rank alone", f"{times.ranks[one].text} would cost {found.shares[one]:.1%}") for one in dearest]
     return [*rows, *(("note", text) for text in times.notes)]
@@ -78,7 +63,6 @@ def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
 _SOURCES = {
     "guard": "berth-guard's record",
     "nccl": "NCCL's inspector",
-    "nvrx": "scores of nvidia-resiliency-ext",
     "ops": "a file of operations",
 }
 

@@ -4,7 +4,7 @@
 Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from policy.daemon.hear.step_times import HeardStepTimes, StepWord
@@ -31,6 +31,12 @@ class Hosts:
             self._gone[job_id] = reading.at, self._here[job_id]
         self._here = here
         self._gone = {job: one for job, one in self._gone.items() if one[0] + REMEMBERED > reading.at}
+        self._steps.keep(here)
+
+    @property
+    def slow(self) -> Mapping[int, str]:
+        """Returns by job what makes it slow while it runs."""
+        return self._steps.slow
 
     def hear(self, word: StepWord, class_of: Callable[[JobFacts], str], at: float) -> None:
         """A guard tells of a host; of one that is not remembered, nothing is kept."""

@@ -6,12 +6,17 @@ where the record is lost, scores are again what the last calibration made them.
 """
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from policy.formats.slurm_facts import JobFacts
+from policy.history.slowness.job import analyse
+from policy.history.slowness.sources import from_guard
+from policy.history.slowness.votes import in_other_jobs
 from policy.site import log, step_records
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 
@@ -22,6 +27,8 @@ _PAYLOAD = re.compile(
 )
 _TOGETHER_S = 120.0
 """Seconds after the first of its ranks until a job's line is written: nodes report within a minute."""
+_WINDOW = 4
+"""Lines of a job that runs by which it is judged: so many hours."""
 _MOST_PENDING = 65_536
 """GPUs whose reports wait to be written."""
 
@@ -61,9 +68,15 @@ class _Pending:
 
 
 class HeardStepTimes:
-    """Gathers what comes, and writes each job's line once its ranks are there. Without a record it does nothing."""
+    """Gathers what comes, and writes each job's line once its ranks are there. Without a record it does nothing.
+
+    Of a job that runs, the last lines are kept, and what made it slow meanwhile is found anew with each.
+    """
 
     def __init__(self, record: Path | None) -> None:
+        self._lately: dict[int, deque[JobReport]] = {}
+        self.slow: dict[int, str] = {}
+        """By job what makes it slow while it runs, as the end of a sentence."""
         self._record = record
         self._pending: dict[int, _Pending] = {}
         self._waiting = 0
@@ -87,7 +100,9 @@ class HeardStepTimes:
         for job in due:
             one = self._pending.pop(job)
             self._waiting -= len(one.words)
-            reports += _reports(job, one, at, model_of)
+            made = _reports(job, one, at, model_of)
+            reports += made
+            self._judge(job, made)
         try:
             step_records.append(self._record, reports)
             self._broken = ""
@@ -95,6 +110,19 @@ class HeardStepTimes:
             if not self._broken:
                 log.error(f"{self._record}: {problem.strerror}; step times are not kept until that is mended", 629)
             self._broken = str(problem)
+
+    def keep(self, jobs: Container[int]) -> None:
+        """Forgets the lines of jobs that run no more."""
+        self._lately = {job: one for job, one in self._lately.items() if job in jobs}
+        self.slow = {job: one for job, one in self.slow.items() if job in jobs}
+
+    def _judge(self, job: int, made: Sequence[Report]) -> None:
+        lines = self._lately.setdefault(job, deque(maxlen=_WINDOW))
+        lines.extend(one for one in made if isinstance(one, JobReport))
+        if times := from_guard(lines, str(job)):
+            found = analyse(times, in_other_jobs(chain.from_iterable(self._lately.values()), str(job)))
+            self.slow.pop(job, "")
+            self.slow |= {job: found.text} if found.parts else {}
 
 
 def _reports(job: int, one: _Pending, at: float, model_of: Callable[[str, str], str]) -> list[Report]:

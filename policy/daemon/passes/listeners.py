@@ -2,8 +2,8 @@
 """The listeners: what nodes say of jobs and guests, and what follows from it."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
@@ -14,6 +14,7 @@ from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.machines import HeardMachines, MachineWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
+from policy.daemon.hear.still import Hang, StillJobs, StillWord
 from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.scores_now import ScoresNow
 from policy.daemon.passes.looks import SlurmLooks
@@ -21,6 +22,7 @@ from policy.daemon.passes.updates import Updates
 from policy.daemon.write.degraded import Degraded
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.failures import Failures
+from policy.daemon.write.hangs import Hangs
 from policy.daemon.write.mps_faults import MpsFaults
 from policy.formats.slurm_facts import Reading
 from policy.site import log
@@ -52,6 +54,7 @@ class Listeners:
         self._looks, self._updates, self._evictions = looks, updates, evictions
         self.guards = Guards()
         self.idle = IdleGpus()
+        self.still = StillJobs()
         self.mps_faults = MpsFaults(gateway)
         self.company = company
         self.degraded = Degraded(gateway)
@@ -59,6 +62,7 @@ class Listeners:
         self.levels = HeardLevels(gateway)
         self.machines = HeardMachines()
         self.failures = Failures(gateway, others=config.other_retries)
+        self.hangs = Hangs(self.failures)
         self.hosts = Hosts(config.steps)
         self.scores_now = ScoresNow(config.steps, config.scores)
 
@@ -83,6 +87,13 @@ class Listeners:
         apart(self.failures.watch, reading)
         return updates
 
+    def told(self, hangs: Mapping[int, Hang]) -> dict[int, dict[str, Any]]:
+        """Returns by job what the overview tells of it: that it hangs, and what makes it slow."""
+        found: dict[int, dict[str, Any]] = {job: {"slow": text} for job, text in self.hosts.slow.items()}
+        for job, hang in hangs.items():
+            found.setdefault(job, {})["hangs"] = hang._asdict()
+        return found
+
     def _hear_one(self, notice: Notice) -> bool:
         looks = self._looks
         match notice.word:
@@ -98,6 +109,9 @@ class Listeners:
                     self.levels.hear(word)
             case IdleWord() as word:
                 self.idle.hear(word, time.time())
+                notice.answer(done=looks.in_charge)
+            case StillWord() as word:
+                self.still.hear(word, time.time())
                 notice.answer(done=looks.in_charge)
             case MachineWord() as word:
                 self.machines.hear(word)

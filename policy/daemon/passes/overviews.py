@@ -55,6 +55,9 @@ _PRIVATE = 0o600
 Idle = Mapping[tuple[str, int], HeldGpu]
 """By node and position, the GPUs that a job holds and lets idle."""
 _NONE_IDLE: Idle = {}
+Told = Mapping[int, Mapping[str, Any]]
+"""By job number, what else is told of it: that it hangs, or what makes it slow."""
+_NOTHING_TOLD: Told = {}
 
 _KEPT_BY_SLURM = frozenset({*HOLDING, "COMPLETING"})
 
@@ -81,17 +84,18 @@ class Moment(NamedTuple):
     places: Mapping[int, PlannedPlace]
     """By job number, in the order in which the jobs were planned: of those that are told, or that are to start now."""
     idle: Idle = _NONE_IDLE
+    told: Told = _NOTHING_TOLD
 
 
-def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE) -> Moment | None:
+def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE, told: Told = _NOTHING_TOLD) -> Moment | None:
     """Returns what the last pass left, for an overview; None before the first pass."""
     if plan.book is None:
         return None
     cluster = plan.book.cluster
     wanting = [entry for entry in plan.queue if entry.job.wants_gpus]
-    told = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.last.start == 0.0)]
-    places = {entry.job.id: _place(entry) for entry in told}
-    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places, idle)
+    in_order = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.last.start == 0.0)]
+    places = {entry.job.id: _place(entry) for entry in in_order}
+    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places, idle, told)
 
 
 def overview_of(moment: Moment) -> dict[str, Any]:
@@ -106,8 +110,9 @@ def overview_of(moment: Moment) -> dict[str, Any]:
     told = [*waiting[:MOST_JOBS], *running]
     nodes = _nodes(moment, running)
     jobs_told = [_job(job, moment.places.get(job.id), fleet) for job in told]
-    if idle := _idle_jobs(nodes) if moment.idle else {}:
-        jobs_told = [{**job, "idle": idle[job["id"]]} if job["id"] in idle else job for job in jobs_told]
+    idle = _idle_jobs(nodes) if moment.idle else {}
+    for job in jobs_told if idle or moment.told else ():
+        job.update({"idle": idle[job["id"]]} if job["id"] in idle else {}, **moment.told.get(job["id"], {}))
     return {
         "schema_version": SCHEMA_VERSION,
         "at": round(reading.at, 3),
@@ -129,13 +134,18 @@ class OverviewWriter:
         self._problem = ""
 
     def write_if_due(
-        self, plan: Plan, reading: Reading, metrics: ClusterState | None = None, idle: Idle = _NONE_IDLE
+        self,
+        plan: Plan,
+        reading: Reading,
+        metrics: ClusterState | None = None,
+        idle: Idle = _NONE_IDLE,
+        told: Told = _NOTHING_TOLD,
     ) -> None:
         """Begins to write if an overview is due, or if the metrics' state is a new one; returns at once."""
         is_due = time.monotonic() >= self._due
         if not (is_due or metrics is not self._metrics) or (self._thread is not None and self._thread.is_alive()):
             return
-        moment = moment_of(plan, reading, idle) if is_due else None
+        moment = moment_of(plan, reading, idle, told) if is_due else None
         if moment is not None:
             self._due = time.monotonic() + EVERY
         self._metrics = metrics

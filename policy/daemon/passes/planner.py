@@ -128,12 +128,14 @@ class Planner:
             # A plan that is not whole leaves the answerer with its last snapshot, or with none.
             self._hand_over(reading, changes)
         self._updates.plan_is_made()
+        hangs = apart(self._heard.still.hangs, reading.jobs, reading.at) or {}
         if self._overviews is not None:
             idle = apart(self._heard.idle.held, reading.jobs, reading.at) or {}
             state = apart(self._counted, reading, tracker, idle)
-            apart(self._overviews.write_if_due, self._plan, reading, state, idle)
+            apart(self._overviews.write_if_due, self._plan, reading, state, idle, self._heard.told(hangs))
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
         if self._looks.acts:
+            self._updates.count(apart(self._heard.hangs.step, hangs, reading))
             self._prepare_updates(changes or (), tracker, reading)
         apart(self._plan.expect_notices)
 
@@ -334,7 +336,14 @@ class Planner:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
         counts = {"unreadable": len(self._looks.unreadable)} if self._looks.unreadable else {}
         heard, plan = self._heard, self._plan
-        for part in (heard.failures, heard.disagreements, self._moving.relocations, plan.isolation, *plan.opinions):
+        for part in (
+            heard.failures,
+            heard.hangs,
+            heard.disagreements,
+            self._moving.relocations,
+            plan.isolation,
+            *plan.opinions,
+        ):
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 

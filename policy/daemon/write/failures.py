@@ -250,6 +250,28 @@ class Failures:
             text = self._gateway.job(found.id).admin_comment
             self._accounts.note(found.id, new.into(text), config, at)
 
+    def end_hung(self, job: JobFacts, sign: str, reading: Reading, at: float) -> bool:
+        """Requeues a job that hangs, where the rules for retries allow one more try; tells whether it did."""
+        found = self._ask(job.id)
+        plan = found.plan or NOTHING
+        if found.state != "RUNNING" or found.started != job.start or is_preflight(plan):
+            return False
+        failure = Classification("mpi_runtime_failure", transient=True, reason=sign, sign=sign)
+        runs = [*history.trials(plan), Trial(failure, found.nodes, at - found.started)]
+        others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
+        decision = decide(runs, limits(found, reading, self._gateway.config()))
+        if others or not decision.again:
+            log.info(f"JobId={found.name} hangs and is not requeued: {others or decision.reason}", 620)
+            return False
+        # Its end is known here: no look at it is needed, and it counts once.
+        self.leave(found.id, at)
+        self._gateway.requeue(found.name)
+        self._gateway.delay(found.id, failed(plan, runs, int(at), decision, at), round(decision.wait_s))
+        self._classes[failure.failure] += 1
+        self._retried += 1
+        log.info(f"JobId={found.name} is requeued because it hangs: {decision.reason}", 620)
+        return True
+
     def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
         """A job failed, and was requeued by another hand before its class was known."""
         self._classes[failure.failure] += 1

@@ -20,6 +20,11 @@ from policy.history.slowness.sources import StepRank, StepTimes
 Cause = Literal["gpu", "node", "stage", "data", "pauses", "stalls"]
 Blame = Literal["hardware", "software", "unknown"]
 
+BLAMED: Mapping[Blame, str] = {
+    "hardware": "the hardware is to blame",
+    "software": "the program is to blame, no GPU",
+    "unknown": "hardware or program",
+}
 LEAST_SHARE = 0.02
 """The least part of a job's time that counts as lost: less is what healthy GPUs differ by."""
 _LEAST_SLOWER = 0.025
@@ -85,6 +90,16 @@ class Slowness:
     def cause(self) -> Cause | Literal["even"]:
         """Returns the dearest cause."""
         return self.parts[0].cause if self.parts else "even"
+
+    @property
+    def text(self) -> str:
+        """Returns the dearest cause as the end of a sentence that begins with the job."""
+        if not self.parts:
+            rows = f"{self.times.steps.sum():.0f} steps of {len(self.times.ranks)} ranks"
+            return f"was not slowed: in {rows} nothing cost 2 % of its time"
+        first = self.parts[0]
+        more = f", of {self.lost:.0%} that it lost in all" if len(self.parts) > 1 else ""
+        return f"lost {first.share:.0%} of its time because {first.text}{more} ({BLAMED[first.blame]})"
 
 
 Known = Mapping[tuple[str, int], float]
@@ -169,7 +184,7 @@ class _Job:
     def windows(self) -> list[slice]:
         """Cuts the rows into parts; rows that stand for many steps may be a part each."""
         rows = len(self.times.steps)
-        least = 1 if self.times.source in {"guard", "nvrx"} else _LEAST_ROWS
+        least = 1 if self.times.source == "guard" else _LEAST_ROWS
         count = max(1, min(_WINDOWS, rows // least))
         edges = np.linspace(0, rows, count + 1).astype(int)
         return [slice(int(begin), int(end)) for begin, end in pairwise(edges)]

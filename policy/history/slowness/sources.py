@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the ranks of one job did in each step, from four sources, into one form: `StepTimes`.
+"""Reads what the ranks of one job did in each step, from three sources, into one form: `StepTimes`.
 
     guard   the job lines of `berth-steps/1`: one row for each hour, the median step of each rank
     nccl    what NCCL's inspector wrote (plugins/profiler/inspector, formats v4.0 to v4.3): one row for each collective
-    nvrx    straggler scores of nvidia-resiliency-ext: one row for each report
     ops     `berth-ops/1` (docs/admin/stragglers.md): one row for each step, with a time for each operation
 
 A rank's time is always its own: without the time in which it waits for other ranks. Pure: the caller reads the files.
@@ -23,14 +22,12 @@ from policy.formats.arrays import Floats
 from policy.formats.errors import FormatError
 from topology.calibrate.steps import JobReport
 
-Source = Literal["guard", "nccl", "nvrx", "ops"]
+Source = Literal["guard", "nccl", "ops"]
 
 OPS_FORMAT = "berth-ops/1"
 MOST_ROWS = 20_000
 """Rows that are kept, the latest: more say nothing new."""
 
-_NVRX_HEAD = re.compile(r"GPU (relative|individual) performance")
-_NVRX_RANK = re.compile(r"\bRank=([0-9]{1,7}) Node=(\S{1,255}) Score=([0-9.]{1,12})")
 _OP = re.compile(r"([a-z][a-z_]{0,30})_ms")
 
 
@@ -66,8 +63,6 @@ class StepTimes:
     """The time of each row that all ranks spend together, as in a collective."""
     micro: int = 0
     """Microbatches of a step; 0: unknown."""
-    absolute: bool = True
-    """False if times are only ratios to the fastest rank, so that milliseconds say nothing."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -105,11 +100,7 @@ def read(text: Iterable[str], name: str) -> StepTimes:
     for form, known in _FORMS:
         if any(known(one) for one in values if one is not None):
             return form([one for one in values if one is not None], name)
-    if any(_NVRX_HEAD.search(line) for line in lines):
-        return _nvrx_log(lines, name)
-    raise FormatError(
-        f"{name} has no step times: {OPS_FORMAT}, JSON of NCCL's inspector and scores of nvidia-resiliency-ext are read"
-    )
+    raise FormatError(f"{name} has no step times: {OPS_FORMAT} and JSON of NCCL's inspector are read")
 
 
 # --- NCCL's inspector ------------------------------------------------------------------------------------------------
@@ -222,66 +213,6 @@ def _waited(times: StepTimes) -> float:
     return float(np.sum(own.max(axis=1) - own.mean(axis=1)))
 
 
-# --- nvidia-resiliency-ext -------------------------------------------------------------------------------------------
-
-
-def _nvrx(values: Sequence[Mapping[str, Any]], name: str) -> StepTimes:
-    """Reads reports as JSON: a `Report`'s own fields, or those that its example writes."""
-    rows: list[dict[int, float]] = []
-    nodes: dict[int, str] = {}
-    for one in values:
-        scores = _scores_of(one)
-        if scores is not None:
-            rows.append(_ranks_of(scores, name))
-            nodes |= {int(rank): str(node) for rank, node in (one.get("rank_to_node") or {}).items()}
-    return _of_scores(rows, nodes, name)
-
-
-def _scores_of(one: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    inner = one.get("performance_data")
-    found = one.get("gpu_relative_perf_scores") or (
-        inner.get("relative_scores") if isinstance(inner, Mapping) else None
-    )
-    return found if isinstance(found, Mapping) else None
-
-
-def _ranks_of(scores: Mapping[str, Any], name: str) -> dict[int, float]:
-    try:
-        return {int(rank): float(score) for rank, score in scores.items() if float(score) > 0.0}
-    except (TypeError, ValueError) as problem:
-        raise FormatError(f"{name}: a straggler score of nvidia-resiliency-ext is no number: {problem}") from problem
-
-
-def _nvrx_log(lines: Iterable[str], name: str) -> StepTimes:
-    """Reads the log of its Lightning callback, which names all ranks of a small job and some of a large one."""
-    rows: list[dict[int, float]] = []
-    nodes: dict[int, str] = {}
-    relative = False
-    for line in lines:
-        if head := _NVRX_HEAD.search(line):
-            relative = head[1] == "relative"
-            rows += [{}] if relative else []
-        elif relative and (found := _NVRX_RANK.search(line)):
-            rows[-1][int(found[1])] = float(found[3])
-            nodes[int(found[1])] = found[2]
-    return _of_scores([{rank: score for rank, score in row.items() if score > 0.0} for row in rows], nodes, name)
-
-
-def _of_scores(rows: Sequence[Mapping[int, float]], nodes: Mapping[int, str], name: str) -> StepTimes:
-    """Makes times of scores: a score is the time of the fastest rank over that of this one, by GPU kernels alone."""
-    order = sorted({rank for row in rows for rank in row})
-    if len(order) < 2:
-        raise FormatError(f"{name}: straggler scores of one rank compare nothing; gather_on_rank0=True reports all")
-    own = np.array([[1.0 / row[rank] if rank in row else np.nan for rank in order] for row in rows][-MOST_ROWS:])
-    missing = np.isnan(own)
-    # A log of a large job names the best and the worst ranks only: those between lie at the row's median.
-    own = np.where(missing, np.nanmedian(own, axis=1, keepdims=True), own)
-    notes = ("these are scores of GPU kernels: input and other work of the host is not in them",)
-    ranks = tuple(StepRank(rank, nodes.get(rank, "")) for rank in order)
-    rows_of_one = np.ones(len(own)), np.zeros(len(own))
-    return StepTimes("nvrx", ranks, {"step": own}, *rows_of_one, absolute=False, notes=notes)
-
-
 # --- berth-ops/1 -----------------------------------------------------------------------------------------------------
 
 
@@ -332,5 +263,4 @@ _Form = Callable[[Sequence[Mapping[str, Any]], str], StepTimes]
 _FORMS: tuple[tuple[_Form, Callable[[Mapping[str, Any]], bool]], ...] = (
     (_ops, lambda one: one.get("format") == OPS_FORMAT),
     (_inspector, lambda one: "coll_perf" in one or "dump_stats" in one),
-    (_nvrx, lambda one: _scores_of(one) is not None),
 )

@@ -18,7 +18,7 @@ from policy.formats.job_plan import of_text
 from policy.formats.slurm_facts import JobText
 from policy.serve.status import BerthdStatus
 from policy.site.ahead import ahead_of
-from policy.site.overview import MOST_BYTES, fleet_for, idle_text, queue_for
+from policy.site.overview import MOST_BYTES, fleet_for, queue_for, running_of
 from policy.site.privacy import SlurmRules
 
 _QUESTION = re.compile(rb"berth/1 (?:(status)|(fleet|queue)|why job=([1-9][0-9]{0,9}))")
@@ -88,8 +88,9 @@ class Questions:
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
         plan = of_text(job.admin_comment)
         told = {"job": str(job.id), "state": job.state, **({} if plan is None else {"segment": plan.into("")})}
-        if job.state == "RUNNING" and (idle := self._idle(job_id)):
-            told["idle"] = idle
+        if job.state == "RUNNING":
+            with suppress(DaemonError):
+                told |= running_of(self._overview(), job_id)
         reply = wire.encode("why", told)
         if job.state == "PENDING":
             with suppress(DaemonError):
@@ -99,15 +100,6 @@ class Questions:
         if len(reply) > wire.REPLY_BYTES:
             raise FormatError(f"what is known of job {job_id} is too long; scontrol show job {job_id} has it all")
         return reply
-
-    def _idle(self, job_id: int) -> str:
-        """Returns what the overview says of a job's idle GPUs; nothing where there is no overview."""
-        try:
-            found = self._overview()
-        except BerthError:
-            return ""
-        job = next((job for job in found["jobs"] if job["id"] == job_id and "idle" in job), None)
-        return "" if job is None else idle_text(job, found["at"])
 
     def _of_cluster(self, uid: int, question: str) -> bytes:
         """Answers `fleet` and `queue` from the overview; no call to Slurm but for its PrivateData."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from prolog_epilog.errors import DriverError
-from prolog_epilog.idle import AGAIN_AFTER, IDLE_AFTER, PERIOD, IdleLooks, IdleNotice
+from prolog_epilog.looks.idle import AGAIN_AFTER, IDLE_AFTER, IdleLooks, IdleNotice
+from prolog_epilog.looks.watch import PERIOD
 from prolog_epilog.node.devices import Driver, GpuProcess, NodeGpu, Worked
 from tests.fakes import nvml
 
@@ -90,7 +91,8 @@ def test_the_notice() -> None:
 COST = """
 import time
 from types import SimpleNamespace
-from prolog_epilog.idle import PERIOD, IdleLooks
+from prolog_epilog.looks.idle import IdleLooks
+from prolog_epilog.looks.watch import PERIOD
 from prolog_epilog.node import devices
 
 nvml.nvmlInit()

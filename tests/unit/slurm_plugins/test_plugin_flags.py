@@ -17,6 +17,7 @@ RIGHT = {
     "preflight": ["", "1", "0:01", "1-0", "no", ",must", "10,must", "0:30,must"],
     "movable": ["", "0", "10", "1-2:3"],
     "retry": ["auto", "0", "100"],
+    "on-hang": ["tell", "requeue"],
 }
 WRONG = {
     "locality": ["", "rack", "nvlink@", "nvlink@x", "@10", "nvlink@1:2:3:4", "nvlink@1-2-3", "NVLINK", "node "],
@@ -28,6 +29,7 @@ WRONG = {
     "preflight": ["0", "0:00", "soon", "1:", "no,must", "0,must", "1,", "1,may", "must", "1,must,must"],
     "movable": ["x", "1:2:3:4", "-1", "1 "],
     "retry": ["", "101", "never", "-1", "1x"],
+    "on-hang": ["", "kill", "requeue,tell"],
 }
 FLAGS = list(RIGHT)
 

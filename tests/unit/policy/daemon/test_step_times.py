@@ -395,6 +395,21 @@ def test_a_record_that_cannot_be_written_costs_berthd_nothing(
     assert (said.out + said.err).count("step times are not kept until that is mended") == 1
 
 
+def test_what_makes_a_job_slow_is_known_while_it_runs(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path / "steps")
+    host = running(42, "n1", 0xFF, 3_000, segment={"tier": GUARANTEED})
+    hosts.look(reading([slurms_node("n1")], [host], at=1_000.0))
+    for hour in range(3):
+        for gpu in range(8):
+            own = 150_000_000 if gpu == SLOW else 100_000_000
+            hosts.hear(replace(WORD, gpu=gpu, uuid=f"GPU-{gpu}", own_ns=own), lambda _: "compute", 3_600.0 * hour)
+        hosts.write_due(3_600.0 * hour + 200.0, lambda _node, _uuid: "")
+
+    assert hosts.slow[42].startswith("lost 33% of its time because rank 2 on n1:2 needs 1.50 times as long")
+    hosts.look(reading([slurms_node("n1")], [], at=20_000.0))
+    assert hosts.slow == {}
+
+
 # The table beside the record
 
 

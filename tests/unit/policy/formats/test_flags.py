@@ -43,6 +43,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ("movable", "0:30"),
         ("retry", "auto"),
         ("retry", "100"),
+        ("on-hang", "requeue"),
     ],
 )
 def test_good_values_pass(name: str, good: str) -> None:
@@ -64,6 +65,7 @@ def test_good_values_pass(name: str, good: str) -> None:
         ("gpu-mem", "1K", "size"),
         ("preflight", "0", "at least 1 s"),
         ("retry", "101", "0 to 100"),
+        ("on-hang", "kill", "tell"),
         ("localty", "node", "did you mean locality"),
     ],
 )

@@ -232,6 +232,61 @@ def test_what_follows_from_a_cause_does_not_hide_it(log: str, failure: str) -> N
     assert of(log).failure == failure
 
 
+FRAMES = '  File "train.py", line 3, in <module>\n    main()\n'
+THROWN = f"Traceback (most recent call last):\n{FRAMES}KeyError: 'input_ids'\n"
+LOST = "RuntimeError: [1] is setting up NCCL communicator, but got Connection reset by peer\n"
+RESET = f"Traceback (most recent call last):\n{FRAMES}torch.distributed.DistNetworkError: {LOST}"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{LOST}{THROWN}",
+        f"{THROWN}{LOST}",
+        f"W0101 socket.cpp:464] Temporary failure in name resolution\n{THROWN}",
+        f"HTTPSConnectionPool: retrying\nstep 9\n{THROWN}srun: error: n1: task 0: Exited with exit code 1\n",
+        f"{THROWN}\nDuring handling of the above exception, another exception occurred:\n\n{RESET}",
+    ],
+)
+def test_an_exception_of_the_program_beats_a_passing_trouble_beside_it(log: str) -> None:
+    found = of(log)
+
+    assert not found.transient
+    assert "KeyError" in found.reason or "TypeError" in found.reason
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        # What a program throws because of the trouble, and what it says in its own words of one.
+        f"{RESET}\nDuring handling of the above exception, another exception occurred:\n\n{THROWN}",
+        f"{RESET}\nThe above exception was the direct cause of the following exception:\n\n{THROWN}",
+        f"{RESET}Exception ignored in: <function Pool.__del__>\n{THROWN}",
+        f"{RESET}Exception in thread Thread-3 (watch):\n{THROWN}",
+        f"Traceback (most recent call last):\n{FRAMES}ValueError: Couldn't reach https://huggingface.co\n",
+        # Long before: the program had caught it, and went on.
+        f"{THROWN}{'step 7 loss 0.3 and more words than a log has of one step' * 3_000}\n{RESET}",
+        # A fault of the hardware is told in words that no program makes up.
+        f"RuntimeError: CUDA error: uncorrectable ECC error encountered\n{THROWN}",
+    ],
+)
+def test_an_exception_that_follows_from_the_trouble_or_was_survived_does_not(log: str) -> None:
+    assert of(log).transient
+
+
+def test_what_slurm_says_of_a_lost_node_stands_above_what_a_program_throws() -> None:
+    assert of(THROWN, Facts(exit_code=1, state="NODE_FAIL")).transient
+
+
+@pytest.mark.parametrize(
+    "log",
+    ["solver: option --rnks is not recognised\n", "Fatal: 3 blocks expected, 4 given\n", "ERROR: grid must be even\n"],
+)
+def test_a_complaint_in_unknown_words_is_the_programs(log: str) -> None:
+    assert not of(log).transient
+    assert of("step 100\n", Facts(exit_code=3)).transient
+
+
 def test_colours_and_progress_bars_do_not_hide_an_error() -> None:
     assert of("10%|#  |\r20%|## |\r\x1b[31mModuleNotFoundError:\x1b[0m No module named 'x'").failure == "import_error"
     assert of("\x1b[31mSegmentation\x1b[0m fault\n").failure == "invalid_mem_access"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step times from the guard's record, NCCL's inspector, nvidia-resiliency-ext and berth-ops/1."""
+"""Step times from the guard's record, NCCL's inspector and berth-ops/1."""
 
 import json
 
@@ -93,28 +93,6 @@ def test_a_communicator_of_which_a_rank_is_missing_is_refused() -> None:
         read(lines, "dumps")
 
 
-def test_reports_of_nvidia_resiliency_ext_as_json() -> None:
-    scores = {"0": 1.0, "1": 0.98, "2": 0.8, "3": 0.99}
-    lines = [json.dumps({"timestamp": 1.0, "performance_data": {"relative_scores": scores}}) for _ in range(5)]
-
-    found = analyse(read(lines, "job_7.jsonl"))
-
-    assert (found.times.source, found.times.absolute) == ("nvrx", False)
-    assert (found.cause, [rank.rank for rank in found.parts[0].ranks]) == ("gpu", [2])
-
-
-def test_the_log_of_nvidia_resiliency_ext() -> None:
-    table = (
-        "GPU {} performance:\n  Rank=2 Node=n2 Score={:.2f}\n  Rank=0 Node=n1 Score=1.00\n  Rank=1 Node=n1 Score=0.99\n"
-    )
-    text = "".join(f"[INFO] \n{table.format('relative', 0.7)}{table.format('individual', 0.1)}" for _ in range(4))
-
-    times = read(text.splitlines(keepends=True), "train.log")
-
-    assert times.own.shape == (4, 3)
-    assert analyse(times).parts[0].ranks[0].text == "rank 2 on n2"
-
-
 def test_operations_of_each_step() -> None:
     lines = [json.dumps({"format": "berth-ops/1", "microbatches": 4})]
     lines += [
@@ -149,8 +127,6 @@ def test_operations_of_each_step() -> None:
         (['{"format": "berth-ops/1"}', '{"step": 1, "forward_ms": 1}'], "lacks, or has wrong, 'rank'"),
         (['{"format": "berth-ops/1"}'], "no step that all ranks tell"),
         (['{"header": {}, "metadata": {}, "coll_perf": {"coll_sn": 1}}'], "lacks, or has wrong, 'id'"),
-        (['{"gpu_relative_perf_scores": {"0": 1.0}}'], "one rank compare nothing"),
-        (['{"gpu_relative_perf_scores": {"0": "fast", "1": 1}}'], "no number"),
     ],
 )
 def test_what_cannot_be_read_is_said(lines: list[str], told: str) -> None:

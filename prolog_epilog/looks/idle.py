@@ -1,25 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells berthd which GPUs of this node have no process, or run no kernel, and since when.
 
-berthd knows which of them a job holds. The driver is opened for each look alone: an open handle keeps a GPU from being
-reset. A GPU in MIG mode does not tell if it works, and is left out.
+berthd knows which of them a job holds. A GPU in MIG mode does not tell if it works, and is left out.
 """
 
-import socket
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prolog_epilog.errors import NodeError
-from prolog_epilog.guard.options import NoticeOptions
-from prolog_epilog.guard.tell import notice
-from prolog_epilog.messages import numbered
-from prolog_epilog.node import devices
 from prolog_epilog.node.devices import Driver, NodeGpu
-from prolog_epilog.node.paths import Paths
 
-PERIOD = 15.0
-"""Seconds between two looks: the driver remembers for about so long if a GPU worked."""
 IDLE_AFTER = 600.0
 """Seconds without a kernel from which on a GPU is told."""
 AGAIN_AFTER = 300.0
@@ -39,26 +29,41 @@ class _Gpu:
     memory_mib: int = 0
 
 
+class SeenGpu(NamedTuple):
+    """What one look saw of a GPU."""
+
+    position: int
+    uuid: str
+    busy: bool
+    """True if it ran a kernel since the look before, or does not tell."""
+    pids: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class IdleLooks:
     """Remembers when each GPU last had a process and last ran a kernel; at its beginning no GPU counts as idle."""
 
     gpus: dict[int, _Gpu] = field(default_factory=dict)
+    seen: tuple[SeenGpu, ...] = ()
+    """What the last look saw."""
     _told: frozenset[tuple[int, bool]] = frozenset()
     _told_at: float = float("-inf")
 
     def look(self, driver: Driver, known: tuple[NodeGpu, ...], now: float) -> None:
         """Looks at each GPU once; one that does not answer is forgotten."""
+        self.seen = ()
         for gpu in known:
             one = self.gpus.setdefault(gpu.position, _Gpu(now, now))
             try:
                 worked = driver.worked(gpu.uuid, one.stamp)
+                pids = tuple(process.pid for process in driver.processes(gpu.uuid))
+                self.seen += (SeenGpu(gpu.position, gpu.uuid, worked is None or worked.busy, pids),)
                 if worked is None:
                     del self.gpus[gpu.position]
                     continue
                 one.stamp = worked.stamp
                 one.worked = now if worked.busy else one.worked
-                one.used = now if worked.busy or driver.processes(gpu.uuid) else one.used
+                one.used = now if worked.busy or pids else one.used
                 one.memory_mib = driver.memory_used_mib(gpu.uuid)
             except NodeError:
                 del self.gpus[gpu.position]
@@ -85,17 +90,3 @@ class IdleNotice:
     def text(self) -> str:
         """Returns the credential's payload."""
         return f"berth/1 idle node={self.node} gpus={self.gpus}"
-
-
-def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends: Callable[[], bool]) -> None:
-    """Looks and tells until the guard ends; runs in a thread of its own, for which the guard does not wait."""
-    found, node = IdleLooks(), socket.gethostname().partition(".")[0]
-    while not ends():
-        time.sleep(PERIOD)
-        try:
-            with devices.driver() as driver:
-                found.look(driver, devices.gpus(paths), time.monotonic())
-            if (gpus := found.due(time.monotonic())) is not None:
-                notice.tell(options, IdleNotice(node, gpus))
-        except (NodeError, OSError) as problem:
-            say(numbered(problem))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that hang: all of their nodes say that nothing moves any more, for longer than the job's rhythm allows."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from policy.formats.slurm_facts import JobFacts
+
+_BELIEVED_FOR = 150.0
+"""Seconds for which a node's word counts; it is told again each minute, as long as it lasts."""
+
+_RANK = rb"(?:[0-9]|[1-5][0-9]|6[0-3]):(?:-|[0-9]{1,15}):[01]"
+_PAYLOAD = re.compile(
+    rb"berth/1 still node=([A-Za-z0-9_.-]{1,255}) job=([1-9][0-9]{0,9}) for=([0-9]{1,9}) allowed=([0-9]{1,9})"
+    rb" ranks=(" + _RANK + rb"(?:," + _RANK + rb"){0,63})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StillWord:
+    """One notice of a node (docs/develop/formats.md)."""
+
+    node: str
+    job: int
+    still: int
+    """Seconds since the last sign of life."""
+    allowed: int
+    ranks: tuple[tuple[int, int, bool], ...]
+    """Position, steps (-1: not told), and whether the GPU runs a kernel, such as a collective that waits."""
+
+
+class Hang(NamedTuple):
+    """What is told of a job that hangs."""
+
+    since: int
+    """Seconds since 1970."""
+    allowed: int
+    behind: str
+    """The rank that is behind the others, as a text; empty if none is."""
+
+
+def read_word(payload: bytes) -> StillWord | None:
+    """Returns what a payload says; None where it is no such notice."""
+    match = _PAYLOAD.fullmatch(payload)
+    if match is None:
+        return None
+    ranks = [one.split(b":") for one in match[5].split(b",")]
+    read = tuple((int(gpu), -1 if steps == b"-" else int(steps), busy == b"1") for gpu, steps, busy in ranks)
+    return StillWord(match[1].decode(), int(match[2]), int(match[3]), int(match[4]), read)
+
+
+@dataclass(slots=True)
+class StillJobs:
+    """What nodes say of jobs in which nothing moves."""
+
+    _heard: dict[tuple[int, str], tuple[float, StillWord]] = field(default_factory=dict)
+
+    def hear(self, word: StillWord, at: float) -> None:
+        """Remembers what a node says of a job, in place of what it said before."""
+        self._heard[word.job, word.node] = at, word
+
+    def hangs(self, jobs: Iterable[JobFacts], at: float) -> dict[int, Hang]:
+        """Returns by number the jobs of which all nodes say the same. A guest that is held back hangs not."""
+        self._heard = {key: one for key, one in self._heard.items() if at - one[0] < _BELIEVED_FOR}
+        told_of = {job for job, _ in self._heard}
+        found = {}
+        for job in jobs if told_of else ():
+            if job.id not in told_of or job.state != "RUNNING" or job.rides or job.share:
+                continue
+            said = [one for node in job.nodes if (one := self._heard.get((job.id, node)))]
+            # An earlier word is about an earlier run.
+            words = [(told, word) for told, word in said if told - word.allowed >= (job.start or 0)]
+            if len(words) == len(job.nodes):
+                since = max(told - word.still for told, word in words)
+                found[job.id] = Hang(int(since), max(word.allowed for _, word in words), _behind(words))
+        return found
+
+
+def _behind(words: list[tuple[float, StillWord]]) -> str:
+    """Names the rank with fewest steps; of equal ones that whose GPU runs nothing while the others wait for it."""
+    ranks = [(steps, busy, f"{word.node}:{gpu}") for _, word in words for gpu, steps, busy in word.ranks]
+    if len(ranks) < 2 or min(ranks)[0] < 0:
+        return ""
+    fewest = [one for one in ranks if one[0] == min(ranks)[0]]
+    slow = fewest if len(fewest) < len(ranks) else [one for one in fewest if not one[1]]
+    if not 0 < len(slow) < len(ranks) / 2:
+        return ""
+    what = "ended fewer steps than the others" if len(fewest) < len(ranks) else "runs no kernel while the others wait"
+    return f"{', '.join(name for _, _, name in slow[:4])}{' and more' if len(slow) > 4 else ''} {what}"
