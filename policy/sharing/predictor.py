@@ -75,7 +75,7 @@ class Fit:
                 source=str(content["source"]),
             )
         except (ValueError, KeyError, TypeError) as problem:
-            raise FormatError(f"the fit is no {FORMAT} text ({problem}); see docs/research/predictor.md") from None
+            raise FormatError(f"the fit is no {FORMAT} text ({problem}); see docs/research/sharing.md") from None
 
     def write(self) -> str:
         """Returns the text of a berth-fit/1 file."""

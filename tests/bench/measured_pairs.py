@@ -3,7 +3,7 @@
 
     python -m tests.bench.measured_pairs --pairs PAIRS.csv --solo SOLO.csv --source "our own sweep" --output fit.json
 
-`[sharing] fit` of berth.conf names the file for berthd (docs/research/predictor.md).
+`[sharing] fit` of berth.conf names the file for berthd (docs/research/sharing.md).
 """
 
 from __future__ import annotations

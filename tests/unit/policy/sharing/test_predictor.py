@@ -156,7 +156,7 @@ def test_a_fit_comes_back_as_it_was_written(trained: Fit) -> None:
     text = trained.write()
 
     assert Fit.read(text).write() == text
-    with pytest.raises(FormatError, match=r"docs/research/predictor\.md"):
+    with pytest.raises(FormatError, match=r"docs/research/sharing\.md"):
         Fit.read(text.replace('"law"', '"lore"'))
     with pytest.raises(FormatError, match="berth-fit/9"):
         Fit.read(text.replace("berth-fit/1", "berth-fit/9"))
