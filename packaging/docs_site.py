@@ -26,11 +26,17 @@ PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 # The groups of the navigation. A page that stands in none is an error.
 GROUPS = {
-    "Start here": ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout"),
-    "Users": ("user/*",),
-    "Admins": ("admin/*",),
-    "Researchers": ("research/*",),
-    "Developers": ("develop/*",),
+    "Users": (
+        "user/quickstart",
+        "user/concepts",
+        "user/cheatsheet",
+        "user/jobs",
+        "user/requests",
+        "user/*",
+    ),
+    "Admins": ("admin/rollout", "admin/migrate", "admin/install", "admin/operate", "admin/keys", "admin/*"),
+    "Researchers": ("research/simulate", "research/simulate-inputs", "research/report", "research/*"),
+    "Developers": ("develop/architecture", "develop/*"),
     "Made from the code": ("reference/commands", "reference/flags", "reference/metrics", "reference/messages"),
     "Results": ("results/README", "results/tables", "results/*"),
     "Decisions": ("decisions/README", "decisions/*"),
@@ -41,6 +47,8 @@ FIRST = ("user/quickstart", "user/concepts", "user/cheatsheet", "admin/rollout")
 """What a newcomer reads: at most 800 words each, tables too."""
 REFERENCE = ("develop/formats", "admin/keys", "user/troubleshooting", "results/")
 """To look something up in: as long as it needs to be."""
+PAGES = {"user": 10, "admin": 15, "research": 8, "develop": 10}
+"""How many pages a reader has at most."""
 
 
 class SiteError(Exception):
@@ -81,6 +89,9 @@ def too_long() -> Iterator[str]:
         words, most = len(page.read_text().split()), 800 if name in FIRST else 2000
         if words > most and not name.startswith(REFERENCE):
             yield f"{name}.md has {words:,} words, and {most:,} are enough; cut it"
+    for reader, most in PAGES.items():
+        if (count := len(list((DOCS / reader).glob("*.md")))) > most:
+            yield f"docs/{reader} has {count} pages, and {most} are enough; join two"
 
 
 def relinked(text: str, source: str, target: str, pages: dict[str, str]) -> str:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 
-READERS = {"user": 10, "admin": 15, "research": 8, "develop": 10}
-"""The folders of the pages by reader, and how many pages each reader has at most."""
+READERS = ("user", "admin", "research", "develop")
+"""The folders of the pages by reader."""
 REFERENCE = {"formats.md", "keys.md", "troubleshooting.md"}
 """Pages to look something up in: as long as they need to be; so are the tables in docs/results."""
 
