@@ -1,29 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: the same submissions to Slurm alone and to Berth, on a real Slurm, side by side."""
+"""The scene of links: the same submissions to Slurm alone and to Berth, and the GPUs that each job could open."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from containers.cluster import PREFIX
+from containers.demo.site import Site, inside
 from policy.formats.plan_fields import ALL_REDUCE
-from topology.files import decode
 from topology.model import Machine
 from topology.sets.tables import joined
 from topology.sets.wiring import wiring
 
-CLUSTER = Path(__file__).with_name("cluster.py")
 REQUESTS = ("--gres=gpu:2", "--gpus=2", "--gres=gpu:4")
 # In use already on every node, so that not every good set is left.
 TAKEN = (0, 5)
@@ -71,26 +63,6 @@ def bandwidth(machine: Machine, gpus: Iterable[int]) -> float:
     return ALL_REDUCE * joined(wiring(machine), tuple(sorted(gpus))).cut
 
 
-def inside(container: str, script: str, user: str) -> subprocess.Popen[str]:
-    """Start a script in a container and go on."""
-    process = subprocess.Popen(
-        ["docker", "exec", "-i", "-u", user, container, "bash", "-s"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None  # noqa: S101 - it is a pipe, as asked for above
-    process.stdin.write(script)
-    process.stdin.close()
-    process.stdin = None
-    return process
-
-
-def read(container: str, script: str, user: str = "root") -> str:
-    """Run a script in a container; what it wrote."""
-    return inside(container, script, user).communicate(timeout=120)[0]
-
-
 def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Placement]]:
     """Submit every request to every node, first past Berth, then through it; the nodes work side by side."""
     running = {
@@ -136,43 +108,16 @@ def show(console: Console, machines: dict[str, Machine], placements: dict[str, l
                 end_section=number == len(rows) - 1,
             )
     console.print(table)
-    console.print("Why (`berth why JOBID` tells all of it):")
-    for node, rows in placements.items():
-        for row in rows:
-            console.print(f"  {node} {row.request}: GPUs {','.join(map(str, row.berth))}: {row.why}", highlight=False)
     console.print(
-        f"\nOf {total} submissions, Berth gave better linked GPUs in {better} and worse linked ones in {worse}."
+        f"Of {total} submissions, Berth gave better linked GPUs in {better} and worse linked ones in {worse}."
     )
 
 
-def main() -> int:
-    """Bring the cluster up, show, take it down whatever happens."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--slurm", default="24.11", help="Slurm version, 24.11 or 26.05 (default %(default)s)")
-    version = parser.parse_args().slurm
-    console = Console(width=None if sys.stdout.isatty() else 118)
-    began = time.monotonic()
-    controller = f"{PREFIX}{version.replace('.', '')}-ctl"
-    try:
-        subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
-        files = read(controller, "for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done")
-        machines = {m.node: m for m in (decode(json.loads(text)) for text in files.split("\n---\n") if text.strip())}
-        typed = ",".join(f"gpu:g{gpu}:1" for gpu in TAKEN)
-        console.print("demo: submitting the same jobs to the partitions 'plain' (Slurm alone) and 'gpu' (Berth)")
-        read(
-            controller,
-            "\n".join(
-                f"sbatch -Q -p plain -w {node} -n1 --mem=10 --gres={typed} -o /dev/null --wrap 'exec sleep 600'"
-                for node in machines
-            )
-            + "\nwhile [ $(squeue -h -t R | wc -l) -lt 4 ]; do sleep 0.1; done",
-        )
-        show(console, machines, place(controller, machines))
-    finally:
-        subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=False)
-    console.print(f"demo: {time.monotonic() - began:.0f} s in all; try it by hand with `make cluster-up`")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def play(site: Site) -> None:
+    """Takes two GPUs of each node, and submits the requests."""
+    site.scene("The best linked GPUs: which device files each job could open, as Slurm's device cgroup has it")
+    typed = ",".join(f"gpu:g{gpu}:1" for gpu in TAKEN)
+    for node in site.machines:
+        site.read(f"sbatch -Q -p plain -w {node} -n1 --mem=10 --gres={typed} -o /dev/null --wrap 'exec sleep 600'")
+    site.until("the GPUs to be taken", lambda: site.read("squeue -h -t R").count("\n") == len(site.machines) or None)
+    show(site.console, site.machines, place(site.controller, site.machines))
