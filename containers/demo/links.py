@@ -71,7 +71,7 @@ def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Place
     }
     placements = {}
     for node, process in running.items():
-        output = process.communicate(timeout=120)[0]
+        output = process.communicate(timeout=300)[0]
         got = {
             (partition, request): tuple(int(gpu) for gpu in gpus.split(",") if gpu)
             for partition, request, gpus in re.findall(r"^JOB (\S+) (\S+) ?(\S*)$", output, re.MULTILINE)

@@ -60,7 +60,7 @@ def inside(container: str, script: str, user: str) -> subprocess.Popen[str]:
 
 def read(container: str, script: str, user: str = "root") -> str:
     """Runs a script in a container; returns what it wrote."""
-    return inside(container, script, user).communicate(timeout=120)[0]
+    return inside(container, script, user).communicate(timeout=300)[0]
 
 
 @dataclass
