@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from containers.demo.site import SLOW, Site
-from policy.formats import segment
 
 LOST = "RuntimeError: NCCL communicator was aborted: Connection reset by peer"
 # Fails on its first run as if a peer was lost, and trains on the next.
@@ -25,28 +24,17 @@ _GAVE = {"Slurm alone": "gave", "berthd": "pinned, and Slurm gave,"}
 USES = "echo SHARE $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec fake-cuda-app alloc=64 hold=300"
 
 
-def _segment(site: Site, job: int) -> dict[str, str]:
-    """Returns what berthd wrote into a job's record."""
-    return dict(segment.fields(site.show(job).get("AdminComment", "")) or {})
-
-
-def _gpu(site: Site, job: int) -> int:
-    """Returns the first GPU that a job has, as Slurm's record names it."""
-    found = re.search(r"IDX:(\d+)", site.read(f"scontrol show job -d {job}"))
-    return int(found[1]) if found else -1
-
-
 def slow_gpu(site: Site) -> None:
     """A job of one GPU on a node whose first GPU is slow."""
-    site.scene("A slow GPU avoided: --gpus=1 on n2, where GPU 0 is slow by a score table made up for this demo")
+    site.scene("A slow GPU avoided: --gpus=1 on n2, whose first GPU is slow by a made-up score table")
     gpus = {}
     for who, partition in (("Slurm alone", "plain"), ("berthd", "gpu")):
         job = site.submit(f"-p {partition} -C h100 --gpus=1")
         site.runs(job)
-        gpus[who] = _gpu(site, job)
+        gpus[who] = site.gpu(job)
         site.read(f"scancel {job}")
     for who, gpu in gpus.items():
-        step = SLOW if gpu == 0 else 1.0
+        step = SLOW if gpu == site.slow else 1.0
         site.tell(who, f"{_GAVE[who]} GPU {gpu}: a step takes {step:.2f} of the usual time")
     site.tell("cost", "none: another GPU was free, and both jobs started at once")
 
@@ -73,7 +61,7 @@ def shares(site: Site) -> None:
     site.runs(*plain)
     site.tell(
         "Slurm alone",
-        f"gave two jobs that need half a GPU each two GPUs, {_gpu(site, plain[0])} and {_gpu(site, plain[1])}",
+        f"gave two jobs that need half a GPU each two GPUs, {site.gpu(plain[0])} and {site.gpu(plain[1])}",
     )
     site.read(f"scancel {' '.join(map(str, plain))}")
     site.settle()
@@ -81,12 +69,11 @@ def shares(site: Site) -> None:
     site.runs(*halves)
     share = site.until("MPS to say the share", lambda: re.search(r"SHARE (\d+)", site.output(halves[1])))
     site.tell(
-        "berthd", f"pinned both on GPU {_segment(site, halves[0])['gpus']}, and Slurm's books hold 50 % of it for each"
+        "berthd", f"pinned both on GPU {site.segment(halves[0])['gpus']}, and Slurm's books hold 50 % of it for each"
     )
     site.tell("simulated MPS", f"let each job have {share[1]} % of the GPU's threads, set by the node's Prolog")
     site.read(f"scancel {' '.join(map(str, halves))}")
     site.clear()
-    site.submit("-p plain -w n1 --gpus=8")
     owner = site.submit("-w n4 --gpus=8 --gpu-tier=guaranteed --gpu-mem=1G -t 10")
     site.runs(owner)
     waits = site.submit("-p plain -w n4 --gpus=1")
@@ -94,12 +81,11 @@ def shares(site: Site) -> None:
     began = time.monotonic()
     site.runs(guest)
     took = time.monotonic() - began
-    site.tell("Slurm alone", f"lets a job of one GPU wait for the owner of all eight: {site.show(waits)['Reason']}")
-    site.tell(
-        "berthd", f"gave the guest the seat beside GPU {_segment(site, guest)['gpus']}; it ran after {took:.1f} s"
-    )
+    reason = site.until("Slurm's reason", lambda: site.show(waits)["Reason"].replace("None", "") or None)
+    site.tell("Slurm alone", f"lets a job of one GPU wait for the owner of all eight: {reason}")
+    site.tell("berthd", f"gave the guest the seat beside GPU {site.segment(guest)['gpus']}; it ran after {took:.1f} s")
     began = time.monotonic()
-    site.read(f"scancel {owner}")
+    site.read(f"scancel {owner} {waits}")
     late = site.submit("-w n4 --gpus=8 -t 10")
     site.runs(late)
     site.tell(
@@ -142,13 +128,13 @@ def retry(site: Site) -> None:
     )
     site.tell("alice", f"cuts that pause short for this demo: scontrol update JobId={job} StartTime=now")
     site.read(f"scontrol update JobId={job} StartTime=now")
-    text = site.until("the second run", lambda: re.search("trained on .*", site.output(job)))[0]
+    text = site.until("the second run", lambda: re.search("trained on .*", site.output(job)), 120)[0]
     site.tell("the job", text)
     site.tell("cost", "the pause, and the first run, which saved nothing")
 
 
 def _paused(site: Site, job: int) -> dict[str, str] | None:
-    values = _segment(site, job)
+    values = site.segment(job)
     failed_on = values.get("tried", "").rpartition(":")[2]
     return values if "again" in values and values.get("nodes") not in {None, failed_on} else None
 

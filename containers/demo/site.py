@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from policy.formats import segment
 from topology.model import Machine
 from topology.scores import Score, encode
 
@@ -25,7 +27,6 @@ _FOLDER = "/etc/slurm/berth"
 _KEYS = f'scores = "{_FOLDER}/demo.csv"\\nfabric = "{_FOLDER}/demo.conf"'
 # Both files are read by berthd only: Slurm has its default, a topology without switches.
 _PREPARE = f"""
-mkdir -p -m 1777 /home/demo
 cat >{_FOLDER}/demo.csv <<'END'
 {{scores}}
 END
@@ -70,13 +71,26 @@ class Site:
     controller: str
     machines: dict[str, Machine]
     console: Console
+    slow: int = 0
+    """The slow GPU of n2: the one that Slurm gives first."""
 
     def prepare(self) -> None:
         """Gives berthd the made-up scores and leaves of the demo."""
+        self.read("install -d -m 1777 /home/demo")
+        first = self.submit("-p plain -C h100 --gpus=1")
+        self.runs(first)
+        self.slow = self.gpu(first)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3_600))
         table = [
             Score(
-                node, gpu.position, gpu.uuid, "compute", SLOW if (node, gpu.position) == ("n2", 0) else 1.0, 3, 0.01, at
+                node,
+                gpu.position,
+                gpu.uuid,
+                "compute",
+                SLOW if (node, gpu.position) == ("n2", self.slow) else 1.0,
+                3,
+                0.01,
+                at,
             )
             for node, machine in self.machines.items()
             for gpu in machine.gpus
@@ -89,13 +103,24 @@ class Site:
 
     def submit(self, options: str, body: str = "exec sleep 300", user: str = "alice") -> int:
         """Submits a batch job; returns its number."""
-        words = f"sbatch --parsable -n1 --mem=100 -o /home/demo/%j {options}"
+        tasks = 2 if "-N2" in options else 1
+        words = f"sbatch --parsable -n{tasks} --mem=100 -o /home/demo/%j {options}"
         return int(self.read(f"{words} <<'END'\n#!/bin/bash\n{body}\nEND\n", user).strip())
 
     def show(self, job: int) -> dict[str, str]:
         """Returns Slurm's record of a job."""
         words = self.read(f"scontrol -o show job {job}").split()
         return {key: value for key, _, value in (word.partition("=") for word in words)}
+
+    def segment(self, job: int) -> dict[str, str]:
+        """Returns what berthd wrote into a job's record."""
+        text = self.read(f"scontrol show job {job} | sed -n 's/^ *AdminComment=//p'")
+        return dict(segment.fields(text.strip()) or {})
+
+    def gpu(self, job: int) -> int:
+        """Returns the first GPU that a job has, by Slurm's record."""
+        found = re.search(r"IDX:(\d+)", self.read(f"scontrol show job -d {job}"))
+        return int(found[1]) if found else -1
 
     def until(self, what: str, look: Callable[[], T | None], seconds: float = 60.0) -> T:
         """Waits until something is there; returns it."""
