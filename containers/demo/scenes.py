@@ -76,11 +76,11 @@ def shares(site: Site) -> None:
     site.clear()
     owner = site.submit("-w n4 --gpus=8 --gpu-tier=guaranteed --gpu-mem=1G -t 10")
     site.runs(owner)
-    waits = site.submit("-p plain -w n4 --gpus=1")
     guest = site.submit("-w n4 --gpus=1 --gpu-tier=opportunistic -t 10")
     began = time.monotonic()
     site.runs(guest)
     took = time.monotonic() - began
+    waits = site.submit("-p plain -w n4 --gpus=1")
     reason = site.until("Slurm's reason", lambda: site.show(waits)["Reason"].replace("None", "") or None)
     site.tell("Slurm alone", f"lets a job of one GPU wait for the owner of all eight: {reason}")
     site.tell("berthd", f"gave the guest the seat beside GPU {site.segment(guest)['gpus']}; it ran after {took:.1f} s")
@@ -89,7 +89,8 @@ def shares(site: Site) -> None:
     late = site.submit("-w n4 --gpus=8 -t 10")
     site.runs(late)
     site.tell(
-        "cost", f"an owner that wants no guest started {time.monotonic() - began:.1f} s after its submission: the guest"
+        "cost",
+        f"an owner that wants no guest started {time.monotonic() - began:.1f} s after it was asked for: the guest",
     )
     site.tell("", "had to leave first. What a guest costs a running owner no simulated driver can show: docs/results")
 

@@ -31,7 +31,8 @@ cat >{_FOLDER}/demo.csv <<'END'
 {{scores}}
 END
 printf '{FABRIC}' >{_FOLDER}/demo.conf
-sed -i 's|^\\[berthd\\]$|[berthd]\\n{_KEYS}|' /etc/slurm/berth.conf
+grep -q demo.csv /etc/slurm/berth.conf ||
+    sed -i 's|^\\[berthd\\]$|[berthd]\\n{_KEYS}|' /etc/slurm/berth.conf
 svc berthd restart
 for i in $(seq 100); do berth status >/dev/null 2>&1 && break; sleep 0.1; done
 """
