@@ -2,8 +2,8 @@
 /*
  * A user's change of what a planned job asks for. The rest of the request is put beside it as its
  * user wrote it, in place of what a pin has made of it: berthd keeps that in a file for each job
- * (docs/develop/formats.md, section 1.5). So Slurm sees the change that it would see without Berth, and
- * berthd plans the job anew.
+ * (docs/develop/formats.md, section 1.5). So Slurm sees the change that it would see without Berth,
+ * and berthd plans the job anew.
  */
 #include "job_submit/job_submit.h"
 

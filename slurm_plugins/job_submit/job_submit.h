@@ -10,7 +10,7 @@
 #include "text/text.h"
 #include "text/tres.h"
 
-/* Take model names out of the request and its environment; see docs/develop/formats.md section 5. */
+/* Take model names out of the request and its environment; see formats.md, section 5. */
 void models_strip(job_desc_msg_t *job);
 /* Ask for the node feature `model` beside the user's own constraint. */
 enum feature_join models_require(job_desc_msg_t *job, const char *model);
@@ -63,7 +63,7 @@ struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *r
  * the change is made as on plain Slurm. true: it was such a change.
  */
 bool let_change_unpin(job_desc_msg_t *change, const struct listed *job);
-/* What berthd has kept of the request of a job that waits (docs/develop/formats.md, section 1.5). */
+/* What berthd has kept of the request of a job that waits (formats.md, section 1.5). */
 struct asked {
 	char words[SEGMENT_BODY_MAX];
 	uint32_t from; /* the job, or its array, whose words they are; 0: there are none */

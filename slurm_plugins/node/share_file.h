@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What berth-prolog left on the node for a job's steps (docs/develop/formats.md, section 12). Root writes
- * it and root reads it, and still it is checked in full: its values become a user's environment. No
- * Slurm in here.
+ * What berth-prolog left on the node for a job's steps (docs/develop/formats.md, section 12). Root
+ * writes it and root reads it, and still it is checked in full: its values become a user's
+ * environment. No Slurm in here.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of pinned jobs that berthd keeps; see docs/develop/formats.md section 1.4. No Slurm in here. */
+/* The list of pinned jobs that berthd keeps; see formats.md, section 1.4. No Slurm in here. */
 #pragma once
 
 #include <stdbool.h>

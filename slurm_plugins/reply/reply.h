@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * berthd's answer, from wire text to a checked structure. Nothing in here is trusted: what passes
- * obeys docs/develop/formats.md section 1.2 in full, or the whole reply is dropped. No Slurm in here.
+ * obeys docs/develop/formats.md section 1.2 in full, or the whole reply is dropped. No Slurm in
+ * here.
  */
 #pragma once
 
