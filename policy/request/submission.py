@@ -319,7 +319,7 @@ _INSTEAD = {
     "--overcommit": "-c with fewer tasks is obeyed",
     "--gpu-bind": "sbatch with srun in its script may bind",
 }
-"""What a user can ask of Berth in place of an option by which Slurm alone can choose."""
+"""The requests that Berth takes in place of an option by which Slurm alone can choose."""
 
 
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:

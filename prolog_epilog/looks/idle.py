@@ -30,7 +30,7 @@ class _Gpu:
 
 
 class SeenGpu(NamedTuple):
-    """What one look saw of a GPU."""
+    """One look at a GPU."""
 
     position: int
     uuid: str
@@ -45,7 +45,7 @@ class IdleLooks:
 
     gpus: dict[int, _Gpu] = field(default_factory=dict)
     seen: tuple[SeenGpu, ...] = ()
-    """What the last look saw."""
+    """The last look."""
     _told: frozenset[tuple[int, bool]] = frozenset()
     _told_at: float = float("-inf")
 

@@ -13,7 +13,7 @@ _LISTENS = "0A"
 
 
 class ProcessSigns(NamedTuple):
-    """What a process has done since it began, with the children that it has reaped."""
+    """The work of a process since it began, with the children that it has reaped."""
 
     cpu_s: float
     moved: int

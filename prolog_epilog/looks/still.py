@@ -68,7 +68,7 @@ class JobLook(NamedTuple):
 
 @dataclass(slots=True)
 class Rhythm:
-    """What one job does, from look to look."""
+    """One job, from look to look."""
 
     began: float = 0.0
     alive: float = 0.0

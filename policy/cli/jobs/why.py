@@ -26,7 +26,7 @@ from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import CommandGateway, run_command
 
 RUNNING = ("slow", "hangs", "idle")
-"""What is told of a job that runs, in this order."""
+"""The keys of a job that runs, in the order in which they are told."""
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
 

@@ -32,7 +32,7 @@ class StillWord:
 
 
 class Hang(NamedTuple):
-    """What is told of a job that hangs."""
+    """A job that hangs, as it is told."""
 
     since: int
     """Seconds since 1970."""
@@ -53,7 +53,7 @@ def read_word(payload: bytes) -> StillWord | None:
 
 @dataclass(slots=True)
 class StillJobs:
-    """What nodes say of jobs in which nothing moves."""
+    """The nodes' words about jobs in which nothing moves."""
 
     _heard: dict[tuple[int, str], tuple[float, StillWord]] = field(default_factory=dict)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs say of GPUs: how much longer each took than the middle of its run, by GPU and user.
+"""Votes of jobs about GPUs: how much longer each took than the middle of its run, by GPU and user.
 
 A report is a user's word, which may be false. So each user has one vote on a GPU, however many runs report.
 """
