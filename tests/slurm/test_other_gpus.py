@@ -12,6 +12,16 @@ from .nodes import nodes_of
 from .test_planner import segment_of
 
 MACHINE = "/etc/berth-fake/machine"
+# The guard reads the UUIDs where the real driver's kernel module shows them.
+SHOW = f"""
+mountpoint -q /proc/driver || mount -t tmpfs none /proc/driver
+sed -n 's/^gpu \\([0-9]*\\) minor=\\([0-9]*\\) uuid=\\([^ ]*\\).*/\\1 \\2 \\3/p' {MACHINE} |
+while read -r place minor uuid; do
+	mkdir -p "/proc/driver/nvidia/gpus/$place"
+	printf 'GPU UUID: \\t %s\\nDevice Minor: \\t %s\\n' "$uuid" "$minor" >"/proc/driver/nvidia/gpus/$place/information"
+done
+svc berth-guard restart
+"""
 DISCOVER = f"BERTH_FAKE_NVML={MACHINE} berth topo discover --node n2 --output /etc/slurm/berth/topology/n2.json"
 
 
@@ -24,14 +34,14 @@ def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -
     try:
         node.run(["svc", "slurmd", "stop"], user="root")
         node.run(["tee", MACHINE], user="root", stdin=re.sub("uuid=GPU-[0-9a-f]{8}", "uuid=GPU-0000beef", was))
-        node.bash("svc slurmd start; svc berth-guard restart", user="root")
+        node.bash(f"{SHOW}svc slurmd start", user="root")
 
         until("Berth to leave n2 to Slurm", lambda: state_of(slurm) == "passed" or None, 60)
         node.bash(DISCOVER, user="root")
         until("Berth to place jobs on n2 again", lambda: state_of(slurm) == "placed" or None, 60)
     finally:
         node.run(["tee", MACHINE], user="root", stdin=was)
-        node.bash(f"{DISCOVER}; svc berth-guard restart", user="root")
+        node.bash(f"{SHOW}{DISCOVER}", user="root")
         until("Berth to place jobs on n2 again", lambda: state_of(slurm) == "placed" or None, 60)
 
 

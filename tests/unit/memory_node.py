@@ -32,17 +32,21 @@ if "deaf" in kind:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 Context()
-work, held, full = kernel(500), 0, False
+# Large pieces first: it has to be full before the guard finds that it is.
+work, held, piece, full = kernel(500), 0, 1024, False
 while True:
     if "graphs" in kind:
-        result, graph = GRAPH_MEMORY["cuGraphAddNode"](128)
+        result, graph = GRAPH_MEMORY["cuGraphAddNode"](piece)
         if not result:
             made = c.c_void_p()
             cuda.cuGraphInstantiateWithFlags(c.byref(made), graph, c.c_uint64(0))
             result = call("cuGraphLaunch", made, None)
     else:
-        result = ALLOCATIONS["cuMemAlloc_v2"](128)[0]
-    held += 0 if result else 128
+        result = ALLOCATIONS["cuMemAlloc_v2"](piece)[0]
+    held += 0 if result else piece
+    if result and piece > 128:
+        piece //= 2
+        continue
     if result and not full:
         full = True
         print(held, flush=True)

@@ -49,12 +49,21 @@ def test_a_program_that_waits_at_one_place_does_not_move() -> None:
 
 
 def test_a_program_that_goes_on_moves() -> None:
-    watched = Watched(2 * LATE_S)
-    for _ in range(4):
-        watched.looks(1)
-        sum(number for number in range(100))
+    watched, here, main = Watched(2 * LATE_S), sys._getframe(), threading.main_thread().ident or 0
+    watched.looks(1)
+    looked = threading.Lock()
+    looked.acquire()
 
-    assert watched.numbers[MOVED] > 1
+    def look() -> None:
+        while sys._current_frames()[main] is not here:
+            time.sleep(0.001)
+        watched.hooks._note_moves(watched.job)
+        looked.release()
+
+    threading.Thread(target=look).start()
+    looked.acquire()
+
+    assert watched.numbers[MOVED] == 2
 
 
 def test_a_debugger_moves_it(monkeypatch: pytest.MonkeyPatch) -> None:
