@@ -34,7 +34,7 @@ def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -
     try:
         node.run(["svc", "slurmd", "stop"], user="root")
         node.run(["tee", MACHINE], user="root", stdin=re.sub("uuid=GPU-[0-9a-f]{8}", "uuid=GPU-0000beef", was))
-        node.bash(f"{SHOW}svc slurmd start", user="root")
+        node.bash(f"svc slurmd start\n{SHOW}", user="root")
 
         until("Berth to leave n2 to Slurm", lambda: state_of(slurm) == "passed" or None, 60)
         node.bash(DISCOVER, user="root")

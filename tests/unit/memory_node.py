@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -87,8 +89,12 @@ class MemoryNode(World):
 
     processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     guard: subprocess.Popen[bytes] | None = None
+    alone: int = -1
+    """A lock: a guard finds the groups of a job by its number, also those of another such node on this machine."""
 
     def __enter__(self) -> Self:
+        self.alone = os.open(Path(tempfile.gettempdir()) / "berth-memory-node.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(self.alone, fcntl.LOCK_EX)
         self.folder.chmod(0o755)
         self.with_gpus()
         (self.folder / "machine").write_text(GPU)
@@ -107,6 +113,7 @@ class MemoryNode(World):
         for part in (*groups().glob("job_*/step_0"), *groups().glob("job_*"), groups(), groups().parent):
             with suppress(OSError):
                 part.rmdir()
+        os.close(self.alone)
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         process.kill()

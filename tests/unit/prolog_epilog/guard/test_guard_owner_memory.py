@@ -48,7 +48,9 @@ def guest_comes(node: MemoryNode, kind: str = "plain", **more: object) -> int:
     """It has taken what it can get: so many MiB."""
     node.prolog(GUEST, "opportunistic", **more)
     node.begin(GUEST, GREEDY, kind, outside="outside" in kind)
-    return int(node.line(GUEST))
+    line = node.line(GUEST)
+    assert line, f"the guest ended with status {node.processes[GUEST].wait(10)}; the guard said: {node.said()}"
+    return int(line)
 
 
 @pytest.mark.parametrize("kind", ["plain", "deaf", "graphs"])
