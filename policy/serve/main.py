@@ -108,8 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True)
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # It keeps nothing that is to be written, and Python would wait for its threads first.
-        signal.signal(number, lambda *_: os._exit(0))
+        signal.signal(number, lambda *_: sys.exit(0))
     give_way()
     _leave_room()
     try:

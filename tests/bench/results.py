@@ -27,7 +27,8 @@ One plot for each claim, and how it was measured. `make pictures` writes this pa
 * Figures beside each other are of one run on one machine. [Bounds that were missed](#bounds-that-were-missed) are at
   the end.
 * More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
-  [PAL's simulations](pal.md), [request forms](request-forms.md), [as on plain Slurm](like-plain.md),
+  [PAL's simulations](pal.md), [releases and credentials](cells.md), [request forms](request-forms.md),
+  [as on plain Slurm](like-plain.md),
   [the roll-out](rollout.md), [failures](failures.md), [berthd under load](../develop/load.md), [worlds](worlds.md),
   [campaigns](campaign.md), [the layout of the code](house.md), [the papers' headlines beside ours](papers.md).
 """

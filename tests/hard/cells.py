@@ -112,8 +112,8 @@ def page(results: Results) -> str:
         rows += f"| {release}, {auth}, {KINDS[nodes]} | {' | '.join(marks)} |\n"
     day = time.strftime("%Y-%m-%d")
     return (
-        "# Releases, credentials and kinds of nodes\n\nTwelve tests of `tests/slurm` in each cell, on a test cluster "
-        f"of four nodes (`python -m tests.hard.cells`, {day}, 2 cores, 24 GB, Debian 12).\n\n{head}{rows}"
+        "# Releases, credentials and kinds of nodes\n\nTwelve tests of `tests/slurm` ran in each cell. The cluster has "
+        f"four nodes. The command is `python -m tests.hard.cells` ({day}, 2 cores, 24 GB, Debian 12).\n\n{head}{rows}"
     )
 
 
