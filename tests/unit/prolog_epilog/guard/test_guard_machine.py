@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from policy.daemon.hear import words
@@ -49,6 +50,15 @@ def test_gpus_whose_uuid_the_driver_hides_are_not_told(tmp_path: Path) -> None:
 def test_the_nodes_name_is_the_hosts_short_one(tmp_path: Path) -> None:
     assert "." not in MachineNotices(lambda _: None, tmp_path)._node
     assert machine.EVERY_S == 600.0
+
+
+def test_the_second_notice_comes_soon_as_nothing_may_have_signed_the_first(tmp_path: Path) -> None:
+    told: list[Payload] = []
+    notices = MachineNotices(told.append, driver(tmp_path, (0, "GPU-a")), "n1")
+    for wait in (machine.SOON_S, machine.EVERY_S):
+        notices._due, before = 0.0, time.monotonic()
+        notices.look()
+        assert before + wait <= notices._due <= time.monotonic() + wait
 
 
 def test_what_a_node_told_is_a_new_mapping_only_when_it_changes() -> None:
