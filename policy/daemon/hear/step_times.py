@@ -10,13 +10,11 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 
 from policy.formats.slurm_facts import JobFacts
 from policy.history.slowness.job import analyse
 from policy.history.slowness.sources import from_guard
-from policy.history.slowness.votes import in_other_jobs
 from policy.site import log, step_records
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 
@@ -120,7 +118,8 @@ class HeardStepTimes:
         lines = self._lately.setdefault(job, deque(maxlen=_WINDOW))
         lines.extend(one for one in made if isinstance(one, JobReport))
         if times := from_guard(lines, str(job)):
-            found = analyse(times, in_other_jobs(chain.from_iterable(self._lately.values()), str(job)))
+            # What other jobs say of its GPUs lies in the record: no other job that runs has them.
+            found = analyse(times)
             self.slow.pop(job, "")
             self.slow |= {job: found.text} if found.parts else {}
 
