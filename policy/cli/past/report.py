@@ -23,6 +23,7 @@ from policy.slurm.accounting import days, opened
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import run_command
 from topology.calibrate.steps import JobReport
+from topology.errors import TopologyError
 from topology.files import load_directory
 
 _DAY_S = 86_400.0
@@ -144,9 +145,12 @@ def _site(args: argparse.Namespace) -> Site:
 
 
 def _steps() -> list[JobReport]:
-    """Returns the step times that berthd has recorded, if the site has it record them."""
+    """Returns the step times that berthd has recorded, if there are any that this user may read."""
     record = load(config_path()).steps
-    reports = reports_of(record) if record and record.exists() else ()
+    try:
+        reports = reports_of(record) if record and record.exists() else ()
+    except (OSError, TopologyError):
+        reports = ()
     return [one for one in reports if isinstance(one, JobReport)]
 
 

@@ -403,6 +403,20 @@ def test_a_saved_answer_needs_no_slurm(slurm: Path, capsys: pytest.CaptureFixtur
     assert not (slurm / "asked").exists()
 
 
+def test_a_record_of_step_times_that_is_not_this_users_is_left_out(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slurm / "answer").write_text(f"{HEADER}\n{line(1, gpus=8, submit=1_793_600_000, start=1_793_607_200)}\n")
+    record = slurm / "steps"
+    record.mkdir()  # it cannot be read, whoever runs this test
+    (slurm / "berth.conf").write_text(f'[berthd]\nsteps = "{record}"\n')
+    monkeypatch.setenv("BERTH_CONF", str(slurm / "berth.conf"))
+
+    assert main(["report", "--since", "2026-11-01", "--until", "2026-11-04", "--gpus-per-node", "8"]) == 0
+
+    assert "GPU jobs waited 2.00 h" in capsys.readouterr().out
+
+
 def test_a_sacct_that_fails_is_told_in_its_own_words(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     python_program(slurm / "bin" / "sacct", "raise SystemExit('Slurm accounting storage is disabled')\n")
 
