@@ -115,21 +115,27 @@ void change_look_up_asked(const struct listed *job, struct asked *asked)
 }
 
 /* Anew each time: berthd takes a mark away once it has read the job later than that. */
-static void leave_mark(const char *folder, uint32_t id)
+static void leave_mark(const char *folder, uint32_t id, const char *text)
 {
 	char path[PATH_MAX];
 	int fd = open(path_of(path, folder, id), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	size_t len = strlen(text);
 
-	if (fd >= 0)
-		close(fd);
+	if (fd < 0)
+		return;
+	/* Half a text would be another one. */
+	if (write(fd, text, len) != (ssize_t)len && ftruncate(fd, 0))
+		unlink(path);
+	close(fd);
 }
 
-void change_mark_excluded(const struct listed *job)
+void change_mark_excluded(const struct listed *job, const char *nodes)
 {
-	leave_mark("excluded", job->id);
 	/* berthd may not know yet that the task has a record of its own. */
-	if (job->array)
-		leave_mark("excluded", job->array);
+	if (job->array && job->array != job->id)
+		leave_mark("excluded", job->array, "");
+	/* The job may have this very list from Berth: from now on it is its user's. */
+	leave_mark("excluded", job->id, strlen(nodes) < SEGMENT_BODY_MAX ? nodes : "");
 }
 
 void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,
@@ -145,7 +151,7 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 	/* berthd reads of these that something is to be planned, or written, anew. */
 	path_of(to, changed_folder, job->id);
 	if (!request || asked->from != job->id || rename(path_of(from, asked_folder, job->id), to))
-		leave_mark(changed_folder, job->id);
+		leave_mark(changed_folder, job->id, "");
 	while (request && (word = strsep(&rest, " "))) {
 		char *value = strchr(word, '=');
 

@@ -74,8 +74,8 @@ void change_look_up_asked(const struct listed *job, struct asked *asked);
 /* After everything else: beside a change of the request, the rest of it as its user wrote it. */
 void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,
 		     bool request);
-/* berthd writes no pin over nodes that a user has excluded since it read the job. */
-void change_mark_excluded(const struct listed *job);
+/* berthd writes no pin over `nodes` that a user has excluded since it read the job. */
+void change_mark_excluded(const struct listed *job, const char *nodes);
 bool change_touches_request(const job_desc_msg_t *change);
 /*
  * Would this change by user `uid` undo the pin that berthd holds on the job, start a guest without

@@ -510,6 +510,6 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	if (rc == SLURM_SUCCESS && (request || job->extra))
 		change_complete(job, &listed, &asked, request);
 	if (rc == SLURM_SUCCESS && excludes && !layout_is_plain())
-		change_mark_excluded(&listed);
+		change_mark_excluded(&listed, job->exc_nodes);
 	return rc;
 }

@@ -144,8 +144,8 @@ def exclude(job: ModelJob, marks: Path, at: float) -> None:
     if others := [name for name in ("n1", "n2", "n3") if name not in values.get("nodes", "").split(",")]:
         job.exc_nodes = job.user_excluded = others[job.id % len(others)]
         job.list_changed = True
-        for number in filter(None, (job.id, job.array) if marks.is_dir() else ()):
-            (marks / str(number)).touch()
+        for number in filter(None, (job.array, job.id) if marks.is_dir() else ()):
+            (marks / str(number)).write_text(job.exc_nodes if number == job.id else "")
             os.utime(marks / str(number), (at, at))
 
 

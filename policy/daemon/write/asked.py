@@ -6,7 +6,7 @@ job_modify may ask no daemon. So each job that the plan may write has a file wit
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -140,11 +140,10 @@ class Asked:
         late = _WHOLE_LOOK_EVERY if len(reading.jobs) >= _MANY_JOBS else 0.0
         marks = {int(mark.name): mark for mark in self._marks.iterdir() if mark.name.isdecimal()}
         due = [job for job, mark in marks.items() if _is_read(mark, reading.at, late)]
-        for mark in self._excluded.iterdir():
-            if _is_read(mark, reading.at, late):
-                mark.unlink()
-        jobs = {job.id: job for job in reading.jobs if job.id in marks}
-        updates = 0
+        lists = [mark for mark in self._excluded.iterdir() if _is_read(mark, reading.at, late)]
+        names = {mark.name for mark in lists}
+        jobs = {job.id: job for job in reading.jobs if job.id in marks or str(job.id) in names}
+        updates = sum(self._hand_over(mark, jobs) for mark in lists[:MOST_A_PASS])
         for job_id in due[:MOST_A_PASS]:
             with suppress(SlurmError):
                 updates += self._look_at(jobs.get(job_id))
@@ -157,6 +156,26 @@ class Asked:
     def has_changed(self, job_id: int) -> bool:
         """Tells whether a job's owner changed, since it was read, what a pin would write over."""
         return self._began and any((marks / str(job_id)).exists() for marks in (self._marks, self._excluded))
+
+    def _hand_over(self, mark: Path, jobs: Mapping[int, JobFacts]) -> int:
+        """Forgets that a list of excluded nodes is Berth's, where the job's user has written the same one."""
+        job = jobs.get(int(mark.name)) if mark.name.isdecimal() else None
+        updates = 0
+        if job is not None and excluded_nodes.is_ours(mark.read_text("utf-8", "surrogateescape"), job.known):
+            try:
+                updates = self._forget_list(job.id)
+            except SlurmError:
+                return 0
+        mark.unlink(missing_ok=True)
+        return updates
+
+    def _forget_list(self, job_id: int) -> int:
+        text = self._gateway.job(job_id)
+        plan = readable(text.admin_comment) or NOTHING
+        if text.state != "PENDING" or not excluded_nodes.is_ours(text.excluded, plan):
+            return 0
+        self._gateway.annotate(job_id, plan.having(OTHERS(excluded_nodes.OF_NO_LIST)))
+        return 1
 
     def _look_at(self, job: JobFacts | None) -> int:
         if job is None or job.state not in WAITS or not job.plan:

@@ -49,7 +49,7 @@ class Pins:
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
         self._skipped, self._allowed, self._exclude_others = skipped, allowed, exclude_others
-        self.asked = Asked(gateway, pinned_file, self.pin_again)
+        self.asked = Asked(gateway, pinned_file, self._write_again)
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
         """The file as it was written: one that was removed or changed since is written again."""
@@ -137,8 +137,13 @@ class Pins:
     def pin_again(self, job: JobFacts, alone: str = "") -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
 
-        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py).
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py). A job that
+        its owner has changed since it was read is left for the next look.
         """
+        if not self.asked.has_changed(job.id):
+            self._write_again(job, alone)
+
+    def _write_again(self, job: JobFacts, alone: str = "") -> None:
         plan = job.known
         place = replace(self._place(plan, job.required, plan[GPUS], job.partition), again=True)
         if alone:

@@ -21,6 +21,9 @@ from policy.formats.plan_fields import NODES, OTHERS, holds_place
 MOST_BYTES = 1_024
 """Most bytes of the list. A longer one, from names that do not fold well, is not written into the job's record."""
 
+OF_NO_LIST = "00000000"
+"""The mark of a job that kept its place by a list that is its user's now: no list has it."""
+
 _COUNTED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 
 

@@ -14,8 +14,10 @@ import pytest
 
 from policy.daemon.write import asked
 from policy.formats import segment
+from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
+from policy.formats.slurm_syntax import excluded_nodes
 from policy.slurm import changes
 
 PLACED = {
@@ -114,11 +116,15 @@ class Slurm:
 
     def __init__(self, record: JobText) -> None:
         self.record, self.did = record, list[tuple[str, Any]]()
+        self.plan, self.refuses = JobPlan({}), False
 
     def job(self, _job_id: int) -> JobText:
         return self.record
 
     def annotate(self, _job_id: int, plan: JobPlan) -> None:
+        if self.refuses:
+            raise SlurmError("no answer")
+        self.plan = plan
         self.did.append(("annotate", plan.texts["state"]))
 
     def pin_again(self, job: JobFacts) -> None:
@@ -198,6 +204,46 @@ def test_a_mark_from_before_the_clock_was_set_back_keeps_no_pin_off_for_hours(tm
     (tmp_path / f"pinned.{folder}" / "7").touch()
     step(kept, PINNED, at=time.time() - 3_600.0)
     assert not kept.has_changed(7)
+
+
+OTHER_NODES = replace(PINNED, plan=JobPlan({**PLACED, "others": excluded_nodes.mark_of("n[2-4]")}))
+
+
+@pytest.mark.parametrize(
+    ("written", "record", "handed_over"),
+    [
+        ("n[2-4]", "n[2-4]", True),
+        ("n4,n3,n2", "n4,n3,n2", True),
+        ("n3", "n3", False),
+        ("", "n[2-4]", False),
+        ("n[2-4]", "n3", False),
+    ],
+)
+def test_a_list_that_its_user_wrote_too_is_its_users(
+    tmp_path: Path, written: str, record: str, *, handed_over: bool
+) -> None:
+    slurm: Any = Slurm(text(OTHER_NODES, excluded=record))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, OTHER_NODES)
+    mark = tmp_path / "pinned.excluded" / "7"
+    mark.write_text(written)
+    assert step(kept, OTHER_NODES) == handed_over
+    assert not mark.exists()
+    assert slurm.did == [("annotate", "waiting")] * handed_over
+    if handed_over:
+        assert not excluded_nodes.is_ours(record, slurm.plan), "Berth's next list takes its place"
+        assert excluded_nodes.closes("", record, slurm.plan) == "", "and a job that closed its partition requires nodes"
+
+
+def test_a_list_is_handed_over_though_slurm_does_not_answer_at_first(tmp_path: Path) -> None:
+    slurm: Any = Slurm(text(OTHER_NODES, excluded="n[2-4]"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, OTHER_NODES)
+    (tmp_path / "pinned.excluded" / "7").write_text("n[2-4]")
+    slurm.refuses = True
+    assert (step(kept, OTHER_NODES), kept.has_changed(7)) == (0, True)
+    slurm.refuses = False
+    assert (step(kept, OTHER_NODES), kept.has_changed(7)) == (1, False)
 
 
 def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:
