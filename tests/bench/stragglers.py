@@ -66,8 +66,7 @@ def draw(rng: np.random.Generator, kind: str) -> DrawnJob:
         StepRank(rank, f"n{rank // per_node}", rank % per_node, f"GPU-{rank}", None if stages is None else stages[rank])
         for rank in range(ranks)
     )
-    shared = np.full(rows, level * rng.uniform(0.02, 0.2))
-    times = StepTimes("guard" if source == "guard" else "ops", members, ops, np.ones(rows), shared, micro)
+    times = StepTimes("guard" if source == "guard" else "ops", members, ops, np.ones(rows), micro)
     return DrawnJob(kind, times, known, frozenset(hit), blame)
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from policy.cli import ask
@@ -44,10 +45,9 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--from",
         dest="source",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="with --slow: step times of the job, a file or a folder (docs/admin/stragglers.md); may be repeated",
+        metavar="FILE",
+        type=Path,
+        help="with --slow: step times that the job wrote (docs/admin/stragglers.md)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

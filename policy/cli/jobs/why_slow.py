@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ def run_slow(options: argparse.Namespace) -> int:
     job = options.job if options.job.isdigit() else last_run(options.job)
     config = _config()
     reports = _step_reports(config) if config else ()
-    times = times_of_files(options.source) if options.source else _of_guard(config, reports, job)
+    times = times_of_file(options.source) if options.source else _of_guard(config, reports, job)
     known = _known(config, reports, job)
     found = analyse(times, known)
     if options.json:
@@ -62,7 +62,6 @@ def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
 
 _SOURCES = {
     "guard": "berth-guard's record",
-    "nccl": "NCCL's inspector",
     "ops": "a file of operations",
 }
 
@@ -134,34 +133,17 @@ def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> Ste
     raise BerthError(f"no step times of job {job} are known: {because}; --from reads those that the job itself wrote")
 
 
-def times_of_files(sources: Sequence[str]) -> StepTimes:
-    """Reads what a job itself wrote of its steps, in files and folders."""
-    from policy.history.slowness.sources import read  # noqa: PLC0415 - needs numpy
+def times_of_file(path: Path) -> StepTimes:
+    """Reads what a job itself wrote of its steps."""
+    from policy.history.slowness.sources import from_ops  # noqa: PLC0415 - needs numpy
 
-    files = [file for one in sources for file in _files(Path(one))]
-    if sum(file.stat().st_size for file in files) > _MOST_BYTES:
-        raise UsageError(f"{sources[0]}: more than 256 MiB in all; give the files of some minutes of the job")
-    return read(_lines(files), sources[0])
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(one for one in path.rglob("*") if one.is_file())
-        if not found:
-            raise UsageError(f"{path} has no files")
-        return found
-    if not path.is_file():
-        raise UsageError(f"{path} is no file and no folder")
-    return [path]
-
-
-def _lines(files: Iterable[Path]) -> Iterator[str]:
-    for file in files:
-        try:
-            with file.open(encoding="utf-8", errors="replace") as text:
-                yield from text
-        except OSError as problem:
-            raise BerthError(f"{file} cannot be read: {problem.strerror}") from problem
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path}: more than 256 MiB; give some minutes of the job")
+        with path.open(encoding="utf-8", errors="replace") as text:
+            return from_ops(text, str(path))
+    except OSError as problem:
+        raise BerthError(f"{path} cannot be read: {problem.strerror}") from problem
 
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:

@@ -147,7 +147,7 @@ class _Job:
 
     def time(self, own: Floats) -> float:
         """Returns the job's time with these own times."""
-        return float(np.sum((self._slowest(own) + self.times.shared_ms) * self.times.steps))
+        return float(np.sum(self._slowest(own) * self.times.steps))
 
     def _slowest(self, own: Floats) -> Floats:
         """Returns the length of each row.

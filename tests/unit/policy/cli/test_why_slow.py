@@ -66,20 +66,19 @@ def test_an_even_job_was_not_slowed(record: Path, capsys: pytest.CaptureFixture[
     assert "Job 7 was not slowed" in capsys.readouterr().out
 
 
-def test_files_of_the_job_need_no_record(
+def test_a_file_of_the_job_needs_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BERTH_CONF", str(tmp_path / "none.conf"))
-    folder = tmp_path / "ops"
-    folder.mkdir()
+    file = tmp_path / "ops"
     lines = [
         {"step": step, "rank": rank, "compute_ms": 10.0, "input_ms": 40.0 if step % 10 == 0 else 0.1}
         for step in range(60)
         for rank in range(4)
     ]
-    (folder / "a").write_text("\n".join(map(json.dumps, [{"format": "berth-ops/1"}, *lines])) + "\n")
+    file.write_text("\n".join(map(json.dumps, [{"format": "berth-ops/1"}, *lines])) + "\n")
 
-    assert main(["why", "--slow", "7", "--from", str(folder)]) == 0
+    assert main(["why", "--slow", "7", "--from", str(file)]) == 0
 
     told = capsys.readouterr().out
     assert "all ranks alike took longer: their input did" in told
@@ -92,7 +91,7 @@ def test_files_of_the_job_need_no_record(
         (["why", "7", "--from", "x"], 2, "--from needs --slow"),
         (["why", "--slow", "seven"], 2, "not a job's number"),
         (["why", "--slow", "9"], 1, "no step times of job 9 are known"),
-        (["why", "--slow", "7", "--from", "/none/there"], 2, "no file and no folder"),
+        (["why", "--slow", "7", "--from", "/none/there"], 1, "/none/there cannot be read"),
     ],
 )
 def test_wrong_calls(

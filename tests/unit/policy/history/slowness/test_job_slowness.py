@@ -15,7 +15,7 @@ def times_of(own: Floats, nodes: int = 2, **more: object) -> StepTimes:
     rows, ranks = own.shape
     each = ranks // nodes
     members = tuple(StepRank(rank, f"n{rank // each}", rank % each) for rank in range(ranks))
-    values = {"ops": {"step": own}, "steps": np.ones(rows), "shared_ms": np.zeros(rows), **more}
+    values = {"ops": {"step": own}, "steps": np.ones(rows), **more}
     return StepTimes("ops", members, **values)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_a_stage_with_more_work_is_the_programs(micro: int) -> None:
     own = noisy()
     own[:, 6:] *= 1.4
     ranks = tuple(StepRank(rank, "n0", rank, stage=rank // 2) for rank in range(8))
-    times = StepTimes("ops", ranks, {"step": own}, np.ones(200), np.zeros(200), micro)
+    times = StepTimes("ops", ranks, {"step": own}, np.ones(200), micro)
 
     found = analyse(times)
 

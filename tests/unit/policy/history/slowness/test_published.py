@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from policy.history.slowness.job import Slowness, analyse
-from policy.history.slowness.sources import read
+from policy.history.slowness.sources import from_ops
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[5] / "shared" / "data")) / "stragglers"
 OWN = {"forward-compute": "forward", "backward-compute": "backward", "optimizer": "optimizer", "gc": "pause"}
@@ -48,7 +48,7 @@ def blamed(trace: str) -> Slowness:
     for (step, replica, stage), spent in sorted(times.items()):
         ops = {f"{name}_ms": milliseconds for name, milliseconds in spent.items()}
         lines.append(json.dumps({"step": step, "rank": replica * depth + stage, "stage": stage, **ops}))
-    return analyse(read(lines, trace))
+    return analyse(from_ops(lines, trace))
 
 
 @pytest.mark.parametrize(
