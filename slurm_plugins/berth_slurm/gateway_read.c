@@ -365,12 +365,14 @@ static int read_nodes(void)
 	return 0;
 }
 
+/* Always whole: a node that joins a partition or leaves it is no change of it to slurmctld. */
 static int read_partitions(void)
 {
 	partition_info_msg_t *found = NULL;
+	bool others = false;
 
-	if (slurm_load_partitions(partitions ? partitions->last_update : 0, &found, SHOW_ALL))
-		return unchanged() ? 0 : errno;
+	if (slurm_load_partitions(0, &found, SHOW_ALL))
+		return errno;
 	seen_begin(&partitions_seen);
 	for (uint32_t i = 0; i < found->record_count; i++) {
 		char *words = slurm_sprint_partition_info(&found->partition_array[i], 1);
@@ -378,17 +380,21 @@ static int read_partitions(void)
 		json_begin(&line, "partition");
 		json_number(&line, i);
 		json_text(&line, words);
-		if (seen_changed(&partitions_seen, i, &line))
+		if (seen_changed(&partitions_seen, i, &line)) {
 			json_end(&line);
+			others = true;
+		}
 		slurm_xfree((void **)&words);
 	}
-	seen_end(&partitions_seen, "partition");
+	others |= seen_end(&partitions_seen, "partition");
 	if (partitions)
 		slurm_free_partition_info_msg(partitions);
 	partitions = found;
 	/* A node that went to another partition need not have changed otherwise. */
-	nodes_at = 0;
-	nodes_due_ms = nodes_soonest_ms = 0;
+	if (others) {
+		nodes_at = 0;
+		nodes_due_ms = nodes_soonest_ms = 0;
+	}
 	return 0;
 }
 
