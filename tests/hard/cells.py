@@ -40,6 +40,7 @@ TESTS = {
     "berthd": "test_planner.py::test_a_restart_of_the_unit_costs_no_job_its_place_nor_what_it_asked_for",
     "other GPUs": "test_other_gpus.py::test_a_node_with_other_gpus_is_slurms_until_it_is_read_again",
 }
+DAY = "ran on"
 KINDS = {"static": "static", "dynamic": "`slurmd -Z`", "cloud": "powered down"}
 Results = dict[str, dict[str, str]]
 
@@ -58,8 +59,9 @@ def main() -> int:
         for auth in options.auth:
             for nodes in options.nodes:
                 name = f"{options.name or slurm} {auth} {nodes}"
-                results[name] = cell(slurm, auth, nodes, more=["--no-build"] if options.no_build else [])
-                print(f"cells: {name}: {summary(results[name])}", flush=True)
+                found = cell(slurm, auth, nodes, more=["--no-build"] if options.no_build else [])
+                print(f"cells: {name}: {summary(found)}", flush=True)
+                results[name] = {**found, DAY: time.strftime("%Y-%m-%d")}
                 KEPT.write_text(json.dumps(results, indent=1))
     PAGE.write_text(page(results))
     return 0
@@ -104,16 +106,15 @@ def summary(results: Mapping[str, str]) -> str:
 
 def page(results: Results) -> str:
     """Returns the table as a page."""
-    head = f"| cell | {' | '.join(TESTS)} |\n|{'---|' * (len(TESTS) + 1)}\n"
+    head = f"| cell | {DAY} | {' | '.join(TESTS)} |\n|{'---|' * (len(TESTS) + 2)}\n"
     rows = ""
     for cell_name, found in sorted(results.items()):
         release, auth, nodes = cell_name.split()
-        marks = ["yes" if found.get(name) == "passed" else found.get(name, "-") for name in TESTS]
+        marks = [found[DAY], *("yes" if found.get(name) == "passed" else found.get(name, "-") for name in TESTS)]
         rows += f"| {release}, {auth}, {KINDS[nodes]} | {' | '.join(marks)} |\n"
-    day = time.strftime("%Y-%m-%d")
     return (
         "# Releases, credentials and kinds of nodes\n\nTwelve tests of `tests/slurm` ran in each cell. The cluster has "
-        f"four nodes. The command is `python -m tests.hard.cells` ({day}, 2 cores, 24 GB, Debian 12).\n\n{head}{rows}"
+        f"four nodes. The command is `python -m tests.hard.cells` (2 cores, 24 GB, Debian 12).\n\n{head}{rows}"
     )
 
 

@@ -86,6 +86,14 @@ def nodes_of(slurm: Slurm) -> dict[str, Node]:
     return {name: Node(name, Container(cluster + name)) for name in NAMES}
 
 
+def wake(slurm: Slurm, node: str) -> None:
+    """Powers a node up where nodes are powered down; `clear` lets it sleep again."""
+    power_up = f"scontrol update NodeName={node} State=POWER_UP"
+    slurm.target.bash(f"if [ -d /etc/slurm/power ]; then {power_up}; fi", user="root")
+    sinfo = ["sinfo", "-h", "-n", node, "-p", "gpu", "-o", "%T"]
+    until(f"{node} to be awake", lambda: slurm.target.run(sinfo, user="root").out.strip() == "idle")
+
+
 @contextmanager
 def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
     """More lines in berth.conf of the whole cluster, for a time; berthd begins anew with them."""

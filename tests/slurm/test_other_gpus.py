@@ -8,7 +8,7 @@ import re
 import pytest
 
 from .harness import Slurm, until
-from .nodes import nodes_of
+from .nodes import nodes_of, wake
 from .test_planner import segment_of
 
 MACHINE = "/etc/berth-fake/machine"
@@ -29,6 +29,7 @@ DISCOVER = f"BERTH_FAKE_NVML={MACHINE} berth topo discover --node n2 --output /e
 def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -> None:
     if not slurm.can_reconfigure:
         pytest.skip("only the Dockerized cluster's nodes are ours to change")
+    wake(slurm, "n2")
     node = nodes_of(slurm)["n2"].target
     was = node.run(["cat", MACHINE], user="root").out
     try:

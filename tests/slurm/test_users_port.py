@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from .harness import Slurm, until
-from .nodes import berth_conf, nodes_of
+from .nodes import berth_conf, nodes_of, wake
 from .target import Result, Target
 
 pytestmark = pytest.mark.any_slurm
@@ -54,6 +54,8 @@ def login(slurm: Slurm) -> Target:
     """A host of the cluster that berthd does not run on."""
     if not slurm.can_reconfigure:
         pytest.skip("only the Dockerized cluster's configuration is ours to change")
+    # With auth/slurm it is slurmd that vouches for users of its host.
+    wake(slurm, "n1")
     found = nodes_of(slurm)["n1"].target
     found.run(["tee", CONF], user="root", stdin=USERS)
     return found
