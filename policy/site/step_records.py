@@ -4,21 +4,39 @@
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from topology.calibrate.steps import FORMAT, Report, encode, load
+from topology.calibrate.steps import FORMAT, JobReport, Report, decode, encode, load
+from topology.errors import TopologyError
 
 _LONGEST_LINE = 1 << 20
 _MOST_BYTES = 16 << 20
 """A record that is longer becomes `RECORD.1`, and that goes."""
+_MOST_LINES = 2_000
+"""Lines of some nodes that are decoded."""
 
 
 def reports_of(record: Path) -> tuple[Report, ...]:
     """Reads the files of a record, the older one first; TopologyError or OSError if one cannot be read."""
     older = record.with_name(f"{record.name}.1")
     return tuple(report for path in (*([older] if older.exists() else []), record) for report in load(path))
+
+
+def reports_on(record: Path, nodes: Iterable[str]) -> list[JobReport]:
+    """Returns the latest that jobs told of GPUs on these nodes; nothing if the record cannot be read.
+
+    Cheap enough for the planner: of 16 MiB only lines that name such a node are decoded.
+    """
+    names = re.compile("|".join(re.escape(f'"{node}"') for node in nodes).encode())
+    try:
+        lines = record.read_bytes().splitlines()
+        found = [line.decode() for line in lines[1:] if names.search(line)][-_MOST_LINES:]
+        return [one for one in decode([lines[0].decode(), *found]) if isinstance(one, JobReport)] if found else []
+    except (OSError, ValueError, TopologyError):
+        return []
 
 
 def place_of(steps: Path) -> Path:

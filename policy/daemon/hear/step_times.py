@@ -7,14 +7,16 @@ where the record is lost, scores are again what the last calibration made them.
 
 import re
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from policy.formats.slurm_facts import JobFacts
 from policy.history.slowness.job import analyse
 from policy.history.slowness.sources import from_guard
+from policy.history.slowness.votes import in_other_jobs
 from policy.site import log, step_records
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 
@@ -94,15 +96,14 @@ class HeardStepTimes:
         due = [job for job, one in self._pending.items() if at - one.since >= _TOGETHER_S]
         if self._record is None or not due:
             return
-        reports: list[Report] = []
+        made: dict[int, list[Report]] = {}
         for job in due:
             one = self._pending.pop(job)
             self._waiting -= len(one.words)
-            made = _reports(job, one, at, model_of)
-            reports += made
-            self._judge(job, made)
+            made[job] = _reports(job, one, at, model_of)
+        self._judge(self._record, made)
         try:
-            step_records.append(self._record, reports)
+            step_records.append(self._record, list(chain.from_iterable(made.values())))
             self._broken = ""
         except OSError as problem:
             if not self._broken:
@@ -114,14 +115,21 @@ class HeardStepTimes:
         self._lately = {job: one for job, one in self._lately.items() if job in jobs}
         self.slow = {job: one for job, one in self.slow.items() if job in jobs}
 
-    def _judge(self, job: int, made: Sequence[Report]) -> None:
-        lines = self._lately.setdefault(job, deque(maxlen=_WINDOW))
-        lines.extend(one for one in made if isinstance(one, JobReport))
-        if times := from_guard(lines, str(job)):
-            # What other jobs say of its GPUs lies in the record: no other job that runs has them.
-            found = analyse(times)
+    def _judge(self, record: Path, made: Mapping[int, Sequence[Report]]) -> None:
+        found = {}
+        for job, reports in made.items():
+            lines = self._lately.setdefault(job, deque(maxlen=_WINDOW))
+            lines.extend(one for one in reports if isinstance(one, JobReport))
             self.slow.pop(job, "")
-            self.slow |= {job: found.text} if found.parts else {}
+            if times := from_guard(lines, str(job)):
+                found[job] = analyse(times)
+        doubtful = {job: ranks for job, one in found.items() if (ranks := one.doubtful)}
+        nodes = {rank.node for ranks in doubtful.values() for rank in ranks}
+        # No other job that runs has these GPUs: what others found lies in the record.
+        others = step_records.reports_on(record, nodes) if nodes else []
+        for job, one in found.items():
+            surer = analyse(one.times, in_other_jobs(others, str(job))) if job in doubtful and others else one
+            self.slow |= {job: surer.text} if surer.parts else {}
 
 
 def _reports(job: int, one: _Pending, at: float, model_of: Callable[[str, str], str]) -> list[Report]:

@@ -92,6 +92,11 @@ class Slowness:
         return self.parts[0].cause if self.parts else "even"
 
     @property
+    def doubtful(self) -> tuple[StepRank, ...]:
+        """Returns the ranks of which only other jobs on their GPUs can tell whether hardware or program is to blame."""
+        return tuple(rank for part in self.parts if part.blame == "unknown" for rank in part.ranks)
+
+    @property
     def text(self) -> str:
         """Returns the dearest cause as the end of a sentence that begins with the job."""
         if not self.parts:

@@ -92,7 +92,7 @@ def from_ops(text: Iterable[str], name: str) -> StepTimes:
         FormatError: if this is no such file, or what is there is not enough for a comparison.
 
     """
-    values = [found for line in text if (found := _json(line)) is not None]
+    values = [one for line in text if (one := _json(line)) is not None]
     head = next((one for one in values if one.get("format") == OPS_FORMAT), None)
     if head is None:
         raise FormatError(f"{name} has no step times: {OPS_FORMAT} is read")

@@ -20,7 +20,7 @@ from policy.daemon.hear.step_times import StepWord, read_word
 from policy.daemon.known.score_table import ScoreTable
 from policy.daemon.known.scores_now import ScoresNow, table_now
 from policy.history.slowness.gpus import refresh
-from policy.site.step_records import place_of, reports_of
+from policy.site.step_records import append, place_of, reports_of, reports_on
 from prolog_epilog.guard.hold.guest_hold import Ground
 from prolog_epilog.guard.measure.device_reader import Look
 from prolog_epilog.guard.measure.signals import DeviceSample
@@ -43,7 +43,7 @@ from tests.unit.policy.daemon.test_notices import hub, take
 from tests.unit.policy_world import node as slurms_node
 from tests.unit.policy_world import reading, running
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.steps import ClockReport, JobReport, load
+from topology.calibrate.steps import ClockReport, JobReport, Rank, load
 from topology.scores import Score, dump
 from topology.scores import load as load_scores
 
@@ -393,6 +393,41 @@ def test_a_record_that_cannot_be_written_costs_berthd_nothing(
 
     said = capsys.readouterr()
     assert (said.out + said.err).count("step times are not kept until that is mended") == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "blame"),
+    [
+        (None, "no other run tells which (hardware or program)"),
+        (1.3, "its GPU takes 30% more time in other runs too (the hardware is to blame)"),
+        (1.0, "its GPU is as fast as others in other runs, so that this rank has more to do (the program is to blame"),
+    ],
+)
+def test_a_slow_rank_is_blamed_by_what_the_record_tells_of_its_node(
+    tmp_path: Path, other: float | None, blame: str
+) -> None:
+    record = tmp_path / "steps"
+    lines = [JobReport("7", "5-a", "compute", "2026-11-29T10:00:00Z", (Rank("n12", 0, "GPU-0", 9.0, 400),))]
+    if other is not None:
+        ranks = tuple(Rank("n1", gpu, f"GPU-{gpu}", 50.0 * (other if gpu == SLOW else 1.0), 400) for gpu in range(8))
+        lines.append(JobReport("8", "6-a", "compute", "2026-11-29T11:00:00Z", ranks))
+    append(record, lines)
+    hosts = Hosts(record)
+    hosts.look(reading([slurms_node("n1")], [running(42, "n1", 0xFF, 3_000, segment={"tier": GUARANTEED})], at=1_000.0))
+    for gpu in range(8):
+        own = 150_000_000 if gpu == SLOW else 100_000_000
+        hosts.hear(replace(WORD, gpu=gpu, uuid=f"GPU-{gpu}", own_ns=own), lambda _: "compute", 0.0)
+    hosts.write_due(200.0, lambda _node, _uuid: "")
+
+    assert blame in hosts.slow[42]
+
+
+@pytest.mark.parametrize("text", ["", "no record\n", '{"format": "berth-steps/1"}\n{"node": "n1"}\n'])
+def test_a_record_that_cannot_be_read_tells_nothing_of_a_node(tmp_path: Path, text: str) -> None:
+    (tmp_path / "steps").write_text(text)
+
+    assert reports_on(tmp_path / "steps", ["n1"]) == []
+    assert reports_on(tmp_path / "none", ["n1"]) == []
 
 
 def test_what_makes_a_job_slow_is_known_while_it_runs(tmp_path: Path) -> None:
