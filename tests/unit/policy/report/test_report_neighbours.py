@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from time import process_time
 
 from policy.cli.past.classify import shipped_rules
 from policy.report.rows import COLUMNS, read
@@ -68,3 +69,22 @@ def test_the_slowest_rank_and_the_fullest_node_count() -> None:
     job = line("7", HOUR, HOUR, 5 * HOUR, "n1,n2", 4)
 
     assert found(wide, job, line("8", HOUR, 3 * HOUR, 6 * HOUR, "n2", 1))["*"]["factor"] == 1.5
+
+
+def test_a_run_before_a_requeue_counts_too() -> None:
+    runs = line("8", HOUR, 3 * HOUR, 4 * HOUR, "n1", 1), line("8", HOUR, 20 * HOUR, 21 * HOUR, "n1", 1)
+
+    assert found([ALONE, BESIDE], TRAINS, *runs)["*"] == {"jobs": 1, "factor": 1.3}
+
+
+def test_a_node_with_many_hours_and_many_runs_is_counted_at_once() -> None:
+    reports = [hour(str(number % 7), number, 100.0, "n1") for number in range(3_000)]
+    runs = [
+        line(str(100 + number), HOUR, number * HOUR // 4, (number + 2) * HOUR // 4, "n1", 1) for number in range(10_000)
+    ]
+    began = process_time()
+
+    found(reports, *runs)
+
+    # Half a second; each run for each hour would take half a minute.
+    assert process_time() - began < 10.0
