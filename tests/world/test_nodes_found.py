@@ -278,3 +278,40 @@ def test_an_epilog_that_is_repeated_after_a_boot_may_tell_the_numbers_that_gpus_
         ("again", "epilog", 11),
         ("wait", 50),
     ])  # fmt: skip
+
+
+def test_a_run_whose_epilog_was_lost_leaves_the_books_though_a_later_one_left_a_file() -> None:
+    # Both Prologs of the job were cut off, and its first Epilog: by the second run's file the guard left the first one.
+    play_nodes([
+        ("site", 379, 0, 8),
+        ("submit", "share", 1, 7, 60, 1),
+        ("submit", "share", 0, 3, 60, 0),
+        ("sched",),
+        ("submit", "share", 4, 5, 60, 0),
+        ("cut", "prolog", 10, 15),
+        ("cut", "prolog", 2, 15),
+        ("people", "cancel", 9),
+        ("cut", "epilog", 11, 28),
+        ("run", "", 10, 100),
+        ("cut", "epilog", 1, 14),
+        ("node", "resume", 0),
+        ("submit", "share", 0, 1, 200, 0),
+        ("people", "cancel", 6),
+        ("people", "cancel", 9),
+        ("sched",),
+        ("submit", "share", 0, 1, 1, 0),
+        ("cut", "prolog", 6, 155),
+        ("people", "end", 0),
+        ("run", "epilog", 8, 300),
+        ("cut", "epilog", 11, 52),
+        ("sched",),
+        ("cut", "prolog", 7, 84),
+        ("submit", "share", 0, 8, 20, 0),
+        ("submit", "share", 4, 0, 5, 0),
+        ("cut", "epilog", 7, 21),
+        ("node", "resume", 0),
+        ("people", "begin", 9),
+        ("sched",),
+        ("cut", "prolog", 8, 28),
+        ("cut", "epilog", 3, 38),
+    ])  # fmt: skip

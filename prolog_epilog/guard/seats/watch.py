@@ -289,18 +289,20 @@ class Watch:
             self.say(f"job {job} is over, and is taken out of the files for monitoring [BERTH-934]", again=True)
 
     def _take_back(self, tenant: Tenant) -> None:
-        """Takes the share of this run back; a later run may start while Slurm is asked or a lock is waited for."""
-        if share_file.has_later(self.paths, tenant.job, tenant.start):
-            return
+        """Takes the share of this run back; a later run may start while Slurm is asked or a lock is waited for.
+
+        A Prolog of a later run that was cut off leaves its share file, and the tenant as it found it.
+        """
         self.say(
             f"job {tenant.job} is over, but its Epilog never came: its share is taken back [BERTH-934]", again=True
         )
-        freezer.release(self.paths, tenant.job)
+        if not share_file.has_later(self.paths, tenant.job, tenant.start):
+            freezer.release(self.paths, tenant.job)
         if not time_slices.detach(self.paths, tenant.job, tenant.start):
             lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
         if not share_file.has_later(self.paths, tenant.job, tenant.start):
             pages.remove(self.paths, tenant.job)
-            share_file.remove(self.paths, tenant.job)
+            share_file.remove(self.paths, tenant.job, tenant.start)
 
     def _clear_files(self) -> None:
         """Removes share files that outlived the books.
