@@ -142,7 +142,7 @@ bench: setup $(if $(filter web,$(NAME)),build/browser/.installed) ## all benchma
 check-artifact: setup ## every placement of PAL's published simulations beside PAL's own code (BERTH_PAL_ARTIFACT=...)
 	@NPY_DISABLE_CPU_FEATURES="AVX512F AVX512_SKX" $(PY) -W ignore -m tests.bench.artifact_check
 
-measurements: setup ## write docs/results/tables.md from what tests and benchmarks left under build/, then the pictures
+measurements: setup ## write docs/results/tables from what tests and benchmarks left under build/, then the pictures
 	@$(PY) -m tests.bench.page
 
 pictures: $(VENV)/.installed ## draw the plots of docs/results from its tables, and write its page

@@ -3,6 +3,7 @@
 
 project = "Berth"
 author = "The Berth authors"
+copyright = "2026 The Berth authors"  # noqa: A001 - the name that Sphinx reads
 html_title = "Berth"
 html_theme = "furo"
 html_copy_source = False

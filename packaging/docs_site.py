@@ -38,7 +38,7 @@ GROUPS = {
     "Researchers": ("research/simulate", "research/simulate-inputs", "research/report", "research/*"),
     "Developers": ("develop/architecture", "develop/*"),
     "Made from the code": ("reference/commands", "reference/flags", "reference/metrics", "reference/messages"),
-    "Results": ("results/README", "results/tables", "results/*"),
+    "Results": ("results/README", "results/*"),
     "Decisions": ("decisions/README", "decisions/*"),
     "Project": ("project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY"),
 }
@@ -72,7 +72,8 @@ def main() -> int:
             _write(folder / target, relinked((ROOT / source).read_text(), source, target, pages))
     for file in (*DOCS.glob("results/*.svg"), *DOCS.glob("research/*.ipynb")):
         shutil.copy(file, folder / file.relative_to(DOCS))
-    shutil.copytree(DOCS / "results" / "data", folder / "results" / "data")
+    for name in ("data", "tables"):
+        shutil.copytree(DOCS / "results" / name, folder / "results" / name)
     for name, text in reference().items():
         _write(folder / "reference" / f"{name}.md", text)
     index = folder / "index.md"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make measurements`: docs/results/tables.md from what benchmarks and tests left under build/, then the plots."""
+"""`make measurements`: docs/results/tables from what benchmarks and tests left under build/, then the plots.
+
+A table that was not measured anew stays as it was; each file says when and where it was taken.
+"""
 
 from __future__ import annotations
 
@@ -7,368 +10,65 @@ import datetime as dt
 import json
 import os
 import platform
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.bench import results
-from tests.bench.page_texts import (
-    FAILING,
-    FAMILIES,
-    GATEWAY,
-    GROWTH,
-    GUARD_ROWS,
-    MATRIX,
-    PLACEMENTS,
-    PUBLISHED,
-    REPLAY_SCORES,
-)
+from tests.bench.page_texts import CALLS, REMARKS
+from tests.bench.results_tables import COLUMNS, TABLES, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
-PAGE = ROOT / "docs" / "results" / "tables.md"
 MACHINES = {"n1": "DGX-1V, cube mesh", "n2": "HGX H100, NVSwitch", "n3": "RTX A6000, pairs", "n4": "L40S, PCIe"}
-INTRO = """# Tables of all measurements
-
-[The results page](README.md) has plots of what matters. This page is for looking things up.
-It is written by `make measurements` from the files that the commands named below leave under `build/`; do not edit it.
-Figures beside each other were taken in one run on one machine, because machines differ more than the things compared.
-Parts that were not measured anew stay as they were; each says when and where it was taken.
-"""
-
-# Benchmarks with several tables: how each of them is called.
-CALLS = {
-    "coverage": "coverage",
-    "coverage-c": "coverage-c",
-    "mutants": "mutants",
-    "fuzz-tres": "fuzz-tres",
-    "replay": 'bench NAME=replay ARGS="--systems plain,berth --seeds 6,7,8,9,10"',
-    "replay-scores": 'bench NAME=replay ARGS="--systems plain,noscores,berth --seeds 6,7,8"',
-    "replay-adversary": 'bench NAME=replay ARGS="--mode adversary --systems plain,berth --seeds 1"',
-    "replay-chaos": 'bench NAME=replay ARGS="--mode chaos --systems berth --seeds 6"',
-    "replay-tree": 'bench NAME=replay ARGS="--topology tree --systems plain,berth"',
-    "replay-adversary-tree": "bench NAME=replay "
-    'ARGS="--mode adversary --topology tree --systems plain,berth --seeds 1"',
-    "replay-chaos-tree": 'bench NAME=replay ARGS="--mode chaos --topology tree --systems berth --seeds 5"',
-    "replay-26.05": 'bench NAME=replay SLURM=26.05 ARGS="--systems plain,berth --seeds 6,7,8,9,10"',
-    "replay-paper": 'bench NAME=replay ARGS="--mode paper --seeds 6,7,8,9,10"',
-    "replay-paper-26.05": 'bench NAME=replay SLURM=26.05 ARGS="--mode paper --seeds 6,7,8,9,10"',
-    "replay-26.05-tree": "bench NAME=replay SLURM=26.05 "
-    'ARGS="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
-    "load-busy": "bench NAME=load ARGS=busy",
-    "load-small": "bench NAME=load ARGS=small",
-}
-# What a reader would ask about a figure, by benchmark.
-REMARKS = {
-    "stragglers": """
-150 drawn jobs of each kind, with known truth: 2 to 256 ranks, speeds 0.6 % apart, and one disturbance. `part`: a GPU
-is slow for a part of the time; `role`: a rank has more to do on a sound GPU; `two`: two slow GPUs; `mixed`: a slow
-GPU beside pauses or stalls, both to be named. `ranks_*`: all of the right ranks and no other one; `blame_*`: hardware
-or program. They follow the model of the analysis, so the figures say nothing about causes outside it.
-""",
-    "hangs": """
-Jobs are drawn and played look by look (15 s) through the node's law and berthd's; no `/proc` and no GPU is in it.
-`false_*`: a checkpoint of up to ten minutes, an evaluation of up to forty, a stall of the data of up to eight,
-compilation of up to twenty, a debugger, JAX without heartbeats that compiles or waits for up to 25 minutes, a service
-without requests, a terminal. `told_*`: hangs that were told, `late_*` the latest after what the job's rhythm allowed.
-The patterns and the law have one author.
-""",
-    "plan": """
-A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
-ended since the pass before. `event_*` is what one Epilog's notice costs: `2048` with 300 waiting jobs on 256 nodes
-that are full, `ahead` with `look_ahead`, `30k_jobs` with 30,000 waiting jobs on 2,048 nodes. The naive peer counts
-free GPUs by node and looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
-""",
-    "coverage": """
-By coverage.py in every process with the environment's interpreter. Named are the files under 85 %. What only runs on
-a cluster is not counted, nor what a process did that was killed.
-""",
-    "mutants": """
-A change is one operator, number or statement; it is noticed if one of the tests that run its line fails, or needs four
-times its processor time and 20 s more. Tests of one change take 60 s at most, the quickest first. Changes are drawn by
-the seed. Some make no difference to any result, such as a step that only saves time.
-""",
-    "coverage-c": """
-By gcov: unit tests of the plugins, then the fuzzer's corpus. What no unit test builds is run by tests on a cluster,
-which count no lines. Under ASan and UBSan the same runs find nothing (`make sanitize`).
-""",
-    "fuzz-tres": """
-Random request texts, read by the plugin's parser and by `slurm_get_next_tres()` of that Slurm's own library. A
-difference is a text with GPUs, shards or seats for Slurm that ours neither reads with the same type and number nor
-refuses; one with GPUs for ours that Slurm does not read; or one that says something else to Slurm after its GPUs or
-their models were taken out. The run ends at the first.
-""",
-    "gateway": GATEWAY,
-    "replay": """
-The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs in blocks of 4 nodes. Each job
-sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows
-scores as calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and
-topology/block. Jobs of the first 15 and the last 5 percent of the arrivals are not measured. All programs share two
-cores; one cluster ran at a time. An unplanned job is one whose submission berthd did not answer within 50 ms.
-`weighed_wait_ratio` counts each wait with the job's GPUs. `handover_p50_s`: how long a GPU stands idle between two
-jobs, the second of which waits.
-
-The rules were chosen on paper on seeds 1 to 5. Chance: `plain2` is plain Slurm's seed 6 once more; two sets of plain
-Slurm's runs had mean waits of 18.7 and 20.0 s, and longest waits of 119 and 123 s. The control that pins random GPUs
-(seeds 6 and 7): JCT 40.7 s beside plain Slurm's 45.4, wait 15.4 beside 20.0, longest wait 175 beside 123. Plain Slurm
-with an Epilog, after which slurmctld makes a pass: JCT 45.1, wait 19.7 s, longest wait 114 s.
-
-Jobs on 1, 2 and 4 GPUs wait 0.30, 0.41 and 0.63 times as long in the mean, those on 8, 16 and 32 0.91, 0.94 and 0.93
-times. The mean of the five runs' longest waits is 0.948 of plain Slurm's. The simulator is within 4 % in mean waits
-and makespans; each backfill pass of plain Slurm in which something started was made again on paper: `sim_same_passes`
-of the 746 passes start just the same jobs, `sim_same_nodes` of these starts are on the same nodes.
-""",
-    "replay-scores": REPLAY_SCORES,
-    "growth": GROWTH,
-    "replay-adversary": """
-The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
-five jobs of 32 GPUs.
-""",
-    "replay-chaos": """
-The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, half of the Epilogs'
-notices lost, and the clocks of 16 nodes two minutes late. Jobs whose submission slurmctld cuts off are submitted
-again.
-""",
-    "replay-tree": """
-As the replay with topology/block, but with leaves of 4 nodes, topology/tree, and for plain Slurm `--switches=1@15`
-for jobs on several nodes. Both clusters ran at the same time on two cores. What jobs on few GPUs wait less, those on
-32 wait more: with plain Slurm the p95 of the wait is about the same for every size (79 to 87 s in seed 5), with Berth
-it grows with the size (26 to 96 s).
-
-Seed 5 once more, one cluster after the other: JCT 0.81, wait 0.60, makespan 1.04, p95 of the worst class 1.12,
-longest wait 1.18 of plain Slurm's; 2 of 994 jobs unplanned. The control that pins random GPUs: JCT 42.1 s beside
-Berth's 38.7 and plain Slurm's 48.1, longest wait 134 s beside 106 and 89.
-""",
-    "replay-adversary-tree": """
-The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
-five jobs of 32 GPUs. It had the machine to itself.
-""",
-    "replay-26.05": """
-As with 24.11. The longest wait is one job of some thousands, in seed 7 with both: 109.6 beside 111.7 s. In three
-seeds it is 2 to 4 % shorter with Berth, in seeds 9 and 10 14 and 18 % longer; the mean of the five is 1.039 of plain
-Slurm's. With 24.11 two runs of plain Slurm's seed 6 had 112 and 93 s. Without `policy/placement/keep_together.py`
-(five seeds): longest wait 1.055, JCT 0.838, wait 0.640, makespan 0.969, p95 1.088.
-
-Jobs on 32 GPUs wait 1.03 times as long as with plain Slurm, those on 16, 8, 4, 2 and 1 GPUs 0.94, 0.90, 0.63, 0.45
-and 0.33 times, and the p95 is 1.007 of plain Slurm's at most. From 25.05.1 on jobs on other nodes do not put off a
-planned start any more, so small jobs pass those before them less.
-""",
-    "replay-26.05-tree": """
-One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
-`p95_wait_ratio` is that of 8 GPUs (44 jobs, 28 s beside 24 s); the 13 jobs of 32 GPUs, fewer than the 30 from which on
-a class counts there, waited 31 s in the mean beside plain Slurm's 19 s.
-""",
-    "replay-chaos-tree": """
-The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, and half of the Epilogs'
-notices lost; no clock is off.
-""",
-    "node": """
-Prolog and Epilog as slurmd calls them, with a simulated driver and MPS: what starting MPS takes on a real GPU comes
-on top. `shared_extra_ms` is what a Prolog that starts MPS costs beyond MPS's own start.
-""",
-    "guard": """
-The guard's own code in a closed loop with a model of the device that is fitted on half of the published pairs. The
-laws of TGS, AntMan and MuxFlow are reconstructions from papers and notes. `launches_*` is a quarter of the pairs, on
-which the reserve was chosen; on the other three quarters it has a p99 of 0.0481 and a guest's share of 0.767.
-`antman_*` are of all pairs, `muxflow_*` of 250 that are matched anew as MuxFlow does it (`muxflow_s`: every guest has
-the same share), with Berth's guard on the same pairs beside them (2026-11-30). Hosts of MuxFlow report no steps.
-""",
-    "injob": """
-Costs are processor time. Launches and the library's duty are measured on a simulated driver, the hooks' on PyTorch's
-CPU build. `library_gpu_*`: how much busier the GPU was than ordered.
-""",
-    "scores": """
-Simulated fleets of 512 GPUs with Longhorn's noise; the peer is the exact posterior of the same fleets, by one who
-knows their parameters. `pal_jct_honest`: scores from other runs than the one that jobs meet.
-""",
-    "predictor": """
-On the published pairs of Lucid (ASPLOS'23), each pair or model predicted from the others, margins made anew in every
-fold. Widths and structure were chosen with all models in view. `*_models`: one model is new; `*_families`: one
-family; `*_few_families`: one family is new and three are known. The peer there promises by numbers only; berthd
-promises what is like a measured job or was tried twice. A trial that harms lasts a minute, any other pair an hour:
-`false_safe_*` is the part of that time that harmed, `*_promises` the part of the promises. `*_hosts`: only the host
-counts, as in berthd. `false_safe_nearest_neighbours` has every family known and the bound chosen afterwards.
-""",
-    "matching": """
-True speeds are the measured pairs'; work counts only while the host keeps 0.95 of its speed. `realised` is the mean
-of sixty one-minute rounds with trials and what they teach; `realised_first` is the first round, by prediction alone.
-""",
-    "packing": """
-Alibaba's pods fed until as many GPUs were asked for as there are. FGD is our own implementation of its published
-measure; what its authors published stands beside it. "Live" leaves jobs without GPUs to Slurm, as berthd does.
-""",
-    "company": """
-Jobs of half a GPU each, in turn; true speeds are the measured pairs', of which the fit has seen one half and the other
-is counted. `company` goes wherever there is room, `picky` rather waits than take bad company: it is not placed here.
-""",
-    "owner-memory": """
-300 real draws were wanted. Two more runs (`--seed 1` and `--seed 2`, 2026-11-30, load 13 to 37) broke off after 39 and
-37: 0 of 22 owners failed beside guests inside the library, 12 of 17 beside guests outside it, and 0 of 37 with the
-retry; their delays are lost. In the second a guard already ended a guest in a turn (0.1 s) less than in the table, and
-in a third (`--seed 3`, 29 draws, stopped): 0 of 13, 1 of 2 and 0 of 14 failed. Of its owners with the retry 8 waited
-0.14 to 1.14 s under MPS, 6 waited 0.04 to 1.84 s by time, at a load of 15 to 38; the last six below 15: 0.1 to 0.3 s.
-""",
-    "sharing-day": """
-A simulation, not measured. All rules have the same guard, seats and limits; the oracle knows the true slowdowns. `all`
-is berthd's rule: predictor, matching, and what pairs of jobs did beside each other; each `without_*` leaves one out.
-Beside services (`idle`, `muxflow`) berthd's rule was played without that memory. With it and 100 GPUs it has 0.996 and
-1.01 of least loaded's work there.
-""",
-    "classify": """
-Only `fresh` is of programs that no rule has seen; the other rows were mended with (docs/results/failures.md has
-the first results of each set).
-""",
-    "retry": """
-Failing jobs are drawn from Philly's table 7 and played in the simulator; excluding nodes is given no credit.
-""",
-    "replay-paper": """
-No real run: the replay's jobs in the simulator of berthd beside slurmctld, two plays of each seed. The oracle is
-berthd's own plan that is told how long each job takes; all other rows know time limits only, which are whole minutes
-for jobs of 25 s. `wait_8`: of jobs on 8 GPUs; `weighed_wait` counts each wait with the job's GPUs; `longest_of_a_run`
-is the mean over the plays. `epilog_` is plain Slurm with an Epilog: slurmctld makes a pass whenever one ends. Counted
-with their GPUs, jobs wait 0.90 times as long with Berth as with plain Slurm, and 0.84 times with the oracle.
-""",
-    "replay-paper-26.05": """
-The same with the backfill of 25.05.1 and later.
-""",
-    "passes": """
-Jobs of 8 GPUs on nodes of 8. `fill`: from the first of 1,024 submissions until the last of these jobs has started.
-`wait`: a submission of one of 200 more, for which no GPU is free. Then slurmctld is left alone for 20 s; `backfill`
-is a pass in it, `tested` how many jobs it gets to before its time is up, `test_over_plain` a pass over these jobs.
-Plain Slurm's GPUs have one type, and there are neither shards nor seats.
-
-Slurm tests a job on all nodes that its request leaves open, and GPUs with a type each make that test dearer. Without
-excluded nodes (`exclude_others = 0`) a pass gets to 21 of the jobs before its time is up, with plain Slurm to 100,
-with Berth to all of them in less than a tenth of that time. On 64 nodes a pass over all 200 takes 48 ms with plain
-Slurm, 19 ms with lists and 192 ms without.
-""",
-    "harm": """
-One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
-3 s between them. `prolog_ms` and `epilog_ms` (with berth-notice) are those of a job without GPUs, called on a node.
-`scripts` is the `row` once more beside plain Slurm with a Prolog and an Epilog that are /bin/true.
-
-On four nodes in a row 1.05 is missed, as by any site with an Epilog here: plain Slurm, `srun -N4 true` in a row,
-takes 191 ms without scripts, 210 with a Prolog and an Epilog that are /bin/true, 223 with a second Epilog. Single
-figures of `apart` swing by 0.05 from run to run. In a row the GPU job waits for the Epilog of the one before. srun
-asks whether the Prolog is over after 0.1 s, then after 1 s more: a Prolog that takes longer costs a second.
-""",
-    "flood": """
-A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 128 in use. One user submits a job on
-one GPU five times a second, first without others (*calm*), then beside another user's flood; the same with plain
-Slurm. The flood's requests, each never seen before, are gangs of 129 nodes in 64 partitions, the same with 32 KB of
-excluded nodes, 8,192 excluded nodes in few bytes, and gangs that insist on one leaf, as heterogeneous jobs of 16
-components; Slurm refuses them after the hook. The flood's clients have the lowest priority; all else shares two
-cores.
-
-`hook` is the time inside the victim's hook, `client` a whole submission; `victim_unanswered` counts hers that berthd
-gave no answer to. `flood_open` are those of the flood that were left to Slurm without asking berthd. `wait` is in
-whole seconds. `hook_p99_over_calm_from_ms` and `_to_ms` are the 5th and the 95th percentile of the difference, by
-2,000 drawings. Memory is the median of seven looks; 300 jobs of the victim make berthd grow in calm too.
-
-With 26.05.5 on a quiet machine (`make bench NAME=flood SLURM=26.05`, 2026-11-27): hook p99 0.55 ms over calm (-0.12
-to 1.62), none of 300 `open` or unanswered, wait p99 1 s as with plain Slurm, berthd 9.3 MiB more (calm 6.8).
-""",
-    "hook": """
-Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
-second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.
-`new`: held jobs, none of a kind that was seen before. `taken`: jobs that start, on nodes of a cloud; slurmctld
-schedules meanwhile. berthd reads and plans all the time. Latencies are those inside the hook; a rate beside the
-echo's is the median over the rounds. `hung_rate_1` is with berthd stopped and the breaker open. `look_ms` is berthd's
-look.
-
-`placed_rate_vs_echo`: the echo's slurmctld with jobs that say themselves what Berth writes into a job of the first
-kind: so much slower is slurmctld, and but for chance no plugin can have a `rate_vs_echo` above it. In `new` each job
-needs a search of its own, and its rate is missed: at 0.9 of the echo's a submission may take 1.00 ms, of which
-slurmctld needs 0.95 for a job that names its place. `script_4mb`: a script of 524,000 lines `#SBATCH` with a flag of
-Berth; the plugin takes 0.33 ms for it (24.11, median of five, 2 cores, 24 GB, Debian 12, beside other work;
-2026-11-29).
-""",
-    "placement": """
-The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
-row of the table further below: of the flat families where the relaxation gains 3 % or more, of those with leaves and
-pods, of that with events. Events delay PAL's jobs about as much as fail-slow does in the field: 1.39 and 1.29 times
-by order beside 1.34 (arXiv 2410.12588). `events_mean_told` is the gain over PAL that is told what our detector finds.
-""",
-    "events": """
-Gains in mean JCT, geometric means over 32 pairs. `delay` is what the events cost PAL's jobs that are not told.
-`bound` is Berth that is told each event at once and exactly, over PAL that is told by our detector. `detector` is the
-oracle's mean JCT over the detector's, both under Berth.
-""",
-    "topology": """
-Loading is what a new process takes of a processor to read and check 12,500 files in the kernel's cache. Node sets are
-the first ten of all five levels, for the slowest of five demands, with random GPUs busy. `best_of_16_ms` is the
-median for the slowest k; the first question about a k ranks its sets (`ranking_of_16_ms`), once for each machine
-shape.
-""",
-    "placement-speed": """
-All jobs wait, and as many as fit are placed. The artifact's times are its own `place()` on the same queue where
-BERTH_PAL_ARTIFACT names a checkout, else the documented ones of another machine.
-""",
-    "simulate": """
-`sia_s` is the least of three runs. The artifact's 85 s were measured on another machine; under load its policies took
-up to 250 s for the same trace. The big cluster is played once, with a queue. `timed_s` is of 2026-11-30, Python 3.11,
-beside other work on both cores.
-""",
-    "philly": """
-Means over seeds that draw what the trace lacks: limits, models, classes, scores. Compare ratios within one scenario.
-`pinned-random` is the control. `*_h` are hours of waiting by reason: over quota, enough GPUs free but none at the
-level (fragmentation), too few GPUs free (capacity), behind others (priority). `slow_down` is time from submission to
-end over run time, of which 10 s count at least; `worst_account` is the mean of the virtual cluster that fares worst.
-Mean waits depend on single events: one job that blocks the cluster of 64 GPUs moves the mean wait of VC 103959 by 600
-s.
-""",
-    "runtime": """
-By time: each prediction knows only jobs that had ended when the job came. The trace has neither users nor names, so
-account and size are all there is to learn from; real accounting has more. Pinball loss on the logarithm of seconds: 0.1
-is about 10 %.
-""",
-}
 
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def row(*cells: object) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
-
-
 def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def taken(path: Path) -> str:
+def made(name: str, notes: Mapping[str, str], columns: Sequence[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Returns a table with its command, and with what is to be said of its figures."""
+    said = {"command": CALLS.get(name, f"make bench NAME={name}"), **notes}
+    return Table(name, said, REMARKS.get(name, "").strip(), columns, [[str(cell) for cell in row] for row in rows])
+
+
+def taken(path: Path) -> dict[str, str]:
     """When a file was made, and where."""
     day = dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
     release = ".".join(platform.release().split(".")[:2])
-    return f"{day}, {platform.machine()}, {os.cpu_count()} cores, Linux {release}"
+    return {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {release}", "date": day}
 
 
-def bench_section(path: Path) -> Iterator[str]:
+def bench(path: Path) -> Table:
+    """One row for each figure of a benchmark."""
     data = read(path)
-    notes = data.pop("notes")
-    yield f"\n## `make {CALLS.get(path.stem, f'bench NAME={path.stem}')}`\n"
-    yield "; ".join(f"{key} {value}" for key, value in notes.items()) + ".\n"
-    if path.stem in REMARKS:
-        yield REMARKS[path.stem].lstrip("\n")
-    yield row("figure", "value", "unit", "peer", "peer's value", "ratio", "must", "reached")
-    yield row(*["---"] * 8)
-    for name, figure in data.items():
-        reached = {True: "yes", False: "**no**", None: ""}[figure["good"]]
-        cells = (number(figure["value"]), figure["unit"], figure["peer"], number(figure["peer_value"]))
-        yield row(f"`{name}`", *cells, number(figure["ratio"]), figure["must"], reached)
+    notes = taken(path) | data.pop("notes")
+    reached = {True: "yes", False: "no", None: ""}
+    rows = [
+        (
+            name,
+            number(figure["value"]),
+            figure["unit"],
+            figure["peer"],
+            number(figure["peer_value"]),
+            number(figure["ratio"]),
+            figure["must"],
+            reached[figure["good"]],
+        )
+        for name, figure in data.items()
+    ]
+    return made(path.stem, notes, COLUMNS, rows)
 
 
-def philly_section(paths: list[Path]) -> Iterator[str]:
+def philly(paths: Sequence[Path]) -> Table:
     """One row for each scenario and policy instead of one for each figure; all as ratios to plain Slurm's rules."""
     data = read(paths[0])
-    notes = data.pop("notes")
-    yield "\n## `make bench NAME=philly`"
-    yield f"\nseeds {notes['seeds']}; date {notes.get('date', taken(paths[0]))}."
-    yield REMARKS["philly"]
-    yield "Hours of waiting stand as plain Slurm's -> the policy's; everything else is the policy's over plain Slurm's."
-    yield ""
+    notes = taken(paths[0]) | data.pop("notes")
     metrics = ("avg_jct_s", "geomean_jct_s", "p99_jct_s", "avg_wait_s", "makespan_s", "slow_down", "in_one_leaf")
     reasons = ("fair_share_h", "fragmentation_h", "capacity_h", "priority_h")
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -377,77 +77,72 @@ def philly_section(paths: list[Path]) -> Iterator[str]:
             scenario, middle, metric = name.partition(f"_{policy}_")
             if middle:
                 found.setdefault((scenario, policy), {})[metric] = figure
-    yield row("scenario", "policy", *(name.removesuffix("_s") for name in metrics), *reasons)
-    yield row(*["---"] * (2 + len(metrics) + len(reasons)))
+    rows = []
     for (scenario, policy), figures in found.items():
         ratios = (number(figures[name]["ratio"]) if name in figures else "" for name in metrics)
         hours = (
             f"{number(figures[name]['peer_value'])} -> {number(figures[name]['value'])}" if name in figures else ""
             for name in reasons
         )
-        yield row(scenario, policy, *ratios, *hours)
+        rows.append((scenario, policy, *ratios, *hours))
+    columns = ("scenario", "policy", *(name.removesuffix("_s") for name in metrics), *reasons)
+    return made("philly", notes, columns, rows)
 
 
-def families_section(paths: list[Path]) -> Iterator[str]:
+def families(paths: Sequence[Path]) -> Table:
+    """Gains over PAL by family and order."""
+
     def percent(gain: Any) -> str:
         return f"{100 * gain['value']:.1f} ({100 * gain['lower']:.1f} to {100 * gain['upper']:.1f})" if gain else ""
 
-    yield "\n## Placement, family by family"
-    yield FAMILIES
     metrics = ("geomean", "mean", "p99", "makespan")
-    yield row("family", "order", *metrics, "gap closed", "relaxation", "random", "moves a job", "PAL's")
-    yield row(*["---"] * 11)
+    rows: list[tuple[str, ...]] = []
     for one in (one for path in paths for one in read(path)):
         gains, told = ([percent(one[peer].get(metric)) for metric in metrics] for peer in ("gains", "fed"))
         closed = f"{one['gap_closed']['value']:.2f}" if one["gap_closed"] else ""
         bounds = (closed, percent(one["relaxation"].get("geomean")), percent(one["random"]))
-        yield row(one["family"], one["order"], *gains, *bounds, f"{one['moves']:.2f}", f"{one['moves_pal']:.2f}")
+        rows.append((one["family"], one["order"], *gains, *bounds, f"{one['moves']:.2f}", f"{one['moves_pal']:.2f}"))
         if one["fed"]:
-            yield row("the same, told", one["order"], *told, *[""] * 5)
+            rows.append(("the same, told", one["order"], *told, *[""] * 5))
+    columns = ("family", "order", *metrics, "gap closed", "relaxation", "random", "moves a job", "PAL's")
+    return made("placement-families", taken(paths[-1]), columns, rows)
 
 
-def published_section(paths: list[Path]) -> Iterator[str]:
-    yield "\n## PAL's simulations, run by run"
-    yield PUBLISHED
-    yield row("part", "workload", "order", "policy", "JCT h", "geomean h", "p99 h", "makespan h", "allocated", "useful")
-    yield row(*["---"] * 10)
+def published(paths: Sequence[Path]) -> Table:
+    """PAL's simulations, run by run."""
+    rows = []
     for one in (one for path in paths for one in read(path)):
         hours = (f"{one[name]:.2f}" for name in ("avg_jct_h", "geomean_jct_h", "p99_jct_h", "makespan_h"))
         shares = (f"{100 * one[name]:.1f} %" for name in ("allocated", "useful"))
-        yield row(one["part"], one["trace"], one["order"], one["policy"], *hours, *shares)
+        rows.append((one["part"], one["trace"], one["order"], one["policy"], *hours, *shares))
+    hours_of = ("JCT h", "geomean h", "p99 h", "makespan h")
+    columns = ("part", "workload", "order", "policy", *hours_of, "allocated", "useful")
+    return made("pal-runs", taken(paths[-1]), columns, rows)
 
 
-def placements_section(paths: list[Path]) -> Iterator[str]:
-    yield "\n## The GPUs that a job can open: Slurm alone and Berth"
-    yield PLACEMENTS
-    yield row("Slurm", "machine", "in use", "request", "Slurm alone", "Berth")
-    yield row(*["---"] * 6)
-    summary = []
+def placements(paths: Sequence[Path]) -> Table:
+    """The GPUs that a job can open, where Slurm alone chose less."""
+    rows, summary = [], []
     for path in paths:
-        version = path.stem.removeprefix("placements-")
-        rows = read(path)
-        less = [r for r in rows if r["plain_merit"][:2] < r["best_merit"][:2]]
-        exact = sum(r["berth_merit"] == r["best_merit"] for r in rows)
-        summary.append(
-            f"Slurm {version}: {len(rows)} rows, Berth best in {exact}, Slurm alone in {len(rows) - len(less)}."
-        )
+        version, every = path.stem.removeprefix("placements-"), read(path)
+        less = [r for r in every if r["plain_merit"][:2] < r["best_merit"][:2]]
+        exact = sum(r["berth_merit"] == r["best_merit"] for r in every)
+        alone = len(every) - len(less)
+        summary.append(f"Slurm {version}: {len(every)} rows, Berth best in {exact}, Slurm alone in {alone}.")
         for r in less:
             plain, berth = (
                 f"{','.join(map(str, r[who]))} ({r[who + '_merit'][0]:g}; {r[who + '_merit'][1]:g})"
                 for who in ("plain", "berth")
             )
-            yield row(
-                version, MACHINES[r["node"]], ",".join(map(str, r["busy"])) or "-", f"`{r['form']}`", plain, berth
-            )
-    yield ""
-    yield " ".join(summary) + f" ({taken(paths[-1])})"
+            busy = ",".join(map(str, r["busy"])) or "-"
+            rows.append((version, MACHINES[r["node"]], busy, r["form"], plain, berth))
+    notes = taken(paths[-1]) | {"summary": " ".join(summary)}
+    return made("best-sets", notes, ("Slurm", "machine", "in use", "request", "Slurm alone", "Berth"), rows)
 
 
-def matrix_section(paths: list[Path]) -> Iterator[str]:
-    yield "\n## Nothing that ran before is refused"
-    yield MATRIX
-    yield row("Slurm", "job forms", "cells", "ran with plain Slurm", "alive: same", "dead: same")
-    yield row(*["---"] * 6)
+def matrix(paths: Sequence[Path]) -> Table:
+    """How many forms of jobs did as on plain Slurm."""
+    rows = []
     for path in paths:
         table = read(path)
         plain = {(job, step): cell for job, cells in table["plain"].items() for step, cell in cells.items()}
@@ -458,63 +153,52 @@ def matrix_section(paths: list[Path]) -> Iterator[str]:
         ]
         of = [sum(job in table[mode] for job, _ in ran) for mode in ("alive", "dead")]
         cells = (f"{s} of {o}" for s, o in zip(same, of, strict=True))
-        yield row(path.stem.removeprefix("matrix-"), len(table["plain"]), len(plain), len(ran), *cells)
-    yield f"\n({taken(paths[-1])})"
+        rows.append((path.stem.removeprefix("matrix-"), len(table["plain"]), len(plain), len(ran), *cells))
+    columns = ("Slurm", "job forms", "cells", "ran with plain Slurm", "alive: same", "dead: same")
+    return made("matrix", taken(paths[-1]), columns, rows)
 
 
-def failing_section(paths: list[Path]) -> Iterator[str]:
-    yield "\n## What jobs fail of, and who runs again"
-    yield FAILING
-    yield row("Slurm", "what happens", "class", "run again", "ended", "why")
-    yield row(*["---"] * 6)
-    for path in paths:
-        for one in read(path):
-            cells = (one[name] for name in ("how", "class", "again", "ended", "why"))
-            yield row(path.stem.removeprefix("failing-"), *cells)
-    yield f"\n({taken(paths[-1])})"
+def failing(paths: Sequence[Path]) -> Table:
+    """What jobs fail of, and who runs again."""
+    rows = [
+        (path.stem.removeprefix("failing-"), *(one[name] for name in ("how", "class", "again", "ended", "why")))
+        for path in paths
+        for one in read(path)
+    ]
+    return made("failing", taken(paths[-1]), ("Slurm", "what happens", "class", "run again", "ended", "why"), rows)
 
 
-def guard_section(paths: list[Path]) -> Iterator[str]:
-    yield "\n## What the guard does to guests, and how soon"
-    yield GUARD_ROWS
+def guard(paths: Sequence[Path]) -> Table:
+    """What the guard does to guests, and how soon."""
     tables = [{one["what"]: one["seconds"] for one in read(path)} for path in paths]
-    yield row("seconds", *(path.stem.removeprefix("guard-rows-").replace("-", ", ") for path in paths))
-    yield row(*["---"] * (1 + len(paths)))
-    for what in dict.fromkeys(what for table in tables for what in table):
-        yield row(what, *(f"{table[what]:.1f}" if what in table else "" for table in tables))
-    yield f"\n({taken(paths[-1])})"
+    rows = [
+        (what, *(f"{table[what]:.1f}" if what in table else "" for table in tables))
+        for what in dict.fromkeys(what for table in tables for what in table)
+    ]
+    columns = ("seconds", *(path.stem.removeprefix("guard-rows-").replace("-", ", ") for path in paths))
+    return made("guard-rows", taken(paths[-1]), columns, rows)
 
 
-def sections(page: str) -> dict[str, str]:
-    """The parts of a page by their headings; what stands before the first of them has none."""
-    found: dict[str, str] = {}
-    for part in re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:]:
-        found[part.partition("\n")[0]] = part.rstrip("\n") + "\n"
-    return found
-
-
-def renewed(page: str, written: str) -> str:
-    """The page with what was written anew; parts that were not measured this time stay as they are."""
-    return INTRO + "\n" + "\n".join({**sections(page), **sections(written)}.values())
+def found(build: Path) -> Iterator[Table]:
+    """Yields a table for each measurement that lies in the folder."""
+    for path in sorted((build / "bench").glob("*.json")):
+        yield philly([path]) if path.stem == "philly" else bench(path)
+    for pattern, table in (
+        ("placement-families.json", families),
+        ("published.json", published),
+        ("placements-*.json", placements),
+        ("matrix-*.json", matrix),
+        ("failing-*.json", failing),
+        ("guard-rows-*.json", guard),
+    ):
+        if paths := sorted(build.glob(pattern)):
+            yield table(paths)
 
 
 def main() -> int:
-    lines: list[str] = []
-    for path in sorted((BUILD / "bench").glob("*.json")):
-        lines += philly_section([path]) if path.stem == "philly" else bench_section(path)
-    for pattern, section in (
-        ("placement-families.json", families_section),
-        ("published.json", published_section),
-        ("placements-*.json", placements_section),
-        ("matrix-*.json", matrix_section),
-        ("failing-*.json", failing_section),
-        ("guard-rows-*.json", guard_section),
-    ):
-        if paths := sorted(BUILD.glob(pattern)):
-            lines += section(paths)
-    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    PAGE.write_text(renewed(before, "\n".join(lines) + "\n"), encoding="utf-8")
-    print(f"measurements: wrote {PAGE.relative_to(ROOT)}")
+    for one in found(BUILD):
+        (TABLES / f"{one.name}.csv").write_text(one.text(), encoding="utf-8")
+        print(f"measurements: wrote docs/results/{one.link}")
     return results.main()
 
 

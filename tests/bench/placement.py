@@ -219,7 +219,7 @@ def progress() -> Callable[[int, int], None]:
 
 
 def write(path: Path, rows: Sequence[Row] | Sequence[SlurmRow]) -> None:
-    """Writes rows for docs/results/tables.md."""
+    """Writes rows for docs/results/tables."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make pictures`: the results page, its data files and its plots, all from the tables of docs/results.
+"""`make pictures`: the results page, its data files and its plots, all from docs/results/tables.
 
 The tables are renewed by `make measurements`. From them come the data of each plot (docs/results/data/NAME.csv), from
-the data the plots (docs/results/NAME.svg), and from both the page (docs/results/README.md).
+the data the plots (docs/results/NAME.svg), and from all the page (docs/results/README.md).
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,22 +16,21 @@ import pandas as pd
 
 from tests.bench import results_charts
 from tests.bench.results_claims import CLAIMS, Claim
-from tests.bench.results_tables import COLUMNS, FOLDER, Part, parts_of
+from tests.bench.results_tables import FOLDER, Table, tables
 
 INTRO = """# Results
 
-One plot for each claim, and how it was measured. `make pictures` writes this page, the plots and their data from
-[all tables](tables.md); `make measurements` renews the tables first.
+One plot for each claim. `make measurements` renews the [tables](#all-tables), `make pictures` the plots and this page.
 
 * None of the plots is of a real GPU. Drivers, MPS and links are simulated, or a model fitted on published measurements.
   What one H200 showed: [gpu.md](gpu.md).
 * Figures beside each other are of one run on one machine. [Bounds that were missed](#bounds-that-were-missed) are at
   the end.
-* More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md),
-  [PAL's simulations](pal.md), [releases and credentials](cells.md), [request forms](request-forms.md),
-  [as on plain Slurm](like-plain.md),
-  [the roll-out](rollout.md), [failures](failures.md), [berthd under load](../develop/load.md), [worlds](worlds.md),
-  [campaigns](campaign.md), [the layout of the code](house.md), [the papers' headlines beside ours](papers.md).
+* More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md), [PAL's simulations](pal.md),
+  [racks](racks.md), [releases and credentials](cells.md), [request forms](request-forms.md),
+  [as on plain Slurm](like-plain.md), [the roll-out](rollout.md), [failures](failures.md),
+  [berthd under load](../develop/load.md), [worlds](worlds.md), [campaigns](campaign.md),
+  [the layout of the code](house.md), [the papers' headlines beside ours](papers.md).
 """
 
 
@@ -38,8 +38,8 @@ def main() -> int:
     (FOLDER / "data").mkdir(exist_ok=True)
     claims = [make() for make in CLAIMS]
     for claim in claims:
-        data_file(claim).write_text(frame(claim).to_csv(index=False, lineterminator="\n"), encoding="utf-8")
-        picture_file(claim).write_text(draw(claim, pd.read_csv(data_file(claim))), encoding="utf-8")
+        data_file(claim).write_text(data(claim), encoding="utf-8")
+        picture_file(claim).write_text(draw(claim, kept(claim)), encoding="utf-8")
     (FOLDER / "README.md").write_text(page(claims), encoding="utf-8")
     print(f"pictures: wrote docs/results/README.md and {len(claims)} plots")
     return 0
@@ -51,6 +51,17 @@ def data_file(claim: Claim) -> Path:
 
 def picture_file(claim: Claim) -> Path:
     return FOLDER / f"{claim.name}.svg"
+
+
+def data(claim: Claim) -> str:
+    """The text of a plot's data file: how it was measured, then one line for each bar or point."""
+    said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", how(claim)).replace("`", "")
+    return f"# {said}\n" + frame(claim).to_csv(index=False, lineterminator="\n")
+
+
+def kept(claim: Claim) -> pd.DataFrame:
+    """Returns what a plot's data file holds."""
+    return pd.read_csv(data_file(claim), comment="#")
 
 
 def frame(claim: Claim) -> pd.DataFrame:
@@ -94,32 +105,39 @@ def page(claims: Iterable[Claim]) -> str:
         )
         parts.append(f"*Measured by {how(claim)}.* [Data](data/{data_file(claim).name})\n")
     parts.append("\n## Bounds that were missed\n\n| figure | value | bound | table |\n| --- | --- | --- | --- |")
-    parts += [*missed(), ""]
+    parts += missed()
+    parts.append("\n## All tables\n\nEach file says its command, its machine, its day and what its figures are.\n")
+    parts.append("| table | command | day | rows | missed |\n| --- | --- | --- | --- | --- |")
+    parts += [*contents(), ""]
     return "\n".join(parts)
 
 
 def missed() -> Iterator[str]:
     """Yields a row for each figure of the tables that missed its bound."""
-    for one in parts_of("tables.md"):
-        for cells in one.rows(*COLUMNS, missing_ok=True):
-            if cells[7] == "**no**":
-                value = " ".join(cells[1:3]).strip()
-                bound = cells[6].replace("<=", "at most").replace(">=", "at least")
-                yield f"| {cells[0]} | {value} | {bound} | [{one.heading}](tables.md#{one.anchor}) |"
+    for one in tables():
+        for name, value, unit, *_, must, _ in one.missed:
+            bound = must.replace("<=", "at most").replace(">=", "at least")
+            yield f"| `{name}` | {f'{value} {unit}'.strip()} | {bound} | [{one.name}]({one.link}) |"
+
+
+def contents() -> Iterator[str]:
+    """Yields a row for each table."""
+    for one in tables():
+        yield f"| [{one.name}]({one.link}) | `{one.command}` | {day(one)} | {len(one.rows)} | {len(one.missed) or ''} |"
+
+
+def day(one: Table) -> str:
+    """Returns when a table was made; a few kept only the day on which they came into the tables."""
+    return one.notes.get("date") or f"by {one.notes['recorded'].split()[0]}"
 
 
 def how(claim: Claim) -> str:
     """Commands, machine, versions and day of a claim, from the notes of its tables."""
-    return "; ".join(dict.fromkeys(_source(one, claim) for one in claim.sources))
+    return "; ".join(dict.fromkeys(one if isinstance(one, str) else _source(one) for one in claim.sources))
 
 
-def _source(source: Part | str, claim: Claim) -> str:
-    if isinstance(source, str):
-        return source
-    notes = source.notes
-    said = [f"[`{source.command}`](tables.md#{source.anchor})", notes.get("machine", ""), notes.get("slurm", "")]
-    day = notes.get("date", "")
-    said.append(day or f"recorded {claim.recorded}, the day of the run was not kept")
+def _source(one: Table) -> str:
+    said = [f"[`{one.command}`]({one.link})", one.notes["machine"], one.notes.get("slurm", ""), day(one)]
     return ", ".join(filter(None, said))
 
 

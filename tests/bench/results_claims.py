@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.bench.results_charts import Mark
-from tests.bench.results_tables import Part, bench, part
-
-BLOCK = 'bench NAME=replay ARGS="--systems plain,berth --seeds 6,7,8,9,10"'
-SCORES = 'bench NAME=replay ARGS="--systems plain,noscores,berth --seeds 6,7,8"'
-BLOCK_26 = 'bench NAME=replay SLURM=26.05 ARGS="--systems plain,berth --seeds 6,7,8,9,10"'
-TREE = 'bench NAME=replay ARGS="--topology tree --systems plain,berth"'
+from tests.bench.results_tables import Page, Table, page, table
 
 Point = tuple[str, str, float, float, float]
 
@@ -31,19 +26,17 @@ class Claim:
     unit: str
     points: Sequence[Point]
     text: str
-    sources: Sequence[Part | str]
-    """Parts of the tables, or a sentence where a page says itself how it was measured."""
+    sources: Sequence[Table | str]
+    """Tables, or a sentence where a page says itself how it was measured."""
     mark: Mark | None = None
     log_x: bool = False
-    recorded: str = ""
-    """The day on which figures without a day came into the tables."""
 
 
 def _bar(row: str, series: str, value: float) -> Point:
     return (row, series, value, value, value)
 
 
-def _say(text: str, main: Part | None = None, **others: Part | str | float) -> str:
+def _say(text: str, main: Table | None = None, **others: Table | str | float) -> str:
     """Fills a paragraph in: `{figure}` from the main table, `{name.figure}` from another one, `{name}` from elsewhere.
 
     A form may follow: digits (`:0`), percent (`:%1`), either of the peer (`:peer`, `:peer%`), the ratio to the peer
@@ -52,9 +45,9 @@ def _say(text: str, main: Part | None = None, **others: Part | str | float) -> s
 
     def filled(match: re.Match[str]) -> str:
         name, _, form = match[1].partition(":")
-        table, dot, figure = name.rpartition(".")
-        source = others[table] if dot else others.get(name, main)
-        if not isinstance(source, Part):
+        other, dot, figure = name.rpartition(".")
+        source = others[other] if dot else others.get(name, main)
+        if not isinstance(source, Table):
             return str(source)
         value = source.peer(figure) if form.startswith(("peer", "ratio", "less")) else source.value(figure)
         if form in {"ratio", "less"}:
@@ -68,20 +61,15 @@ def _say(text: str, main: Part | None = None, **others: Part | str | float) -> s
     return re.sub(r"\{([^{}]+)\}", filled, text)
 
 
-def _found(pattern: str, page: Part) -> str:
-    found = re.search(pattern, page.text)
+def _found(pattern: str, where: Page) -> str:
+    found = re.search(pattern, where.text)
     if not found:
-        raise LookupError(f"{page.heading}: nothing is like {pattern}")
+        raise LookupError(f"{where.name}: nothing is like {pattern}")
     return found[1]
 
 
-def _taken(page: Part) -> str:
-    """Returns day and machine, as parts that tests wrote end with them."""
-    return _found(r"\((20[\d-]+, [^()]*)\)\s*$", page)
-
-
 def links() -> Claim:
-    forms = part("", "request-forms.md")
+    forms, sets = page("request-forms.md"), table("best-sets")
     columns = {
         "Berth": 4,
         "--gpus=K with K tasks": 3,
@@ -96,7 +84,7 @@ def links() -> Claim:
             drawn += of if series == "Berth" else 0
             if of > 1:
                 points.append(_bar(cells[0], series, 100 * good / of))
-    found = re.findall(r"Slurm ([\d.]+): (\d+) rows, Berth best in (\d+), Slurm alone in (\d+)", _sets().text)
+    found = re.findall(r"Slurm ([\d.]+): (\d+) rows, Berth best in (\d+), Slurm alone in (\d+)", sets.notes["summary"])
     opened = "; ".join(f"Slurm {name}: {best} of {of}, Slurm alone {alone}" for name, of, best, alone in found)
     when = _found(r"(`make bench NAME=forms`.*?)\. ", forms)
     return Claim(
@@ -121,17 +109,13 @@ best in {opened}. Behind an NVSwitch all sets are equal.
         ),
         sources=[
             f"{when} ([table](request-forms.md))",
-            f"`make test` (`tests/slurm/test_best_set.py`) ([table](tables.md#{_sets().anchor})), {_taken(_sets())}",
+            sets,
         ],
     )
 
 
-def _sets() -> Part:
-    return part("The GPUs that a job can open: Slurm alone and Berth")
-
-
 def hook() -> Claim:
-    run = bench("bench NAME=hook")
+    run = table("hook")
     kinds = {
         "held, all of one kind": "",
         "held, each with its own limit": "limits_",
@@ -164,8 +148,12 @@ takes {new_rate_vs_echo:%} as many of them as with the echo, where 90 % was the 
 
 
 def replay() -> Claim:
-    runs = {"24.11, blocks": bench(BLOCK), "26.05, blocks": bench(BLOCK_26), "24.11, tree": bench(TREE)}
-    today = bench(SCORES)
+    runs = {
+        "24.11, blocks": table("replay"),
+        "26.05, blocks": table("replay-26.05"),
+        "24.11, tree": table("replay-tree"),
+    }
+    today = table("replay-scores")
     rows = {
         "mean wait": "wait_ratio",
         "submission to end, mean": "jct_ratio",
@@ -204,7 +192,7 @@ Slurm on one seed differ by {chance} in the mean wait.
 
 
 def rules() -> Claim:
-    source = part("", "slurm-rules.md")
+    source = page("slurm-rules.md")
     points = []
     for cells in source.rows("", "pairs", "Berth"):
         value, low, high = map(float, re.findall(r"[\d.]+", cells[2])[:3])
@@ -236,7 +224,7 @@ was to close 0.35 of the gap to a bound, and flat networks **miss** it. [More](s
 
 
 def packing() -> Claim:
-    run = bench("bench NAME=packing")
+    run = table("packing")
     feeds = {
         "Alibaba's pods": "default",
         "pods on parts of a GPU alone": "gpushare100",
@@ -273,7 +261,7 @@ GPUs the first refusal comes at {multigpu50_first_refusal} %, FGD's at {multigpu
 
 
 def guard() -> Claim:
-    run = bench("bench NAME=guard")
+    run = table("guard")
     rows = {
         "guard": run.value("slowdown_p99"),
         "guard, the owner comes later": run.value("owner_comes_slowdown_p99"),
@@ -304,12 +292,11 @@ H200 a pair [was measured](gpu.md): one step in a hundred was 20 % slower.
             run,
         ),
         sources=[run],
-        recorded="2026-11-22",
     )
 
 
 def predictor() -> Claim:
-    run = bench("bench NAME=predictor")
+    run = table("predictor")
     points = []
     for row, kind in (("a new pair of known models", "pairs"), ("a model never seen", "models")):
         points += [
@@ -339,7 +326,7 @@ the safe pairs are promised. The structure was chosen with all models in view, s
 
 
 def harm() -> Claim:
-    run = bench("bench NAME=harm")
+    run = table("harm")
     rows = {
         "1 node": "n1_row_ms",
         "2 nodes": "n2_row_ms",
@@ -353,9 +340,8 @@ def harm() -> Claim:
     points = []
     for row, name in rows.items():
         points += [_bar(row, "with Berth", run.value(name)), _bar(row, "plain Slurm", run.peer(name))]
-    same = part("Nothing that ran before is refused")
-    forms = same.rows("Slurm", "job forms")
-    alive, dead = ("; ".join(f"Slurm {cells[0]}: {cells[at]}" for cells in forms) for at in (4, 5))
+    same = table("matrix")
+    alive, dead = ("; ".join(f"Slurm {cells[0]}: {cells[at]}" for cells in same.rows) for at in (4, 5))
     return Claim(
         name="no-harm",
         title="Jobs that ask nothing of Berth hardly notice it",
@@ -375,15 +361,12 @@ with berthd alive {alive}; with berthd dead {dead}.
             alive=alive,
             dead=dead,
         ),
-        sources=[
-            run,
-            f"`make test-hard` (`tests/slurm/test_matrix.py`) ([table](tables.md#{same.anchor})), {_taken(same)}",
-        ],
+        sources=[run, same],
     )
 
 
 def scale() -> Claim:
-    plan, scrape = bench("bench NAME=plan"), bench("bench NAME=scrape")
+    plan, scrape = table("plan"), table("scrape")
     points = []
     for size, name in (("8,192 GPUs", "8192"), ("100,000 GPUs", "100k")):
         points += [
@@ -412,7 +395,7 @@ starts, takes {pass_8192_ms:peer} ms. The hook does not wait for passes.
 
 
 def failures() -> Claim:
-    run, rules_ = bench("bench NAME=retry"), bench("bench NAME=classify")
+    run, rules_ = table("retry"), table("classify")
     rows = {
         "always the same number of tries": "fixed_lost_h",
         "tries only where worth it (Berth)": "adaptive_lost_h",
@@ -431,20 +414,19 @@ Berth classifies a failure by what the job wrote, and tries again only where ano
 with Microsoft's Philly jobs it loses {adaptive_lost_h:less} fewer GPU hours than a fixed number of tries. A first run
 on one GPU saves no hours, but people hear of their mistake after {preflight_first_word_s:0} s instead of
 {fixed_first_word_s:0}. {given_up_share:%} of the failing jobs get fewer tries than they had, though their failure
-passes by itself. On logs that no rule had seen, {logs.fresh_accuracy:%1} of the classes were right, and whether to
-try again in {logs.fresh_retry_right:%1}. On programs far from training about three of four are right
+passes by itself. Of the logs with which no rule was mended {logs.fresh_accuracy:%1} of the classes are right, and
+whether to try again in {logs.fresh_retry_right:%1}; of public projects new to the rules four of five are right
 ([failures](failures.md)).
 """,
             run,
             logs=rules_,
         ),
         sources=[run, rules_],
-        recorded="2026-11-22",
     )
 
 
 def stragglers() -> Claim:
-    run = bench("bench NAME=stragglers")
+    run = table("stragglers")
     kinds = {
         "a slow GPU": "gpu",
         "a GPU that is slow at times": "part",
@@ -484,12 +466,11 @@ noise and mixtures are borne, not what real clusters have.
             run,
         ),
         sources=[run],
-        recorded="2026-11-26",
     )
 
 
 def growing() -> Claim:
-    run = bench("bench NAME=growth")
+    run = table("growth")
     figures = run.figures()
     costs = {"a pass": "pass_ms", "a notice": "notice_ms", "an answer to the hook": "answer_ms", "memory": "rss_mb"}
     lines = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every benchmark shares: figures with peers, a table for people, a JSON file for docs/results/tables.md."""
+"""What every benchmark shares: figures with peers, a table for people, a JSON file for docs/results/tables."""
 
 from __future__ import annotations
 

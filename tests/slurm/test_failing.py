@@ -22,7 +22,7 @@ pytestmark = pytest.mark.hard
 
 @pytest.fixture(scope="module")
 def told(slurm: Slurm) -> Iterator[list[dict[str, str]]]:
-    """A row for each way to fail, kept under build/ for docs/results/tables.md."""
+    """A row for each way to fail, kept under build/ for docs/results/tables."""
     rows: list[dict[str, str]] = []
     yield rows
     BUILD.mkdir(exist_ok=True)

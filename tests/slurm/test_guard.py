@@ -24,7 +24,7 @@ pytestmark = pytest.mark.hard
 
 @pytest.fixture(scope="module")
 def guarded(slurm: Slurm) -> Iterator[Slurm]:
-    """A cluster whose guards are quicker than a site's; what was measured is kept for docs/results/tables.md."""
+    """A cluster whose guards are quicker than a site's; what was measured is kept for docs/results/tables."""
     _rows.clear()
     with guard_conf(slurm, SETTINGS):
         yield slurm

@@ -3,7 +3,7 @@
 
 Slurm tests each waiting job on every node that its request leaves open, in each main pass and each backfill pass. It
 does so even if the request names a node. One type per GPU makes that test slow: on a thousand nodes it takes slurmctld
-up to 0.1 s per job, and all else waits meanwhile (docs/results/tables.md, `make bench NAME=passes`).
+up to 0.1 s per job, and all else waits meanwhile (docs/results/tables/passes.csv).
 """
 
 import re

@@ -47,7 +47,7 @@ class Delays:
     """The duration of each step in seconds, as on a test cluster of 64 nodes on one machine.
 
     Those of berthd come from a profile; values timed within a run were different and fitted less
-    (docs/results/tables.md).
+    (docs/results/tables/replay.csv).
     """
 
     submit: float = 0.002

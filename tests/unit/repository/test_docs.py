@@ -83,3 +83,14 @@ def test_the_site_has_each_page_and_the_reference_of_the_code(tmp_path: Path) ->
     assert "`--locality=LEVEL[@TIME]`" in (tmp_path / "reference" / "flags.md").read_text()
     assert "| `deadline_ms` |" in (tmp_path / "admin" / "keys.md").read_text()
     assert "`berth_gpus`" in (tmp_path / "reference" / "metrics.md").read_text()
+
+
+def test_the_home_page_has_a_picture_and_its_foot_names_the_holder_of_the_copyright() -> None:
+    home = (DOCS / "index.md").read_text()
+
+    assert "![" in home
+    assert "**Is it for me?**" in home
+    assert [reader for reader in ("a user", "an admin", "a researcher") if f"\n| {reader} | [" not in home] == []
+    holder = re.search(r"^Copyright (.+)$", (ROOT / "NOTICE").read_text(), re.MULTILINE)
+    assert holder
+    assert f'copyright = "{holder[1]}"' in (DOCS / "conf.py").read_text()
