@@ -57,11 +57,7 @@ def data(claim: Claim) -> str:
     """The text of a plot's data file: how it was measured, then one line for each bar or point."""
     said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", how(claim)).replace("`", "")
     head = "; ".join(filter(None, (said, machines(claim))))
-    return f"# {head}
-" + frame(claim).to_csv(index=False, lineterminator="
-")
-        index=False, lineterminator="\n"
-    )
+    return f"# {head}\n" + frame(claim).to_csv(index=False, lineterminator="\n")
 
 
 def kept(claim: Claim) -> pd.DataFrame:
