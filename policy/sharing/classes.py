@@ -3,9 +3,9 @@
 
 `compute` is the safe default, because such jobs lose the most on a slow GPU.
 
->>> shown_by(Measured(at=0.0, runs=3.0, sms=0.3, bandwidth=0.7))
+>>> shown_by(Measured(at=0.0, runs=3.0, pipes=0.3, dram=0.7))
 'memory'
->>> shown_by(Measured(at=0.0, runs=0.2, sms=0.3, bandwidth=0.7))
+>>> shown_by(Measured(at=0.0, runs=0.2, pipes=0.3, dram=0.7))
 ''
 """
 
@@ -26,10 +26,10 @@ def shown_by(measured: Measured | None) -> str:
     """Returns the class that a job's profile shows; empty where too little was measured."""
     if measured is None or measured.runs < _ENOUGH_RUNS:
         return ""
-    if measured.sms is None or measured.bandwidth is None:
-        # Kernel time alone does not tell compute-bound jobs from memory-bound ones.
+    if measured.pipes is None or measured.dram is None:
+        # Neither kernel time nor SMs with a warp tell compute-bound jobs from memory-bound ones.
         return ""
-    return by_rule(ClassProfile("", measured.sms, measured.bandwidth))
+    return by_rule(ClassProfile("", measured.pipes, measured.dram))
 
 
 class Classes:

@@ -61,6 +61,10 @@ class Measured:
     """Mean part of the SMs that were active."""
     bandwidth: float | None = None
     """Part of the time in which the GPU's memory was read or written."""
+    pipes: float | None = None
+    """Part of the time in which the busiest kind of arithmetic pipe worked."""
+    dram: float | None = None
+    """Part of the memory's bandwidth that was used."""
     memory: float | None = None
     """Peak GPU memory, MiB; later runs count more."""
     peak: float | None = None

@@ -37,6 +37,8 @@ class Alone:
     busy: float | None = None
     sms: float | None = None
     bandwidth: float | None = None
+    pipes: float | None = None
+    dram: float | None = None
     memory: float | None = None
 
 
@@ -127,14 +129,14 @@ class Guards:
         return found
 
 
-_OF_ONE_ALONE = ("step", "busy", "sms", "bandwidth", "memory")
+_OF_ONE_ALONE = ("step", "busy", "sms", "bandwidth", "pipes", "dram", "memory")
 
 
 def measured(figures: Mapping[str, float]) -> tuple[Alone | None, Together | None]:
     """Reads a guard's figures (docs/develop/formats.md, 11.1).
 
     >>> measured({"alone": 7, "alone_s": 60, "busy": 0.5})[0]
-    Alone(job=7, seconds=60, step=None, busy=0.5, sms=None, bandwidth=None, memory=None)
+    Alone(job=7, seconds=60, step=None, busy=0.5, sms=None, bandwidth=None, pipes=None, dram=None, memory=None)
     """
     left = dict(figures)
     try:

@@ -169,6 +169,8 @@ class Profiles:
             busy=_part(said.busy),
             sms=_part(said.sms),
             bandwidth=_part(said.bandwidth),
+            pipes=_part(said.pipes),
+            dram=_part(said.dram),
             memory=said.memory,
             step=said.step,
             **peak_of(said.memory, float(job.start or at)),

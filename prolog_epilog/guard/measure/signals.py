@@ -38,6 +38,10 @@ class DeviceSample:
     """The clock is low because of the power limit, and for no other reason."""
     bandwidth: float | None = None
     """Share of time in which the memory was read or written, 0 to 1."""
+    pipes: float | None = None
+    """Share of time in which the busiest kind of arithmetic pipe worked, 0 to 1 (GPM)."""
+    dram: float | None = None
+    """Memory bandwidth in use over all of it, 0 to 1 (GPM)."""
 
 
 def work_beat(at: float, seconds: float, done: int, unit: int) -> HostBeat | None:

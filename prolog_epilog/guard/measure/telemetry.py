@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the devices once a second, through NVML that is opened once: no program is started for a look.
 
-GPM counts busy SMs where the device has it (Hopper and newer). Everywhere else utilisation has to do, which only says
-that something ran. A metric that a device lacks is None.
+GPM counts busy SMs and pipes where the device has it (Hopper and newer). Everywhere else utilisation has to do, which
+only says that something ran. A metric that a device lacks is None.
 """
 
 import importlib
@@ -14,8 +14,9 @@ from typing import Any
 from prolog_epilog.errors import DriverError
 from prolog_epilog.guard.measure.signals import DeviceSample
 
-_SM_ACTIVE = 2
-"""GPM's number for the share of SMs with a warp."""
+_SM_ACTIVE, _DRAM = 2, 10
+_PIPES = (5, 11, 12, 13)
+"""GPM's numbers: SMs with a warp, the memory's bandwidth in use, and the tensor, FP64, FP32 and FP16 pipes."""
 _HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """Reasons for a low clock that are power or heat: software cap, hardware slowdown, both thermal ones, power brake."""
 _POWER_LIMIT = 0x4
@@ -53,10 +54,11 @@ class _Gpu:
         clock = self._ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM)
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         memory = self._ask("nvmlDeviceGetMemoryInfo")
+        counted = self._counted()
         return DeviceSample(
             at=time.monotonic(),
             utilisation=None if rates is None else rates.gpu / 100.0,
-            sm_active=self._sm_active(),
+            sm_active=counted.get(_SM_ACTIVE),
             clock=clock / self.highest if clock is not None and self.highest else None,
             held_back=bool((reasons or 0) & _HELD_BACK),
             memory=memory.used / memory.total if memory is not None and memory.total else None,
@@ -64,30 +66,35 @@ class _Gpu:
             power_limit_w=self.power_limit_w,
             at_power_limit=(reasons or 0) & _HELD_BACK == _POWER_LIMIT,
             bandwidth=None if rates is None else rates.memory / 100.0,
+            pipes=max((counted[pipe] for pipe in _PIPES if pipe in counted), default=None),
+            dram=counted.get(_DRAM),
         )
 
     def memory_bytes(self) -> int:
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         return 0 if memory is None else int(memory.total)
 
-    def _sm_active(self) -> float | None:
+    def _counted(self) -> dict[int, float]:
+        """Returns parts of 1 since the last sample, by GPM's numbers; without those that the device lacks."""
         if not self.samples or time.monotonic() - self.taken < _GPM_SECONDS:
-            return None
+            return {}
         nvml = self.nvml
         self.samples.reverse()
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = 1
-        request.metrics[0].metricId = _SM_ACTIVE
+        wanted = (_SM_ACTIVE, _DRAM, *_PIPES)
+        request.numMetrics = len(wanted)
+        for place, number in enumerate(wanted):
+            request.metrics[place].metricId = number
         try:
             nvml.nvmlGpmSampleGet(self.handle, self.samples[1])
             request.sample1, request.sample2 = self.samples
             nvml.nvmlGpmMetricsGet(request)
         except nvml.NVMLError_NotSupported:
-            return None
+            return {}
         self.taken = time.monotonic()
-        good = request.metrics[0].nvmlReturn == 0
-        return float(request.metrics[0].value) / 100.0 if good else None
+        told = request.metrics[: len(wanted)]
+        return {int(one.metricId): float(one.value) / 100.0 for one in told if one.nvmlReturn == 0}
 
     def close(self) -> None:
         for sample in self.samples:

@@ -12,6 +12,9 @@ from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 
 _MIB = 1 << 20
 
+_OF_ONE_ALONE = {"busy": "utilisation", "sms": "sm_active", "bandwidth": "bandwidth", "pipes": "pipes", "dram": "dram"}
+"""The figures of a job that has the GPU to itself, and the readings that they are the means of."""
+
 Told = tuple[tuple[str, float], ...]
 """Keys and values as they stand in the notice."""
 
@@ -30,7 +33,7 @@ class _Mean:
 class Figures:
     """The figures since berthd was told last, or since a job came or left."""
 
-    _alone: dict[str, _Mean] = field(default_factory=lambda: {"busy": _Mean(), "sms": _Mean(), "bandwidth": _Mean()})
+    _alone: dict[str, _Mean] = field(default_factory=lambda: {name: _Mean() for name in _OF_ONE_ALONE})
     _memory: float = 0.0
     _alone_s: float = 0.0
     _looked: float | None = None
@@ -44,9 +47,8 @@ class Figures:
         """Adds a reading of the device while one job has the GPU to itself."""
         self._alone_s += 0.0 if self._looked is None else sample.at - self._looked
         self._looked = sample.at
-        self._alone["busy"].add(sample.utilisation)
-        self._alone["sms"].add(sample.sm_active)
-        self._alone["bandwidth"].add(sample.bandwidth)
+        for name, metric in _OF_ONE_ALONE.items():
+            self._alone[name].add(getattr(sample, metric))
         self._memory = max(self._memory, (sample.memory or 0.0) * memory_bytes / _MIB)
 
     def turn(self, now: float, duty: float) -> None:

@@ -57,7 +57,8 @@ def test_a_waiting_job_moves_where_its_class_is_fast(app_class: str) -> None:
         assert move.berth.cost == pytest.approx(1.0)
 
 
-WAITS_FOR_MEMORY = Measured(at=NOW, runs=4.0, busy=0.99, sms=0.35, bandwidth=0.8)
+# A copy loop: warps on nearly all SMs, and little for the pipes to do.
+WAITS_FOR_MEMORY = Measured(at=NOW, runs=4.0, busy=0.99, sms=0.95, bandwidth=0.9, pipes=0.07, dram=0.8)
 
 
 def history(measured: Measured) -> Classes:
@@ -90,10 +91,10 @@ def test_without_a_flag_a_waiting_job_is_placed_as_its_history_shows(
     ("measured", "app_class"),
     [
         (WAITS_FOR_MEMORY, "memory"),
-        (replace(WAITS_FOR_MEMORY, sms=0.9, bandwidth=0.3), "compute"),
-        (replace(WAITS_FOR_MEMORY, sms=0.9, bandwidth=0.8), "mixed"),
+        (replace(WAITS_FOR_MEMORY, pipes=0.7, dram=0.3), "compute"),
+        (replace(WAITS_FOR_MEMORY, pipes=0.5, dram=0.5), "mixed"),
         (replace(WAITS_FOR_MEMORY, runs=0.5), ""),
-        (replace(WAITS_FOR_MEMORY, sms=None), ""),
+        (replace(WAITS_FOR_MEMORY, pipes=None), ""),
         (None, ""),
     ],
 )

@@ -25,8 +25,9 @@ with live.open("a") as file:
 time.sleep(0.15)
 one = telemetry.sample(uuid)
 sample = None if one is None else [one.utilisation, one.sm_active, one.clock, one.held_back, one.memory, one.bandwidth]
+parts = None if one is None else [one.pipes, one.dram]
 limit = None if one is None else [one.sm_mhz, one.power_limit_w, one.at_power_limit]
-answer = [sample, sorted(telemetry.users(uuid)), telemetry.xid(1.0), telemetry.uuids == {{uuid}}, uuid, limit]
+answer = [sample, sorted(telemetry.users(uuid)), telemetry.xid(1.0), telemetry.uuids == {{uuid}}, uuid, parts, limit]
 telemetry.close()
 """
 
@@ -37,15 +38,17 @@ def told(tmp_path: Path, name: str, happens: str) -> Any:
     return nvml.run(machine, CODE.format(live=f"{machine}.live", happens=happens))
 
 
-def test_a_hopper_tells_its_busy_sms(tmp_path: Path) -> None:
+def test_a_hopper_tells_its_busy_sms_and_pipes(tmp_path: Path) -> None:
     happens = (
-        "gpu 1 util=97 mem-util=31 gpm-sm-active=42 sm-clock=990 sm-clock-max=1980 throttle=0x4\n"
+        "gpu 1 util=97 mem-util=31 gpm-sm-active=42 gpm-fp32=12 gpm-tensor=31 gpm-dram=55\n"
+        "gpu 1 sm-clock=990 sm-clock-max=1980 throttle=0x4\n"
         "gpu 1 memory=80000 reserved=0 used=20000\n"
         "process 1 4711 type=compute memory=10000\nprocess 1 4712 type=mps memory=10000\nxid 1 79\n"
     )
-    sample, users, xid, watched, uuid, limit = told(tmp_path, "hgx-h100", happens)
+    sample, users, xid, watched, uuid, parts, limit = told(tmp_path, "hgx-h100", happens)
 
     assert sample == [0.97, 0.42, 0.5, True, 0.5, 0.31]
+    assert parts == [0.31, 0.55], "the busiest kind of pipe"
     assert limit == [990, 700.0, True]
     assert users == [4711, 4712]
     assert xid == [uuid, 79]
