@@ -202,7 +202,7 @@ class JobFacts:
         return self.reason.startswith(_WAITS_FOR_ROOM)
 
     def may_start_at(self, at: float) -> bool:
-        """Tells whether it waits only for room at a moment.
+        """Tells whether the job waits only for room at a moment.
 
         Slurm may still give a begin time that has passed as the reason, and gives no such reason after an update.
         """

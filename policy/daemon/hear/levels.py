@@ -58,7 +58,7 @@ class HeardLevels:
         self._heard.setdefault(word.job, {})[word.node] = word
 
     def write_one(self) -> int | None:
-        """Write what was heard of one job; its number, or None where nothing is left to write."""
+        """Writes what was heard of one job. Returns its number, or None if nothing is left to write."""
         while self._heard:
             job_id, words = self._heard.popitem()
             try:

@@ -206,7 +206,7 @@ class Waiting:
 
     @property
     def wants_seat(self) -> bool:
-        """Tells whether it waits for a seat, or may take one while it waits."""
+        """Tells whether the job waits for a seat, or may take one while it waits for a GPU."""
         return self.guest.only or self.guest.may_ride_from < FAR
 
     @property
