@@ -34,7 +34,7 @@ PATIENCE = 15.0
 IDLE = 60.0
 """Seconds after the last request in which the overview is still read."""
 
-_SCRIPTS = ("state", "draw", "room", "lists", "details", "app")
+_SCRIPTS = ("state", "draw", "room", "plan", "lists", "details", "app")
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.css": ("app.css", "text/css; charset=utf-8"),

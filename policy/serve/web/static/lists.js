@@ -87,7 +87,9 @@ function queue() {
   ];
   const titled = (list, one, more, none) =>
     list.length ? `${many(list.length, "job")} ${list.length === 1 ? one : more}` : none;
+  const plan = planCard(jobs);
   find("jobs").replaceChildren(
+    ...(plan ? [plan] : []),
     table(titled(waiting, "waits", "wait", "No job waits"), waiting, [
       ...whose,
       ["Waits for", (job) => span(state.moment.at - job.submitted), "n"],
@@ -139,18 +141,7 @@ function timeLine() {
       }),
     );
   }
-  for (const step of [0, 0.25, 0.5, 0.75, 1])
-    picture.append(
-      drawing(
-        "text",
-        {
-          x: left + (wide - left - 14) * step,
-          y: lanes.length * 34 + 22,
-          "text-anchor": step === 0 ? "start" : step === 1 ? "end" : "middle",
-        },
-        wide < 500 && step % 1 ? "" : clock(first + (last - first) * step),
-      ),
-    );
+  ticks(picture, left, wide - 14, lanes.length * 34 + 22, first, last);
   const rows = events
     .slice(-SHOWN_ROWS)
     .reverse()

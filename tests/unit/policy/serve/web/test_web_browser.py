@@ -8,7 +8,7 @@ import pytest
 from policy.serve.web.simulated import SimulatedSource
 from tests.unit.policy.serve.web.real_browser import browser_page
 from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
-from tests.unit.policy.site.test_ahead import page_of_ada
+from tests.unit.policy.site.test_ahead import SECRETS, page_of_ada
 
 
 @pytest.mark.slow
@@ -17,7 +17,10 @@ from tests.unit.policy.site.test_ahead import page_of_ada
     ("address", "texts"),
     [
         ("", ["of 8 GPUs in use", 'aria-current="page"', "<canvas"]),
-        ("#/queue", ["Planned place", "boris", "n0 (GPU 0-7)"]),
+        (
+            "#/queue",
+            ["Planned place", "boris", "n0 (GPU 0-7)", "<h2>The plan</h2>", "n0 GPU 0-7: job 7 of ada, from day 1"],
+        ),
         ("#/time", ["The last", "start 1"]),
         ("#/job/7", ["Job 7", "It started", "&lt;img src=x onerror=alert(1)&gt;"]),
         ("#/node/n0", ["GPU 7", "takes jobs"]),
@@ -54,3 +57,26 @@ def test_a_waiting_job_shows_the_plan_of_its_gpus_and_an_ended_one_no_leftovers(
         assert ">null" not in shown
         view.open(f"{page}#/queue?user=boris")
         view.text_with(["1 job waits", "No job runs"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+@pytest.mark.parametrize(
+    ("private", "told"),
+    [
+        ("none", ["n1 GPU 0-7: job 4711 of clara", "n2 GPU 0-7: job 4712 of boris", "n1 GPU 0-1: job 5 of ada"]),
+        ("jobs", ["n1 GPU 0-7: another user's job", "n1 GPU 0-1: job 5 of ada"]),
+        ("jobs,nodes", ["1 job waits"]),
+    ],
+)
+def test_the_plan_of_the_cluster_tells_what_its_viewer_may_see(
+    private: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BROWSER is not None
+    source, access = page_of_ada(private, monkeypatch)
+    with served(source, access) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        view.open(f"http://127.0.0.1:{server.server_address[1]}/?token={'a' * 16}#/queue")
+        shown = view.text_with(told)
+
+    assert private == "none" or [secret for secret in SECRETS if secret in shown] == []
+    assert ("The plan" in shown) == ("nodes" not in private)
