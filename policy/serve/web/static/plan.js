@@ -79,6 +79,6 @@ function planCard(jobs) {
     { class: "card wide" },
     element("h2", {}, "The plan"),
     picture,
-    element("p", { class: "note" }, `${more}Full bars run and end by their limits, lighter ones wait.`),
+    element("p", { class: "note" }, `${more}Full bars run and end by their limits, faint ones wait.`),
   );
 }
