@@ -489,9 +489,9 @@ def growing() -> Claim:
         text=_say(
             """
 From 1,024 to 100,000 GPUs with 1,000 waiting jobs a pass grows from {gpus_1024_pass_ms:0} to {gpus_100000_pass_ms:0}
-ms. From 1,000 to a million waiting jobs on 100,000 GPUs it grows from {jobs_1000_pass_ms:0} to {jobs_1000000_pass_ms:0}
-ms, as the power {jobs_pass_ms_exponent:2} of their number. 1,000 jobs on
-100,000 GPUs are in both rows, in processes of their own; the 87 ms above are of two days before. With a million a notice is planned in
+ms. From 1,000 to a million waiting jobs on 100,000 GPUs it grows from {jobs_1000_pass_ms:0} to
+{jobs_1000000_pass_ms:0} ms, as the power {jobs_pass_ms_exponent:2} of their number. 1,000 jobs on 100,000 GPUs are in
+both rows, in processes of their own; the 87 ms above are of two days before. With a million a notice is planned in
 {jobs_1000000_notice_ms:1} ms, an answer to the hook takes {jobs_1000000_answer_ms:2} ms, and a process with all of it
 has {jobs_1000000_rss_mb:0} MB. **Not so** the simulator: 10,000 jobs find free GPUs and take
 {simulated_10000_simulation_s:0} s. 100,000 have to queue and take {simulated_100000_simulation_s:0} s, a million
