@@ -43,20 +43,27 @@ _ASIDE = re.compile(
 )
 """A warning, a frame of a stack, or a line of source that a message quotes. NCCL calls its errors WARN."""
 _THROWS = re.compile(
-    rb"([^\n]{0,40}?)Traceback \(most recent call last\):[^\n]{0,200}\n(?:\1[ \t][^\n]*\n){1,200}"
+    rb"([^\n]{0,40}?)Traceback \(most recent call last\):[^\n]{0,200}\n"
+    rb"(?:\1[ \t][^\n]*\n|(?!\1(?:[ \t]|[A-Za-z_][\w.]*[:\n]))[^\n]{0,200}\n(?=\1[ \t])){1,200}"
     rb"\1((?:[\w.]{0,80}\.)?(\w{1,40})(?::[^\n]{0,400})?)(?:\n|$)"
 )
-"""A traceback, each line of which begins as its first does, and the exception at its end."""
+"""A traceback, each line of which begins as its first does, and the exception at its end.
+
+Another process may have written a line between them, which looks like no exception.
+"""
 _THROWN = b"Traceback (most recent call last):"
 _OWN = frozenset(
     b"ArithmeticError AssertionError AttributeError FileNotFoundError ImportError IndentationError IndexError "
-    b"IsADirectoryError KeyError LookupError ModuleNotFoundError NameError NotADirectoryError NotImplementedError "
-    b"OverflowError RecursionError SyntaxError TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError "
-    b"ValueError ZeroDivisionError".split()
+    b"IsADirectoryError KeyError LinAlgError LookupError ModuleNotFoundError NameError NotADirectoryError "
+    b"NotImplementedError OverflowError PackageNotFoundError PicklingError RecursionError StopAsyncIteration "
+    b"StopIteration SyntaxError TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError ValueError "
+    b"ZeroDivisionError".split()
 )
 """Exceptions that say what the program does wrong, whatever stands in them; of others a rule has to say so."""
 _FOLLOWS = (b"During handling of", b"The above exception was", b"Exception ignored in", b"Exception in thread")
 """The line before a traceback that follows from another, or ends nothing."""
+_ROOT = re.compile(rb"Root Cause \(first observed failure\):[^=]{0,1000}?\(SIG(?:SEGV|BUS|FPE|ILL|KILL)\)")
+"""torchrun's word on the rank that ended first, by a signal that no lost peer sends."""
 _NEAR = 65_536
 """Bytes before the log's end from which on an exception counts as not caught: ranks may write a traceback each."""
 _OPENING, _FARTHEST = 80, 4_000
@@ -146,7 +153,13 @@ def _exceptions(tail: bytes) -> Iterator[tuple[bytes, bytes]]:
         match = _THROWS.match(tail, start)
         before = tail[max(0, start - _OPENING * 4) : start].rstrip().rpartition(b"\n")[2]
         if match and not before.removeprefix(match[1]).startswith(_FOLLOWS):
-            yield match[3], match[2]
+            # A launcher's exception follows from how its program ended.
+            said = match[2]
+            if match[3] == b"CalledProcessError":
+                said = before
+            elif match[3] == b"ChildFailedError" and (root := _ROOT.search(tail, match.end(), match.end() + _FARTHEST)):
+                said = root[0]
+            yield match[3], said
         at = tail.find(_THROWN, at + 1)
 
 

@@ -246,6 +246,8 @@ RESET = f"Traceback (most recent call last):\n{FRAMES}torch.distributed.DistNetw
         f"W0101 socket.cpp:464] Temporary failure in name resolution\n{THROWN}",
         f"HTTPSConnectionPool: retrying\nstep 9\n{THROWN}srun: error: n1: task 0: Exited with exit code 1\n",
         f"{THROWN}\nDuring handling of the above exception, another exception occurred:\n\n{RESET}",
+        # Another process wrote between the lines.
+        f"{THROWN.replace('    main', '1' + chr(10) + '    main')}{LOST}",
     ],
 )
 def test_an_exception_of_the_program_beats_a_passing_trouble_beside_it(log: str) -> None:
@@ -253,6 +255,56 @@ def test_an_exception_of_the_program_beats_a_passing_trouble_beside_it(log: str)
 
     assert not found.transient
     assert "KeyError" in found.reason or "TypeError" in found.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_pickle.PicklingError", "numpy.linalg.LinAlgError", "StopIteration", "importlib.metadata.PackageNotFoundError"],
+)
+def test_exceptions_of_python_that_say_what_the_program_does_wrong(name: str) -> None:
+    assert not of(f"Traceback (most recent call last):\n{FRAMES}{name}: more\n{LOST}").transient
+
+
+@pytest.mark.parametrize(
+    ("said", "transient"),
+    [("/opt/venv/bin/python: can't open file '/job/train.py': [Errno 2] No such file", False), ("step 3", True)],
+)
+def test_a_launchers_exception_is_what_its_program_said_before(said: str, *, transient: bool) -> None:
+    fails = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 2."
+
+    assert of(f"{LOST}{said}\nTraceback (most recent call last):\n{FRAMES}{fails}\n").transient is transient
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "name", "transient"), [(-11, "SIGSEGV", False), (-9, "SIGKILL", False), (-6, "SIGABRT", True)]
+)
+def test_what_torchrun_says_of_the_rank_that_ended_first_beats_a_passing_trouble(
+    exitcode: int, name: str, *, transient: bool
+) -> None:
+    ends = f"  exitcode  : {exitcode} (pid: 7)  ({name})\n  traceback : Signal {-exitcode} ({name}) received by PID 7\n"
+    log = f"""Traceback (most recent call last):
+{FRAMES}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+=====
+t.py FAILED
+-----
+Failures:
+[1]:
+  exitcode  : -15 (pid: 8)  (SIGTERM)
+-----
+Root Cause (first observed failure):
+[0]:
+{ends}=====
+"""
+    assert of(f"{log}{LOST}").transient is transient
+
+
+def test_a_traceback_with_a_stray_line_after_each_takes_no_long_time() -> None:
+    began = time.process_time()
+
+    of("Traceback (most recent call last):\n" + '  File "a"\n1\n' * 20_000 + LOST)
+    of("Traceback (most recent call last):\n" + '  File "a"\n' * 20_000 + "1\n" + LOST)
+
+    assert time.process_time() - began < 10.0
 
 
 @pytest.mark.parametrize(
