@@ -38,11 +38,23 @@ def signs_of(pid: int) -> ProcessSigns | None:
 
 
 def serves(pids: Iterable[int]) -> bool:
-    """Tells whether one of these processes waits for connections, as a service or a notebook does."""
+    """Tells whether one of these processes waits for connections, as a service or a notebook does.
+
+    The sockets of a network namespace are read once, as thousands may be listed there.
+    """
+    listening: dict[int, set[str]] = {}
     for pid in pids:
         with suppress(OSError):
-            lines = [line for kind in ("tcp", "tcp6") for line in (PROC / f"{pid}/net/{kind}").read_text().splitlines()]
-            listening = {f"socket:[{row[9]}]" for row in map(str.split, lines) if len(row) > 9 and row[3] == _LISTENS}
-            if listening and any(str(one.readlink()) in listening for one in (PROC / f"{pid}/fd").iterdir()):
+            space = (PROC / f"{pid}/ns/net").stat().st_ino
+            if space not in listening:
+                listening[space] = _listening(pid)
+            found = listening[space]
+            if found and any(str(one.readlink()) in found for one in (PROC / f"{pid}/fd").iterdir()):
                 return True
     return False
+
+
+def _listening(pid: int) -> set[str]:
+    """Returns the sockets of a process's network namespace that wait for connections, as its descriptors name them."""
+    lines = [line for kind in ("tcp", "tcp6") for line in (PROC / f"{pid}/net/{kind}").read_text().splitlines()]
+    return {f"socket:[{row[9]}]" for row in map(str.split, lines) if len(row) > 9 and row[3] == _LISTENS}

@@ -151,10 +151,10 @@ class StillLooks:
         allowed, still = rhythm.allowed(), now - rhythm.alive
         if allowed is None or still < allowed or rhythm.last is None or now - self._told.get(job, -_AGAIN_S) < _AGAIN_S:
             return None
+        self._told[job] = now
         # A service or a notebook waits for its users.
         if not rhythm.last.trains and serves(self._pids_of(job)):
             return None
-        self._told[job] = now
         return StillNotice(self._node, job, still, allowed, rhythm.last.ranks)
 
     def _look_at(self, job: int, gpus: list[SeenGpu]) -> JobLook:

@@ -19,6 +19,7 @@ from policy.daemon.hear.still import Hang, StillJobs, StillWord
 from policy.formats.slurm_facts import JobFacts
 from prolog_epilog.looks.still import JobLook, RankSeen, Rhythm
 from prolog_epilog.looks.watch import PERIOD
+from tests.bench.looking import cost
 from tests.bench.table import Figure, at_least, at_most, report
 from tests.unit.policy_world import running
 
@@ -309,6 +310,11 @@ def main() -> None:
         figures.append(Figure(f"after_{kind}", statistics.median(found.after or (0.0,)) / 60, "min, the median"))
         if kind == "one_rank_behind":
             figures.append(Figure("rank_named", found.named / max(found.told, 1), "of those told"))
+    for kind, part in cost().items():
+        unit = "% of a core, 8 GPUs, 72 processes" + (
+            "; its sockets are looked for each minute" if kind == "service" else ""
+        )
+        figures.append(at_most(f"cost_{kind}", 100 * part, 0.5, unit))
     report("hangs", "Jobs that hang, and jobs that do not", figures, {"seed": str(options.seed)})
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import AT, MOVED, STEP_NS, STEPS, WordSlot
+from prolog_epilog.looks import signs, still
 from prolog_epilog.looks.idle import SeenGpu
 from prolog_epilog.looks.signs import serves, signs_of
 from prolog_epilog.looks.still import JobLook, RankSeen, Rhythm, StillLooks, StillNotice
@@ -129,6 +131,29 @@ def test_a_process_that_listens_serves(child: subprocess.Popen[bytes]) -> None:
     assert not serves([child.pid])
     with socket.create_server(("127.0.0.1", 0)):
         assert serves([child.pid, os.getpid()])
+
+
+def test_the_sockets_of_a_network_are_read_once_for_all_processes(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(signs, "_listening", lambda pid: read.append(pid) or {"none"})
+
+    assert not serves([child.pid, os.getpid(), 2**22 + 1])
+    assert read == [child.pid]
+
+
+def test_whether_a_quiet_job_serves_is_looked_for_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: subprocess.Popen[bytes]
+) -> None:
+    asked: list[float] = []
+    node = Node(tmp_path, monkeypatch, child.pid)
+    monkeypatch.setattr(still, "serves", lambda _: asked.append(node.now) or True)
+    node.look(1_200)
+
+    assert node.look(1_800 + 300, busy=(False, False)) == []
+    assert [after - before for before, after in pairwise(asked)] == [60.0] * (len(asked) - 1)
+    assert len(asked) >= 5
 
 
 class Node:
