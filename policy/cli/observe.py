@@ -157,8 +157,7 @@ def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Rea
 def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset[str]]:
     """Returns the fleet, and the names of the nodes whose links are known."""
     from policy.cluster.cost import CostModel  # noqa: PLC0415
-    from policy.cluster.fleet import build_fleet  # noqa: PLC0415
-    from policy.cluster.scored import scores_on  # noqa: PLC0415
+    from policy.cluster.fleet import build_fleet, scores_on  # noqa: PLC0415
     from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
     from topology import scores  # noqa: PLC0415
     from topology.files import load_directory  # noqa: PLC0415

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fleet: data that stays the same between two readings, that is nodes, machines, partitions and site rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from policy.request.settings import Sharing
 from topology.model import Machine
 from topology.network.blocks import IN_NO_BLOCK
 from topology.network.fabric import NOBODY, Fabric
+from topology.scores import Score
 from topology.sets.tables import MOST_GPUS, Ints, SetTables
 
 
@@ -192,6 +193,30 @@ def build_fleet(
         if any(node.cpus_kept for node in nodes)
         else None,
     )
+
+
+def scores_on(fleet: Fleet, scores: Iterable[Score]) -> dict[str, Floats]:
+    """Returns the scores of each class, rows are nodes and columns positions; a GPU without one counts as typical.
+
+    The UUID says which GPU is meant: one that was changed for another begins anew.
+    """
+    where = {
+        gpu.uuid: (place, gpu.position)
+        for place, machine in enumerate(fleet.machines)
+        if machine is not None
+        for gpu in machine.gpus
+    }
+    tables: dict[str, Floats] = {}
+    width = int(fleet.size.max(initial=0))
+    for score in scores:
+        if score.uuid:
+            found = where.get(score.uuid)
+        else:
+            found = (fleet.index[score.node], score.position) if score.node in fleet.index else None
+        if found is not None and found[1] < width:
+            table = tables.setdefault(score.app_class, np.ones((len(fleet.names), width)))
+            table[found] = score.score
+    return tables
 
 
 def _kinds(machines: "Sequence[Machine | None]", cpus: Ints) -> Ints:

@@ -3,8 +3,7 @@
 
 from pathlib import Path
 
-from policy.cluster.fleet import Fleet
-from policy.cluster.scored import scores_on
+from policy.cluster.fleet import Fleet, scores_on
 from policy.daemon.known.scores_now import table_now
 from policy.formats.arrays import Floats
 from policy.site import log

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from policy.cluster.fleet import build_fleet
-from policy.cluster.scored import scores_on
+from policy.cluster.fleet import build_fleet, scores_on
 from policy.cluster.untyped import numbered
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.registry import create

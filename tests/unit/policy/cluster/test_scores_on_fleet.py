@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.cluster.scored import scores_on
+from policy.cluster.fleet import scores_on
 from tests.examples import examples
 from tests.unit.policy_world import fleet, machine, node, reading
 from topology.scores import Score
