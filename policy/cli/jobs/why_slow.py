@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 256 << 20
 _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING"})
-_RANKS_SHOWN = 5
 
 
 def run_slow(options: argparse.Namespace) -> int:
@@ -55,8 +55,6 @@ def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
         ("lost", f"{found.lost:.1%} of its time"),
     ]
     rows += [(f"{one.cause} {one.share:.1%}", f"{one.text} ({BLAMED[one.blame]})") for one in found.parts]
-    dearest = sorted(range(len(found.shares)), key=lambda rank: -found.shares[rank])[:_RANKS_SHOWN]
-    rows += [("rank alone", f"{times.ranks[one].text} would cost {found.shares[one]:.1%}") for one in dearest]
     return [*rows, *(("note", text) for text in times.notes)]
 
 
@@ -69,17 +67,6 @@ _SOURCES = {
 def as_values(found: Slowness) -> dict[str, Any]:
     """Returns the object for programs."""
     times = found.times
-    ranks = [
-        {
-            "rank": one.rank,
-            "node": one.node,
-            "gpu": one.gpu,
-            "uuid": one.uuid,
-            "stage": one.stage,
-            "share": round(share, 5),
-        }
-        for one, share in zip(times.ranks, found.shares, strict=True)
-    ]
     parts = [
         {
             "cause": one.cause,
@@ -100,7 +87,7 @@ def as_values(found: Slowness) -> dict[str, Any]:
         "lost": round(found.lost, 5),
         "cause": found.cause,
         "parts": parts,
-        "ranks": ranks,
+        "ranks": [asdict(one) for one in times.ranks],
         "notes": list(times.notes),
     }
 

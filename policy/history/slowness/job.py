@@ -83,8 +83,6 @@ class Slowness:
     """The part of the job's time that all causes together cost."""
     parts: tuple[Part, ...]
     """The causes, the dearest first; empty where nothing cost LEAST_SHARE or more."""
-    shares: tuple[float, ...]
-    """By rank, the part of the job's time that this rank alone would cost, if all others were ideal."""
 
     @property
     def cause(self) -> Cause | Literal["even"]:
@@ -118,7 +116,6 @@ def analyse(times: StepTimes, known: Known | None = None) -> Slowness:
     job = _Job(times, known or {})
     total = job.time(own)
     even = np.repeat(own.mean(axis=1, keepdims=True), own.shape[1], axis=1)
-    shares = tuple(job.alone(own, even, rank) / total for rank in range(own.shape[1]))
     parts: list[Part] = []
     now, left = own, total
     for repair in (_stages, _slow_ranks, _pauses, _uneven, _stalls) if len(job.ranks) > 1 else (_stalls,):
@@ -129,7 +126,7 @@ def analyse(times: StepTimes, known: Known | None = None) -> Slowness:
             parts += [replace(one, share=share * one.share) for one in found]
             now, left = repaired, after
     parts.sort(key=lambda one: -one.share)
-    return Slowness(times, total / job.time(even), (total - left) / total, tuple(parts), shares)
+    return Slowness(times, total / job.time(even), (total - left) / total, tuple(parts))
 
 
 _Repaired = tuple[Floats, list[Part]]
@@ -165,15 +162,6 @@ class _Job:
         by_stage = np.stack([own[:, ranks] for ranks in self.stages], axis=1) / self.times.micro
         longest = by_stage.sum(axis=1) + (self.times.micro - 1) * by_stage.max(axis=1)
         return np.asarray(longest.max(axis=1))
-
-    def alone(self, own: Floats, ideal: Floats, rank: int) -> float:
-        """Returns what one rank costs if all others are ideal."""
-        if self._chains:
-            with_it = ideal.copy()
-            with_it[:, rank] = own[:, rank]
-            return max(self.time(with_it) - self.time(ideal), 0.0)
-        # The same without the copy: with thousands of ranks that is what takes the time.
-        return float(np.sum((own[:, rank] - ideal[:, rank]).clip(min=0.0) * self.times.steps))
 
     def typical(self, own: Floats) -> Floats:
         """Returns for each cell what is typical of its row and stage."""

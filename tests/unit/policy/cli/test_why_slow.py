@@ -51,7 +51,7 @@ def test_rows_and_json(record: Path, capsys: pytest.CaptureFixture[str]) -> None
     told = json.loads(capsys.readouterr().out)
 
     assert "24000 steps of 4 ranks, from berth-guard's record" in rows
-    assert "rank 3 on n1:3 would cost" in rows
+    assert "rank 3 on n1:3 needs 1.30 times as long" in rows
     slow = told["slow"]
     assert (slow["source"], slow["cause"], slow["parts"][0]["blame"]) == ("guard", "gpu", "unknown")
     assert slow["parts"][0]["ranks"] == [3]

@@ -45,7 +45,6 @@ def test_a_rank_that_needs_a_quarter_more_costs_a_fifth_of_the_time() -> None:
     assert only(found) == ("gpu", "unknown", [5])
     assert found.parts[0].share == pytest.approx(0.2, abs=0.01)
     assert found.parts[0].factor == pytest.approx(1.25, abs=0.01)
-    assert max(range(8), key=lambda rank: found.shares[rank]) == 5
 
 
 @pytest.mark.parametrize(("score", "blame"), [(1.24, "hardware"), (1.001, "software")])
