@@ -94,7 +94,7 @@ def on_fleet(request: Request, fleet: Fleet, known: AllowedNodes | None = None) 
     tried = []
     for n, k in _layouts(request, may_use.sizes):
         if n > 1 and (request.group or fleet.fabric.topology):
-            segments.check(request, fleet, terms.listed, n, k)
+            segments.check(request, fleet, terms.listed, may_use.nodes, n, k)
         room = asked.room(n, k)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)

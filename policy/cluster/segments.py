@@ -15,6 +15,7 @@ from math import lcm
 import numpy as np
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.snapshot import Cluster
 from policy.formats.arrays import Bools
 from policy.formats.errors import InSegments, LeftToSlurm
 from policy.request.demand import Demand
@@ -22,17 +23,20 @@ from policy.request.submission import Request
 from topology.network.blocks import IN_NO_BLOCK
 from topology.network.groups import NOBODY, Ints
 
+ROOM = 4
+"""How many times over the free nodes must hold a job in long segments: others wait for the same nodes."""
+
 
 def segment_of(group: int, k: int) -> int:
     """Returns the fewest nodes of k GPUs that hold whole groups alone: the more segments, the sooner they are free."""
     return lcm(group, k) // k
 
 
-def check(request: Request, fleet: Fleet, partitions: Iterable[str], n: int, k: int) -> None:
+def check(request: Request, fleet: Fleet, partitions: Iterable[str], allowed: Bools, n: int, k: int) -> None:
     """Raises for a job on several nodes that Slurm's topologies or blocks leave to Slurm, with the reason."""
     _check_topology(partitions, fleet)
     if request.group:
-        _check_groups(request, fleet, n, k)
+        _check_groups(request, fleet, allowed, n, k)
 
 
 def _check_topology(partitions: Iterable[str], fleet: Fleet) -> None:
@@ -45,7 +49,7 @@ def _check_topology(partitions: Iterable[str], fleet: Fleet) -> None:
             )
 
 
-def _check_groups(request: Request, fleet: Fleet, n: int, k: int) -> None:
+def _check_groups(request: Request, fleet: Fleet, allowed: Bools, n: int, k: int) -> None:
     """Raises where Slurm's blocks are to hold the groups of a job on n nodes with k GPUs each.
 
     A job of one group is placed as without `--group`, and so is each job where Slurm has no topology/block.
@@ -63,8 +67,25 @@ def _check_groups(request: Request, fleet: Fleet, n: int, k: int) -> None:
         raise LeftToSlurm(f"{named}: a block of Slurm's has nodes of several NVLink domains", 227)
     if size > blocks.sizes[0]:
         raise LeftToSlurm(f"{named}: it needs {size} nodes of one NVLink domain, which has {blocks.sizes[0]}", 227)
-    nodes = f"{size} nodes" if size > 1 else "one node"
-    raise InSegments(f"in segments of {nodes}, each in one NVLink domain, for groups of {group} GPUs", size)
+    raise InSegments(group, n, size, allowed)
+
+
+def longest(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
+    """Returns the answer with the longest segments for which the nodes that are wholly free have `ROOM`.
+
+    A job in few long segments leaves whole domains when it ends. One that has to wait gets the shortest: they are free
+    soonest.
+    """
+    blocks = cluster.fleet.fabric.blocks
+    if blocks is None:
+        return asked
+    view = cluster.now(limit)
+    free = asked.allowed & view.open & (view.free == cluster.fleet.full) & (blocks.block != IN_NO_BLOCK)
+    whole = np.bincount(blocks.block[free])
+    for size in range(blocks.sizes[0] // asked.nodes * asked.nodes, asked.nodes, -asked.nodes):
+        if asked.count % size == 0 and int((whole // size).sum()) * size >= ROOM * asked.count:
+            return InSegments(asked.group, asked.count, size, asked.allowed)
+    return asked
 
 
 def _mixed(block: Ints, domain: Ints) -> bool:

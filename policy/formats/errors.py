@@ -23,6 +23,10 @@ The topology side has its own exceptions (`topology.errors`), because it imports
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from policy.formats.arrays import Bools
 
 
 class BerthError(Exception):
@@ -104,9 +108,11 @@ class InSegments(LeftToSlurm):
 
     number = 226
 
-    def __init__(self, text: str, nodes: int) -> None:
-        super().__init__(text)
-        self.nodes = nodes
+    def __init__(self, group: int, count: int, nodes: int, allowed: "Bools") -> None:
+        """`count` nodes in segments of `nodes`, for groups of so many GPUs, on the nodes that are allowed."""
+        each = f"{nodes} nodes" if nodes > 1 else "one node"
+        super().__init__(f"in segments of {each}, each in one NVLink domain, for groups of {group} GPUs")
+        self.group, self.count, self.nodes, self.allowed = group, count, nodes, allowed
 
 
 class NotNow(Answer):

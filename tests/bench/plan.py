@@ -39,13 +39,15 @@ MACHINES = ("dgx-1v", "hgx-h100", "dgx-a100", "l40s")
 class World:
     """A cluster on paper: its last reading, and jobs that end."""
 
+    machines_of = MACHINES
+
     def __init__(self, nodes: int, waiting: int, seed: int = 1, *, whole_nodes: bool = False) -> None:
         """With `whole_nodes` each running job holds all GPUs of its node."""
         self.whole_nodes = whole_nodes
         self.random = random.Random(seed)
         self.names = [f"n{place}" for place in range(nodes)]
         self.machines = {
-            name: machines.machine(MACHINES[place * len(MACHINES) // nodes], name)
+            name: machines.machine(self.machines_of[place * len(self.machines_of) // nodes], name)
             for place, name in enumerate(self.names)
         }
         self.jobs: dict[int, JobFacts] = {}

@@ -9,7 +9,9 @@ fail on a day. The shares of the sizes between, the spread of run times, a day f
 (May 2026): segments of 16 trays from 128 GPUs on, of 4 from 32, of 1 below.
 
 All rules play the same draws in Slurm's order (tests/bench/c/racks.c). The segments of `berth` are those of
-policy/cluster/segments.py, for jobs that name their groups.
+policy/cluster/segments.py, for jobs that name their groups: `by_group` where there is little room, else longer ones.
+
+`--only pass` measures berthd's pass with 2,000 waiting jobs on these racks alone.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.cluster.segments import segment_of
+from tests.bench.racks_pass import berthds_pass
 from tests.bench.table import Figure, report
 from topology.network.groups import Ints
 
@@ -121,6 +124,8 @@ class Outcome:
     """What one rule did with one draw."""
 
     busy: float
+    broken: float = 0.0
+    """Mean number of trays of which jobs have a part."""
     waits: Sequence[float] = ()
     """Mean minutes: of jobs below 64 GPUs, from 64, from 64 below 1,024, from 1,024."""
     crossing: float = 0.0
@@ -132,7 +137,7 @@ def play(rule: Rule, drawn: Draw, days: float) -> Outcome:
     words = [str(PROGRAM), rule.program, str(DAY), str(int(days * DAY))]
     said = subprocess.run(words, input=drawn.text(rule.segments), text=True, capture_output=True, check=True).stdout
     rows = [line.split() for line in said.splitlines()]
-    busy = float(rows.pop()[1])
+    busy, *broken = map(float, rows.pop()[1:])
     if not rows:
         return Outcome(busy)
     jobs = np.array(rows, np.float64)
@@ -142,7 +147,7 @@ def play(rule: Rule, drawn: Draw, days: float) -> Outcome:
     kinds = (gpus < 64, gpus >= 64, (gpus >= 64) & (gpus < 1024), gpus >= 1024)
     means = [float(waits[inside & kind].mean()) for kind in kinds]
     crossing = float(jobs[:, 2].sum() / jobs[:, 3].sum())
-    return Outcome(busy, means, crossing, int(jobs[:, 1].max()))
+    return Outcome(busy, broken[0], means, crossing, int(jobs[:, 1].max()))
 
 
 def figures(load: float, found: dict[str, list[Outcome]]) -> list[Figure]:
@@ -172,6 +177,7 @@ def figures(load: float, found: dict[str, list[Outcome]]) -> list[Figure]:
                     f"{at}: wait, {said} GPUs", mean(name, kind), "min", "block, by size", mean("block, by size", kind)
                 )
             )
+        rows.append(Figure(f"{at}: broken trays", statistics.mean(one.broken for one in outcomes), ""))
         rows.append(Figure(f"{at}: groups in several racks", 100 * statistics.mean(o.crossing for o in outcomes), "%"))
         rows.append(Figure(f"{at}: racks of the widest group", max(one.widest for one in outcomes), ""))
     return rows
@@ -182,11 +188,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--days", type=float, default=3, help="of which the first is not counted")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", choices=("rules", "pass"), help="measure one part")
     parser.add_argument("--loads", default="0.8,0.95,1.1")
     chosen = parser.parse_args()
+    if chosen.only == "pass":
+        report("racks", "berthd on these racks", [berthds_pass()], {})
+        return
     PROGRAM.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["gcc", "-std=gnu11", "-O3", "-o", str(PROGRAM), str(SOURCE), "-lm"], check=True)
-    rows = []
+    rows = [] if chosen.only else [berthds_pass()]
     for load in map(float, chosen.loads.split(",")):
         draws = [draw(seed, load, chosen.days) for seed in range(chosen.seeds)]
         found = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from policy.cluster import segments, unmet
 from policy.cluster.partitions import others
 from policy.formats import plan_fields as fields
-from policy.formats.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
+from policy.formats.errors import Answer, FormatError, InSegments, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
 from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.formats.slurm_syntax import pin_text
@@ -22,7 +22,7 @@ from policy.plan.ledger.later_places import LaterPlace, first_place
 from policy.plan.ledger.places import free_now
 from policy.plan.opinions.splitting import first_of_splits
 from policy.request import counted, locality
-from policy.request.demand import ELSEWHERE, Demand
+from policy.request.demand import A_YEAR, ELSEWHERE, Demand
 from policy.request.settings import Settings
 from policy.request.submission import Submission
 from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
@@ -89,7 +89,14 @@ def _decide(submission: Submission, context: Context) -> Decision:
             return decision
         return on_several_nodes(case) or decision
     except (Answer, FormatError) as answer:
-        return say_no(submission, answer, context.now)
+        return say_no(submission, _in_segments(answer, submission, context), context.now)
+
+
+def _in_segments(answer: Exception, submission: Submission, context: Context) -> Exception:
+    """Returns the answer; one in segments is fitted to the nodes that are free, for a job that may start now."""
+    if not isinstance(answer, InSegments) or context.stale or submission.waits or submission.later:
+        return answer
+    return segments.longest(answer, context.book.cluster, (submission.minutes or 0) * 60.0 or A_YEAR)
 
 
 def _place(case: Case) -> Decision:

@@ -8,9 +8,9 @@
  *   job AT GPUS SECONDS LIMIT SEGMENT GROUP   SEGMENT and GROUP in trays, SEGMENT 0 for none
  *   down AT RACK TRAY SECONDS                 the tray's jobs begin again, with what they had left
  * A line of the output, one for each job, in their order: WAIT SPREAD CROSSING GROUPS, where SPREAD
- * is the most racks that a group lies in; WAIT is -1 of a job that never began. The last two lines:
- * "busy" with the part of the GPU time of healthy trays from FROM to UNTIL that jobs had, and
- * "pass" with the mean and the longest pass in microseconds, and the most jobs that waited in one.
+ * is the most racks that a group lies in; WAIT is -1 of a job that never began. The last line:
+ * "busy", the part of the GPU time of healthy trays from FROM to UNTIL that jobs had, and the mean
+ * number of trays then that jobs on parts of trays have broken.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -25,7 +25,8 @@
 #define ALL (RACKS * TRAYS)
 #define DOWN 64
 #define PASS 60.0
-#define SHAPES 4096
+#define ROOM 4 /* that of policy/cluster/segments.py */
+#define SHAPES (16 * ALL / GPUS)
 
 enum rule { BLIND, BLOCK, FIT, BERTH, FLUID, RULES };
 static const char *const names[RULES] = {"blind", "block", "fit", "berth", "fluid"};
@@ -157,6 +158,44 @@ static bool few_racks(const int8_t *left, const bool *without, int trays, int *w
 	return taken == trays;
 }
 
+static void count_whole(const int8_t *left, const bool *without, int *whole)
+{
+	static uint8_t is_whole[ALL];
+
+	for (int i = 0; i < ALL; i++)
+		is_whole[i] = left[i] == GPUS;
+	for (int i = 0; without && i < ALL; i++)
+		is_whole[i] &= !without[i];
+	for (int rack = 0; rack < RACKS; rack++) {
+		whole[rack] = 0;
+		for (int i = 0; i < TRAYS; i++)
+			whole[rack] += is_whole[rack * TRAYS + i];
+	}
+}
+
+/* Berth's, as policy/cluster/segments.py: the longest segments with plenty of room at submission. */
+static void settle_segment(struct job *job)
+{
+	int whole[RACKS];
+
+	if (rule == BERTH && job->segment) {
+		count_whole(left_now, NULL, whole);
+		for (int size = TRAYS; size > job->segment; size--) {
+			int could = 0;
+
+			if (size % job->segment || job->trays % size)
+				continue;
+			for (int rack = 0; rack < RACKS; rack++)
+				could += whole[rack] / size * size;
+			if (could < ROOM * job->trays)
+				continue;
+			job->segment = size;
+			break;
+		}
+	}
+	job->shape = (int)log2(job->gpus) * ALL / GPUS + job->segment;
+}
+
 /* Slurm's order of racks: the fewest that suffice. Best fit: the least left over, then the fewest.
  */
 static int rank_of(int whole, int segment)
@@ -190,21 +229,6 @@ static bool by_segments(const int8_t *left, const bool *without, int segments, i
 			segments -= count;
 		}
 	return true;
-}
-
-static void count_whole(const int8_t *left, const bool *without, int *whole)
-{
-	static uint8_t is_whole[ALL];
-
-	for (int i = 0; i < ALL; i++)
-		is_whole[i] = left[i] == GPUS;
-	for (int i = 0; without && i < ALL; i++)
-		is_whole[i] &= !without[i];
-	for (int rack = 0; rack < RACKS; rack++) {
-		whole[rack] = 0;
-		for (int i = 0; i < TRAYS; i++)
-			whole[rack] += is_whole[rack * TRAYS + i];
-	}
 }
 
 static bool place(const struct job *job, const int8_t *left, const bool *without, int *out)
@@ -430,32 +454,13 @@ static void read_input(void)
 		if (job->group > job->trays)
 			job->group = job->trays;
 		job->first = -1;
-		for (job->shape = 0; job->shape < n_jobs; job->shape++) {
-			const struct job *other = &jobs[job->shape];
-
-			if (other->gpus == job->gpus && other->segment == job->segment) {
-				job->shape = other->shape;
-				break;
-			}
-		}
 		n_jobs++;
 	}
-	/* Shapes are numbered anew: few, and small. */
-	int numbers = 0, *number = malloc(n_jobs * sizeof(int));
-
-	for (int i = 0; i < n_jobs; i++) {
-		if (jobs[i].shape == i)
-			number[i] = numbers++;
-		jobs[i].shape = i == jobs[i].shape ? number[i] : jobs[jobs[i].shape].shape;
-	}
-	free(number);
-	if (numbers > SHAPES)
-		exit(2);
 }
 
 int main(int argc, char **argv)
 {
-	double from, until, busy = 0, healthy = 0;
+	double from, until, busy = 0, healthy = 0, broken = 0;
 	int next = 0;
 	bool *is_down;
 
@@ -516,6 +521,7 @@ int main(int argc, char **argv)
 			left_now[faults[i].tray] -= DOWN;
 		}
 		while (next < n_jobs && jobs[next].at <= now) {
+			settle_segment(&jobs[next]);
 			wait_for_turn(next++);
 			changed = true;
 		}
@@ -527,10 +533,12 @@ int main(int argc, char **argv)
 			used += jobs[running[i]].gpus;
 		busy += used * PASS;
 		healthy += (double)well * GPUS * PASS;
+		for (int i = 0; i < ALL; i++)
+			broken += left_now[i] > 0 && left_now[i] < GPUS;
 	}
 	for (int i = 0; i < n_jobs; i++)
 		printf("%.0f %d %d %d\n", jobs[i].first < 0 ? -1 : jobs[i].first - jobs[i].at,
 		       jobs[i].spread, jobs[i].crossing, jobs[i].groups);
-	printf("busy %.6f\n", busy / healthy);
+	printf("busy %.6f %.1f\n", busy / healthy, broken * PASS / (until - from));
 	return 0;
 }

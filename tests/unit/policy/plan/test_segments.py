@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from policy.plan.answer.case import Understanding
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.tracker import open_book
 from policy.request.settings import Settings
+from tests.examples import SEED
 from tests.unit.deciding import Decision, decide, decide_nodes, only_watch
 from tests.unit.deciding import values as told
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
@@ -44,6 +47,62 @@ def test_each_group_lies_in_one_block(group: str, size: str) -> None:
     assert (told(found)["state"], told(found)["f.group"]) == ("passed", group)
     assert "nodes" not in found.fields
     assert "in one NVLink domain" in found.fields["message"]
+
+
+def four_racks(*taken: str) -> Book:
+    """Thirty-two nodes of eight GPUs in four racks; those named are taken."""
+    names = [f"n{number}" for number in range(1, 33)]
+    look = reading([node(name, gpus_used=255 * (name in taken), cpus_used=8 * (name in taken)) for name in names])
+    blocks = Blocks((8,), np.arange(32) // 8)
+    return open_book(fleet(look, None, replace(Fabric.flat(tuple(names)), blocks=blocks)), look)
+
+
+FREE, TORN = four_racks(), four_racks("n1", "n9", "n17", "n25")
+
+
+@pytest.mark.parametrize(
+    ("book", "fields", "size"),
+    [
+        (FREE, {}, "8"),
+        (TORN, {"min_nodes": "4", "max_nodes": "4"}, "4"),
+        (TORN, {}, "1"),
+        (FREE, {"min_nodes": "16", "max_nodes": "16"}, "1"),
+        (FREE, {"held": "1"}, "1"),
+        (FREE, {"array": "1"}, "1"),
+    ],
+    ids=["free", "half a rack", "torn", "no room four times over", "held", "array"],
+)
+def test_segments_are_as_long_as_there_is_plenty_of_room_for(book: Book, fields: dict[str, str], size: str) -> None:
+    assert answer("8", book, **fields).fields["segment_size"] == size
+
+
+def widest(layout: tuple[int, ...], nodes: int) -> int:
+    """The most racks that a group of so many nodes lies in, with so many nodes in each rack, one rack after another."""
+    racks = [rack for rack, count in enumerate(layout) for _ in range(count)]
+    return max(len(set(racks[begin : begin + nodes])) for begin in range(0, len(racks), nodes))
+
+
+def test_the_widest_group_is_as_wide_as_the_best_of_all_layouts_leaves_it() -> None:
+    """Where some layout on the free nodes keeps each group in one rack, Slurm has room for the segments, and else not.
+
+    The widest group of a job in segments lies in one rack, in whichever racks Slurm lays the segments.
+    """
+    draw, seen = random.Random(SEED), set[bool]()
+    for _ in range(60):
+        taken = draw.sample(range(1, 33), draw.randint(0, 26))
+        count, group = draw.choice((2, 4, 6, 8, 12)), draw.choice((8, 16, 24, 32))
+        free = [8 - sum((number - 1) // 8 == rack for number in taken) for rack in range(4)]
+        if group * 2 > count * 8 or count * 8 % group:
+            continue
+        layouts = [one for one in product(*(range(most + 1) for most in free)) if sum(one) == count]
+        best = min((widest(one, group // 8) for one in layouts), default=0)
+        asked = {"min_nodes": str(count), "max_nodes": str(count)}
+        size = int(answer(str(group), four_racks(*(f"n{number}" for number in taken)), **asked).fields["segment_size"])
+        fits = [one for one in layouts if all(nodes % size == 0 for nodes in one)]
+        assert bool(fits) is (best == 1), (taken, count, group, size)
+        assert {widest(one, group // 8) for one in fits} <= {1}
+        seen.add(bool(fits))
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize(
