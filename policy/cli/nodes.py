@@ -22,7 +22,8 @@ LEGEND = (
     "GPUs, with a bar between NVLink islands; 3:. is GPU 3, where an island's GPUs are not neighbours by number. "
     ". free; (7) free, job 7 starts there next; 7 owned by job 7; 60% packed jobs have so much of it; ? taken, Slurm "
     "does not say by whom; * a job that you may not see. Behind it: +8 with guest 8; x takes no guest; !1.13 takes "
-    "13 % more time than is typical. A node that takes no jobs shows - for free."
+    "13 % more time than is typical. A node that takes no jobs shows - for free. With --domains: UP, the trays that "
+    "take jobs; WHOLE, those of which no job has a GPU; FREE, the free GPUs of each tray."
 )
 
 
@@ -33,6 +34,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("-n", "--nodes", metavar="LIST", help="only these nodes, such as n[1-4]")
     parser.add_argument("-p", "--partition", metavar="NAMES", help="only nodes of these partitions")
+    parser.add_argument("--domains", action="store_true", help="a row for each NVLink domain, a cell for each tray")
     parser.add_argument("--idle", action="store_true", help="only GPUs that a job holds and that run no kernel")
     add_list_options(parser, COLUMNS, _USUAL)
     parser.set_defaults(run=run)
@@ -45,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
     found = ask.fleet(config)
     nodes = chosen(found["nodes"], options.nodes, options.partition)
     if options.idle:
-        return _print_idle(options, idle_gpus(nodes, ask.queue(config)["jobs"], found["at"]), found)
+        idle = idle_gpus(nodes, ask.queue(config)["jobs"], found["at"])
+        return _print_only(options, {"gpus": idle}, _IDLE_COLUMNS, found)
+    if options.domains:
+        return _print_only(options, {"domains": domains_of(nodes)}, _DOMAIN_COLUMNS, found)
     if options.json:
         print_json({**found, "nodes": nodes})
         return 0
@@ -55,12 +60,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_idle(options: argparse.Namespace, gpus: Sequence[Mapping[str, Any]], found: Mapping[str, Any]) -> int:
+def _print_only(
+    options: argparse.Namespace, rows: Mapping[str, Any], columns: Sequence[Column], found: Mapping[str, Any]
+) -> int:
+    """Prints rows that stand under one name in JSON, in place of the nodes."""
     if options.json:
-        print_json({"schema_version": found["schema_version"], "at": found["at"], "gpus": gpus})
+        print_json({"schema_version": found["schema_version"], "at": found["at"], **rows})
         return 0
     say_age(found["at"])
-    for line in lines_of(gpus, _IDLE_COLUMNS, header=not options.noheader):
+    for line in lines_of(*rows.values(), columns, header=not options.noheader):
         print(line)
     return 0
 
@@ -89,6 +97,34 @@ _IDLE_COLUMNS = (
     Column("NO_KERNEL", lambda gpu: span(gpu["no_kernel_s"]), right=True),
     Column("NO_PROCESS", lambda gpu: span(gpu["no_process_s"]) if gpu["no_process_s"] else "-", right=True),
     Column("MIB", lambda gpu: str(gpu["memory_mib"]), right=True),
+)
+
+
+def domains_of(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the NVLink domains of the nodes, as the driver names them, or the blocks or leaves of Slurm's file.
+
+    Of each tray the GPUs that no job has; None where it takes no jobs.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for node in nodes:
+        name = node.get("domain") or node.get("leaf") or "-"
+        domain = found.setdefault(name, {"domain": name, "trays": [], "up": 0, "whole": 0})
+        up = node["state"] not in {"down", "reserved"}
+        domain["trays"].append({"node": node["name"], "free": free_of(node) if up else None})
+        domain["up"] += up
+        domain["whole"] += up and free_of(node) == len(node["gpus"])
+    return list(found.values())
+
+
+_DOMAIN_COLUMNS = (
+    Column("DOMAIN", lambda domain: str(domain["domain"])),
+    Column("NODES", lambda domain: hostlist.fold([tray["node"] for tray in domain["trays"]])),
+    Column("UP", lambda domain: f"{domain['up']}/{len(domain['trays'])}", right=True),
+    Column("WHOLE", lambda domain: str(domain["whole"]), right=True),
+    Column(
+        "FREE",
+        lambda domain: " ".join("-" if (free := tray["free"]) is None else str(free) for tray in domain["trays"]),
+    ),
 )
 
 

@@ -200,6 +200,21 @@ def test_a_wrong_call_is_answered_with_the_right_one(
     assert error.count("\n") == 1
 
 
+def test_domains_are_rows_of_trays(told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = told["nodes"]
+    trays = [{**other, "name": f"t{place}", "state": "up", "gpus": [gpu(), gpu()], "domain": "r1"} for place in (1, 2)]
+    nodes = [{**one, "leaf": "block0"}, *trays, {**other, "domain": "r1"}]
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps({**told, "nodes": nodes}))
+
+    assert [line.split() for line in printed(capsys, "nodes", "--domains")] == [
+        ["DOMAIN", "NODES", "UP", "WHOLE", "FREE"],
+        ["block0", "n1", "1/1", "0", "2"],
+        ["r1", "t[1-2],n2", "2/3", "2", "2", "2", "-"],
+    ]
+    found = json.loads("\n".join(printed(capsys, "nodes", "--domains", "--json")))["domains"]
+    assert found[1]["trays"] == [{"node": "t1", "free": 2}, {"node": "t2", "free": 2}, {"node": "n2", "free": None}]
+
+
 @pytest.mark.usefixtures("told")
 def test_nodes_that_do_not_exist_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes", "-n", "n[1-3]"]) == 1
