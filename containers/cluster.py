@@ -148,13 +148,21 @@ class Settings:
     auth: str = "munge"
     nodes: str = "static"
     """dynamic: nodes register themselves (`slurmd -Z`); cloud: nodes are powered down and up."""
+    sidecar: bool = False
+    """berthd has a container of its own, which shares with slurmctld's what those of a pod share."""
+
+    @property
+    def profiles(self) -> str:
+        """The profiles of compose.yaml."""
+        return ",".join([self.profile, *["backup"] * self.backup, *["sidecar"] * self.sidecar])
 
     @property
     def label(self) -> str:
         """The settings as one short text, kept in a label of every container."""
         lua = hashlib.sha256(self.lua.encode()).hexdigest()[:12] if self.lua else "-"
         more = f" {self.auth} {self.nodes}" if (self.auth, self.nodes) != ("munge", "static") else ""
-        return f"{self.profile} {self.job_submit_plugins} {lua}{' backup' if self.backup else ''}{more}"
+        more += " backup" * self.backup + " sidecar" * self.sidecar
+        return f"{self.profile} {self.job_submit_plugins} {lua}{more}"
 
 
 def build(cluster: Cluster, profile: str) -> None:
@@ -169,7 +177,7 @@ def start(cluster: Cluster, settings: Settings) -> None:
     """Create and start the containers."""
     environment = {
         **os.environ,
-        "COMPOSE_PROFILES": f"{settings.profile},backup" if settings.backup else settings.profile,
+        "COMPOSE_PROFILES": settings.profiles,
         "PROJECT": cluster.project,
         "IMAGE": cluster.image,
         "ACCOUNTING_IMAGE": cluster.accounting_image,
@@ -178,6 +186,7 @@ def start(cluster: Cluster, settings: Settings) -> None:
         "BACKUP": "yes" if settings.backup else "no",
         "AUTH": settings.auth,
         "NODES": settings.nodes,
+        "SIDECAR": "yes" if settings.sidecar else "no",
         "JOB_SUBMIT_PLUGINS": settings.job_submit_plugins,
         "JOB_SUBMIT_LUA": settings.lua,
         "SETTINGS": settings.label,
@@ -362,6 +371,7 @@ def parser() -> argparse.ArgumentParser:
     start_it.add_argument("--backup", action="store_true", help="a second controller, ctl2, that takes over")
     start_it.add_argument("--auth", choices=AUTHS, default="munge", help="default: munge")
     start_it.add_argument("--nodes", choices=KINDS_OF_NODES, default="static", help="default: static")
+    start_it.add_argument("--sidecar", action="store_true", help="berthd in a container of its own")
     start_it.add_argument("--no-build", action="store_true", help="take the images as they are")
     start_it.add_argument("--job-submit-plugins", default="berth", metavar="LIST", help="such as lua,berth")
     start_it.add_argument("--lua", type=Path, metavar="FILE", help="a job_submit.lua for the plugin lua")
@@ -389,7 +399,7 @@ def perform(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "up":
             lua = arguments.lua.read_text() if arguments.lua else ""
-            kind = (arguments.auth, arguments.nodes)
+            kind = (arguments.auth, arguments.nodes, arguments.sidecar)
             settings = Settings(arguments.profile, arguments.job_submit_plugins, lua, arguments.backup, *kind)
             up(cluster, settings, time_limit=arguments.time_limit, rebuild=not arguments.no_build)
         case "down":

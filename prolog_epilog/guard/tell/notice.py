@@ -85,7 +85,7 @@ def credential(payload: bytes, munge_socket: str = "") -> bytes:
     error = library.munge_encode(ctypes.byref(made), _context(munge_socket), payload, len(payload))
     if error:
         said = library.munge_strerror(error).decode(errors="replace")
-        raise NodeError(f"munge signs nothing ({said}); is munged up on this node?")
+        raise NodeError(f"munge signs nothing ({said}); is munged up on this node, or with auth/slurm slurmd?")
     try:
         return ctypes.string_at(made.value or 0)
     finally:
