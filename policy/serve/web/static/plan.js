@@ -37,8 +37,11 @@ function planCard(jobs) {
   if (!found.size) return null;
   const soonest = (bars) => Math.min(...bars.map(([, job, from]) => (job && !runs(job) ? from : Infinity)));
   const rows = [...found].sort((a, b) => soonest(a[1]) - soonest(b[1]) || a[0] - b[0]).slice(0, PLAN_NODES);
-  const starts = rows.flatMap(([, bars]) => bars.map(([, , from]) => from - at)),
-    last = at + Math.max(600, 1.5 * Math.max(...starts));
+  // As far as half the way beyond the last planned start; without one, as far as running jobs may go on for a day.
+  const every = rows.flatMap((row) => row[1]),
+    start = Math.max(...every.map(([, , from]) => from - at)),
+    longest = Math.max(...every.map(([, , , end]) => (end || at) - at)),
+    last = at + Math.max(600, start ? 1.5 * start : Math.min(86400, longest));
   const across = (time) => left + ((right - left) * Math.min(time - at, last - at)) / (last - at);
   const picture = drawing("svg", { class: "lanes", role: "img", "aria-label": "The plan, as the lists below tell it" });
   let top = 4;
