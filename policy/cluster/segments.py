@@ -70,22 +70,26 @@ def _check_groups(request: Request, fleet: Fleet, allowed: Bools, n: int, k: int
     raise InSegments(group, n, size, allowed)
 
 
-def longest(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
+def fitted(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
     """Returns the answer with the longest segments for which the nodes that are wholly free have `ROOM`.
 
     A job in few long segments leaves whole domains when it ends. One that has to wait gets the shortest: they are free
-    soonest.
+    soonest. Where too many nodes are down even for these, the answer says so.
     """
     blocks = cluster.fleet.fabric.blocks
     if blocks is None:
         return asked
+    known = asked.allowed & (blocks.block != IN_NO_BLOCK)
     view = cluster.now(limit)
-    free = asked.allowed & view.open & (view.free == cluster.fleet.full) & (blocks.block != IN_NO_BLOCK)
-    whole = np.bincount(blocks.block[free])
+    whole = np.bincount(blocks.block[known & view.open & (view.free == cluster.fleet.full)])
     for size in range(blocks.sizes[0] // asked.nodes * asked.nodes, asked.nodes, -asked.nodes):
         if asked.count % size == 0 and int((whole // size).sum()) * size >= ROOM * asked.count:
             return InSegments(asked.group, asked.count, size, asked.allowed)
-    return asked
+    room = int((np.bincount(blocks.block[known & cluster.up]) // asked.nodes).sum())
+    if room * asked.nodes >= asked.count:
+        return asked
+    few = f"; on nodes that are up there is room for {room} of its {asked.count // asked.nodes}"
+    return InSegments(asked.group, asked.count, asked.nodes, asked.allowed, few)
 
 
 def _mixed(block: Ints, domain: Ints) -> bool:
@@ -96,15 +100,19 @@ def _mixed(block: Ints, domain: Ints) -> bool:
 
 
 def too_few_up(demand: Demand, fleet: Fleet, up: Bools) -> str:
-    """Returns why a job waits for nodes that are down: no block has enough that are up. Empty where one has."""
-    if (blocks := fleet.fabric.blocks) is None or demand.n < 2:
+    """Returns why a job waits for nodes that are down: no domain or block has enough that are up; else nothing."""
+    fabric, n = fleet.fabric, demand.n
+    in_domain = demand.level == "nvlink" and fabric.at("nvlink").any
+    if n < 2 or not (in_domain or fabric.blocks):
         return ""
 
     def most(nodes: Bools) -> int:
-        groups = blocks.groups(demand.n, np.flatnonzero(nodes))
-        return int(np.bincount(groups[groups != IN_NO_BLOCK], minlength=1).max())
+        here = np.flatnonzero(nodes)
+        groups = fabric.domain[here] if in_domain or fabric.blocks is None else fabric.blocks.groups(n, here)
+        return int(np.bincount(groups[groups != NOBODY], minlength=1).max())
 
     here = most(demand.candidates & up)
-    if here >= demand.n or most(demand.candidates) < demand.n:
+    if here >= n or most(demand.candidates) < n:
         return ""
-    return f"Slurm's blocks join at most {here} nodes for one job that are up, it needs {demand.n}"
+    joins = "NVLink joins" if in_domain else "Slurm's blocks join"
+    return f"{joins} at most {here} nodes for one job that are up, it needs {n}"

@@ -108,10 +108,10 @@ class InSegments(LeftToSlurm):
 
     number = 226
 
-    def __init__(self, group: int, count: int, nodes: int, allowed: "Bools") -> None:
-        """`count` nodes in segments of `nodes`, for groups of so many GPUs, on the nodes that are allowed."""
+    def __init__(self, group: int, count: int, nodes: int, allowed: "Bools", few: str = "") -> None:
+        """`count` nodes in segments of `nodes`, for groups of so many GPUs; `few` tells that too few nodes are up."""
         each = f"{nodes} nodes" if nodes > 1 else "one node"
-        super().__init__(f"in segments of {each}, each in one NVLink domain, for groups of {group} GPUs")
+        super().__init__(f"in segments of {each}, each in one NVLink domain, for groups of {group} GPUs{few}")
         self.group, self.count, self.nodes, self.allowed = group, count, nodes, allowed
 
 

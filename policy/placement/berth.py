@@ -318,8 +318,7 @@ def _gang_on(demand: Demand, view: View, having: Ints, mask: int) -> _Common | N
 
 def _nothing_free(demand: Demand) -> str:
     gpus = f"{demand.k} free GPU{'s' if demand.k > 1 else ''}"
-    if demand.level == "nvlink" and demand.k > 1:
-        gpus += ", all pairs joined by NVLink,"
+    joined = ", all pairs joined by NVLink" if demand.level == "nvlink" and demand.k > 1 else ""
     if demand.n > 1:
-        return f"no {demand.n} nodes have the same {gpus}"
-    return f"no node has {gpus} now"
+        return f"no {demand.n} nodes have the same {gpus}{joined}"
+    return f"no node has {gpus}{joined and f'{joined},'} now"

@@ -96,7 +96,7 @@ def _in_segments(answer: Exception, submission: Submission, context: Context) ->
     """Returns the answer; one in segments is fitted to the nodes that are free, for a job that may start now."""
     if not isinstance(answer, InSegments) or context.stale or submission.waits or submission.later:
         return answer
-    return segments.longest(answer, context.book.cluster, (submission.minutes or 0) * 60.0 or A_YEAR)
+    return segments.fitted(answer, context.book.cluster, (submission.minutes or 0) * 60.0 or A_YEAR)
 
 
 def _place(case: Case) -> Decision:

@@ -56,8 +56,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy, queue: Ite
     if not bool((demand.candidates & running.cluster.up).any()):
         closed = "all nodes that could hold it are down, drained or reserved"
         return Reason("node", closed + _reserved_by(demand, running), 509)
-    by_blocks = running.fleet.fabric.blocks is not None
-    if by_blocks and (few := segments.too_few_up(demand, running.fleet, running.cluster.up)):
+    if few := segments.too_few_up(demand, running.fleet, running.cluster.up):
         return Reason("node", few, 509)
     if entry.level.insists is not None and at < entry.level.until and _free(running, entry, policy, insisting=False):
         left = max(0, round(entry.level.until - at))

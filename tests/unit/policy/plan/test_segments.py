@@ -177,6 +177,25 @@ def test_a_rack_with_a_tray_down_is_smaller_and_its_user_is_told(nodes: int, mos
     assert "BERTH-306" in found.fields["message"]
 
 
+def test_a_job_in_segments_is_told_that_too_few_nodes_are_up() -> None:
+    whole, torn = (answer("16", racks(down=down)).fields for down in (("n3",), ("n3", "n7")))
+
+    assert "on nodes that are up there is room for 3 of its 4 [BERTH-226]" in whole["message"]
+    assert "on nodes that are up there is room for 2 of its 4 [BERTH-226]" in torn["message"]
+    assert whole["segment_size"] == torn["segment_size"] == "2"
+    assert "are up" not in answer("16").fields["message"]
+
+
+@pytest.mark.parametrize("block", [0, 4], ids=["no blocks", "blocks"])
+def test_a_domain_with_a_tray_down_is_smaller_for_a_job_that_wants_one(block: int) -> None:
+    book = racks(block, down=("n3", "n8"))
+    book.fleet = replace(book.fleet, fabric=replace(book.fleet.fabric, domain=np.arange(8) // 4))
+    asked = submit(tres_per_node="gres/gpu:8", min_nodes="4", max_nodes="4", **{"flag.locality": "nvlink"})
+    found = decide(asked, book, create("berth"), Settings(), NOW, Understanding())
+
+    assert "NVLink joins at most 3 nodes for one job that are up, it needs 4 [BERTH-306]" in found.fields["message"]
+
+
 def test_a_rack_that_is_whole_takes_such_a_job() -> None:
     asked = submit(tres_per_node="gres/gpu:8", min_nodes="4", max_nodes="4")
     found = decide(asked, racks(down=("n8",)), create("berth"), Settings(), NOW, Understanding())
