@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of calibration runs, `berth-runs/1` (docs/admin/calibration.md), and a node's own verdicts.
+"""Records of calibration runs, `berth-runs/1` (docs/develop/formats.md), and a node's own verdicts.
 
 A *visit* is one calibration of one node. In it each GPU has a *run* of each application class. Visits are appended,
 never changed, so that the file is the history too. Standard library only: compute nodes write it.

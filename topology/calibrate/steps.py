@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of jobs and the guard since the last calibration, `berth-steps/1` (docs/admin/calibration.md).
+"""Reports of jobs and the guard since the last calibration, `berth-steps/1` (docs/develop/formats.md).
 
 A *job* line has the step times of one run of a job, by rank; a *clock* line has the SM clock that the guard saw while a
 GPU worked at its power limit. Standard library only: any program can write them.

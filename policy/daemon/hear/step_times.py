@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/admin/calibration.md).
+"""Keeps the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/develop/formats.md).
 
 The ranks of a job report at about the same time, from all of its nodes, and become one line. Berthd keeps no database:
 where the record is lost, scores are again what the last calibration made them.
