@@ -23,6 +23,8 @@ def no_owner_waits_long(cluster: ModelCluster, since: dict[tuple[int, int], floa
             continue
         if not all(name in cluster.nodes and _has_room_but_for_guests(cluster.nodes[name], portion) for name in place):
             continue  # a node or an owner is in its way, and a guest may use its GPUs meanwhile
+        if any(_goes_first(other, owner, portion, place) for other in cluster.jobs.values()):
+            continue  # Slurm keeps its GPUs for another job, and a guest may use them until that starts
         for name in place:
             for number, held in cluster.nodes[name].held.items():
                 if held.seats & portion.seats and not held.gpus and cluster.jobs[number].state == "RUNNING":
@@ -35,8 +37,20 @@ def no_owner_waits_long(cluster: ModelCluster, since: dict[tuple[int, int], floa
 
 def _may_start(job: ModelJob) -> bool:
     """Tells whether a job waits for its place alone, and not for another task of its array."""
-    pinned = (segment.fields(job.admin_comment) or {}).get("state") == "placed"
+    pinned = _values(job).get("state") == "placed"
     return pinned and job.waits and not (job.held or job.touched or job.tasks or job.reason == "JobArrayTaskLimit")
+
+
+def _goes_first(other: ModelJob, owner: ModelJob, portion: Portion, place: list[str]) -> bool:
+    """Tells whether a job waits before the owner for one of its GPUs."""
+    if not other.waits or other.held or other.priority <= owner.priority or "nodes" not in _values(other):
+        return False
+    wants = other.portion()
+    return wants is not None and bool(wants.gpus & portion.gpus) and not set(place).isdisjoint(closers.place_of(other))
+
+
+def _values(job: ModelJob) -> dict[str, str]:
+    return segment.fields(job.admin_comment) or {}
 
 
 def _has_room_but_for_guests(node: ModelNode, wants: Portion) -> bool:
