@@ -324,6 +324,10 @@ same request by feature, in the test itself.
 Each way to fail is a real one, of a job with `--retry=auto` on a real Slurm; the driver, its memory and its faults
 are simulated. *Why* is what berthd says.
 """,
+    "web": """
+A made-up day in a real browser on the same host, beside other work (load 10). `axe_serious_*`: findings of axe-core in
+five views, light, dark and 390 pixels wide.
+""",
     "guard-rows": """
 Seconds until each thing had happened, on a real Slurm with a simulated driver; the guest has 2 s to save its work.
 Beside the guest a job of another user runs on the next GPU: it must get no signal, never stand still, and run once.

@@ -12,7 +12,7 @@ from tests.bench.results_claims import CLAIMS, Claim
 from tests.bench.results_tables import COLUMNS, FOLDER, Table
 
 MADE = [make() for make in CLAIMS]
-KEPT_NO_DAY = {"pal-runs", "placement-families", "placement-speed", "published", "scores", "simulate"}
+KEPT_NO_DAY = {"pal-runs", "placement-families", "placement-speed", "published", "simulate"}
 """Tables whose runs kept no day: only the day on which they came into the tables is known."""
 EACH = pytest.mark.parametrize("claim", MADE, ids=lambda claim: claim.name)
 
