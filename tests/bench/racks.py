@@ -11,7 +11,7 @@ fail on a day. The shares of the sizes between, the spread of run times, a day f
 All rules play the same draws in Slurm's order (tests/bench/c/racks.c). The segments of `berth` are those of
 policy/cluster/segments.py, for jobs that name their groups: `by_group` where there is little room, else longer ones.
 
-`--only pass` measures berthd's pass with 2,000 waiting jobs on these racks alone.
+`--only pass` measures berthd's pass with 2,000 waiting jobs on these racks, `--only lost` jobs that lost a tray.
 """
 
 from __future__ import annotations
@@ -131,15 +131,18 @@ class Outcome:
     crossing: float = 0.0
     """Part of the groups that lie in several racks."""
     widest: int = 0
+    restarts: Sequence[float] = ()
+    """Of jobs that lost a tray and began again: their number, the mean of their seconds until then, GPU hours."""
 
 
-def play(rule: Rule, drawn: Draw, days: float) -> Outcome:
-    words = [str(PROGRAM), rule.program, str(DAY), str(int(days * DAY))]
+def play(rule: Rule, drawn: Draw, days: float, delay: int = 0) -> Outcome:
+    words = [str(PROGRAM), rule.program, str(DAY), str(int(days * DAY)), str(delay)]
     said = subprocess.run(words, input=drawn.text(rule.segments), text=True, capture_output=True, check=True).stdout
     rows = [line.split() for line in said.splitlines()]
-    busy, *broken = map(float, rows.pop()[1:])
+    busy, *more = map(float, rows.pop()[1:])
     if not rows:
         return Outcome(busy)
+    broken, *restarts = more
     jobs = np.array(rows, np.float64)
     # A job that never began has waited until the end.
     waits = np.where(jobs[:, 0] < 0, days * DAY - drawn.at, jobs[:, 0]) / 60
@@ -147,7 +150,7 @@ def play(rule: Rule, drawn: Draw, days: float) -> Outcome:
     kinds = (gpus < 64, gpus >= 64, (gpus >= 64) & (gpus < 1024), gpus >= 1024)
     means = [float(waits[inside & kind].mean()) for kind in kinds]
     crossing = float(jobs[:, 2].sum() / jobs[:, 3].sum())
-    return Outcome(busy, broken[0], means, crossing, int(jobs[:, 1].max()))
+    return Outcome(busy, broken, means, crossing, int(jobs[:, 1].max()), tuple(restarts))
 
 
 def figures(load: float, found: dict[str, list[Outcome]]) -> list[Figure]:
@@ -183,12 +186,24 @@ def figures(load: float, found: dict[str, list[Outcome]]) -> list[Figure]:
     return rows
 
 
+def lost_trays(load: float, draws: Sequence[Draw], days: float) -> list[Figure]:
+    """When jobs that lost a tray begin again, under `berth`, if Slurm lets them at once and two minutes later."""
+    rows = []
+    for delay in (0, 120):
+        found = [play(RULES["berth"], one, days, delay).restarts for one in draws]
+        _, seconds, hours = (statistics.mean(one[place] for one in found) for place in range(3))
+        at = f"{load:g}: jobs that lost a tray, {delay} s"
+        rows.append(Figure(f"{at}: begin again after", seconds / 60, "min"))
+        rows.append(Figure(f"{at}: GPU time waited", hours, "h"))
+    return rows
+
+
 def main() -> None:
     """Play all rules on all draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--days", type=float, default=3, help="of which the first is not counted")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--only", choices=("rules", "pass"), help="measure one part")
+    parser.add_argument("--only", choices=("rules", "pass", "lost"), help="measure one part")
     parser.add_argument("--loads", default="0.8,0.95,1.1")
     chosen = parser.parse_args()
     if chosen.only == "pass":
@@ -199,6 +214,10 @@ def main() -> None:
     rows = [] if chosen.only else [berthds_pass()]
     for load in map(float, chosen.loads.split(",")):
         draws = [draw(seed, load, chosen.days) for seed in range(chosen.seeds)]
+        if chosen.only != "rules":
+            rows += lost_trays(load, draws, chosen.days)
+        if chosen.only == "lost":
+            continue
         found = {}
         for name, rule in RULES.items():
             with ThreadPoolExecutor(2) as pool:

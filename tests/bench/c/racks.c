@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plays jobs on racks of trays under one rule of placement: "racks RULE FROM UNTIL < jobs >
- * starts". Slurm's order: by submission, a reservation for the first job that finds no room,
+ * Plays jobs on racks of trays under one rule of placement: "racks RULE FROM UNTIL [DELAY] < jobs
+ * > starts". Slurm's order: by submission, a reservation for the first job that finds no room,
  * backfill behind it by time limits. A pass every minute in which something changed.
  *
  * A line of the input, sorted by time:
  *   job AT GPUS SECONDS LIMIT SEGMENT GROUP   SEGMENT and GROUP in trays, SEGMENT 0 for none
- *   down AT RACK TRAY SECONDS                 the tray's jobs begin again, with what they had left
+ *   down AT RACK TRAY SECONDS                 the tray's jobs begin again, with what they had left,
+ *                                             DELAY seconds later at the earliest
  * A line of the output, one for each job, in their order: WAIT SPREAD CROSSING GROUPS, where SPREAD
  * is the most racks that a group lies in; WAIT is -1 of a job that never began. The last line:
  * "busy", the part of the GPU time of healthy trays from FROM to UNTIL that jobs had, and the mean
- * number of trays then that jobs on parts of trays have broken.
+ * number of trays then that jobs on parts of trays have broken; then how many jobs that lost a tray
+ * began again, the mean of their seconds until then, and these seconds by their GPUs in hours.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -32,7 +34,7 @@ enum rule { BLIND, BLOCK, FIT, BERTH, FLUID, RULES };
 static const char *const names[RULES] = {"blind", "block", "fit", "berth", "fluid"};
 
 struct job {
-	double at, left, limit, began, ends, first;
+	double at, left, limit, began, ends, first, lost;
 	int gpus, trays, segment, group, shape, spread, crossing, groups;
 	int *held; /* trays */
 };
@@ -50,6 +52,8 @@ static int n_jobs, n_faults;
 static int8_t left_now[ALL]; /* free GPUs; DOWN is taken off while a tray is down */
 static bool kept[ALL];	     /* of the reservation */
 static int *waiting, n_waiting, *running, n_running;
+static double delay, restarts, restart_seconds, restart_hours;
+static bool delayed;
 
 static int whole_of(const int8_t *left, int rack)
 {
@@ -292,6 +296,12 @@ static void begin(struct job *job, const int *where, double now)
 	look_at_groups(job);
 	if (job->first < 0)
 		job->first = now;
+	if (job->lost > 0) {
+		restarts++;
+		restart_seconds += now - job->lost;
+		restart_hours += (now - job->lost) * job->gpus / 3600;
+		job->lost = 0;
+	}
 	job->began = now;
 	job->ends = now + job->left;
 	running[n_running++] = (int)(job - jobs);
@@ -355,6 +365,7 @@ static void pass(double now)
 	bool behind = false;
 	double shadow = INFINITY;
 
+	delayed = false;
 	memset(no, 0, sizeof(no));
 	memset(no_other, 0, sizeof(no_other));
 	for (int i = 0; i < n_waiting; i++) {
@@ -362,6 +373,11 @@ static void pass(double now)
 		bool soon = !behind || now + job->limit <= shadow;
 		bool *known = soon ? no : no_other;
 
+		if (job->lost > 0 && now < job->lost + delay) {
+			delayed = true;
+			waiting[still++] = waiting[i];
+			continue;
+		}
 		if (!no[job->shape] && !known[job->shape]) {
 			if (place(job, left_now, soon ? NULL : kept, out)) {
 				begin(job, out, now);
@@ -464,12 +480,13 @@ int main(int argc, char **argv)
 	int next = 0;
 	bool *is_down;
 
-	if (argc != 4)
+	if (argc != 4 && argc != 5)
 		return 2;
 	for (rule = 0; rule < RULES && strcmp(argv[1], names[rule]); rule++)
 		;
 	from = atof(argv[2]);
 	until = atof(argv[3]);
+	delay = argc == 5 ? atof(argv[4]) : 0;
 	read_input();
 	if (rule == FLUID) {
 		printf("busy %.6f\n", fluid(from, until));
@@ -516,6 +533,7 @@ int main(int argc, char **argv)
 					continue;
 				}
 				stop(j, now);
+				job->lost = now;
 				wait_for_turn((int)(job - jobs));
 			}
 			left_now[faults[i].tray] -= DOWN;
@@ -525,7 +543,7 @@ int main(int argc, char **argv)
 			wait_for_turn(next++);
 			changed = true;
 		}
-		if (changed)
+		if (changed || delayed)
 			pass(now);
 		if (now < from)
 			continue;
@@ -539,6 +557,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < n_jobs; i++)
 		printf("%.0f %d %d %d\n", jobs[i].first < 0 ? -1 : jobs[i].first - jobs[i].at,
 		       jobs[i].spread, jobs[i].crossing, jobs[i].groups);
-	printf("busy %.6f %.1f\n", busy / healthy, broken * PASS / (until - from));
+	printf("busy %.6f %.1f %.0f %.1f %.1f\n", busy / healthy, broken * PASS / (until - from),
+	       restarts, restart_seconds / fmax(1, restarts), restart_hours);
 	return 0;
 }

@@ -60,6 +60,18 @@ def four_racks(*taken: str) -> Book:
 FREE, TORN = four_racks(), four_racks("n1", "n9", "n17", "n25")
 
 
+def test_segments_stay_short_by_a_snapshot_that_is_old_and_before_a_reservation() -> None:
+    def size(book: Book, stale: str = "") -> str:
+        asked = submit(**GANG, **{"flag.group": "8"})
+        return decide(asked, book, create("berth"), Settings(), NOW, Understanding(), stale=stale).fields[
+            "segment_size"
+        ]
+
+    reserved = four_racks()
+    reserved.cluster.reserved_from[:] = NOW + 60
+    assert (size(FREE), size(FREE, "berthd last read Slurm 90 s ago"), size(reserved)) == ("8", "1", "1")
+
+
 @pytest.mark.parametrize(
     ("book", "fields", "size"),
     [
