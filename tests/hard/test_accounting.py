@@ -111,7 +111,7 @@ def test_an_operator_of_the_accounting_changes_a_pinned_job_as_root_may(slurm: S
 
 
 def test_a_lent_gpu_is_given_back_and_the_borrower_goes_on_from_its_checkpoint(slurm: Slurm) -> None:
-    script = "\n".join(lines_of_the_page("sacctmgr")).replace("hall", "berth").replace("256", "16")
+    script = "\n".join(lines_of_the_page("sacctmgr -i dump")).replace("hall", "berth").replace("256", "16")
     begin, _, group = script.partition("# for each group:")
     vision = group.replace("ann,bob", "alice")
     speech = group.replace("ann,bob", "carol").replace("vision", "speech")
