@@ -99,20 +99,20 @@ def _mixed(block: Ints, domain: Ints) -> bool:
     return bool(np.unique(pairs[0]).size < pairs.shape[1])
 
 
-def too_few_up(demand: Demand, fleet: Fleet, up: Bools) -> str:
-    """Returns why a job waits for nodes that are down: no domain or block has enough that are up; else nothing."""
+def too_few(demand: Demand, fleet: Fleet, nodes: Bools, are: str) -> str:
+    """Returns why a job waits, where no domain or block has enough of some nodes, which `are` up or free."""
     fabric, n = fleet.fabric, demand.n
     in_domain = demand.level == "nvlink" and fabric.at("nvlink").any
     if n < 2 or not (in_domain or fabric.blocks):
         return ""
 
-    def most(nodes: Bools) -> int:
-        here = np.flatnonzero(nodes)
+    def most(some: Bools) -> int:
+        here = np.flatnonzero(some)
         groups = fabric.domain[here] if in_domain or fabric.blocks is None else fabric.blocks.groups(n, here)
         return int(np.bincount(groups[groups != NOBODY], minlength=1).max())
 
-    here = most(demand.candidates & up)
+    here = most(demand.candidates & nodes)
     if here >= n or most(demand.candidates) < n:
         return ""
     joins = "NVLink joins" if in_domain else "Slurm's blocks join"
-    return f"{joins} at most {here} nodes for one job that are up, it needs {n}"
+    return f"{joins} at most {here} nodes for one job that are {are}, it needs {n}"

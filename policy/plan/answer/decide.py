@@ -218,7 +218,7 @@ def _soonest(
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved", 306) from None
-        if few := segments.too_few_up(demand, book.fleet, book.cluster.up):
+        if few := segments.too_few(demand, book.fleet, book.cluster.up, "up"):
             raise NotNow(few, 306) from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight", 307) from None
 

@@ -10,7 +10,9 @@ from itertools import takewhile
 import numpy as np
 
 from policy.cluster import segments
+from policy.cluster.fleet import Fleet
 from policy.cluster.reserved import places
+from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.formats.plan_fields import preflight_of
 from policy.placement.base import Berth, Policy
@@ -56,7 +58,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy, queue: Ite
     if not bool((demand.candidates & running.cluster.up).any()):
         closed = "all nodes that could hold it are down, drained or reserved"
         return Reason("node", closed + _reserved_by(demand, running), 509)
-    if few := segments.too_few_up(demand, running.fleet, running.cluster.up):
+    if few := segments.too_few(demand, running.fleet, running.cluster.up, "up"):
         return Reason("node", few, 509)
     if entry.level.insists is not None and at < entry.level.until and _free(running, entry, policy, insisting=False):
         left = max(0, round(entry.level.until - at))
@@ -71,7 +73,8 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy, queue: Ite
     if free < demand.gpus:
         few = f"{free} GPUs are free where it could run, it needs {demand.gpus}"
         return Reason("capacity", few + _reserved_by(demand, running), 515)
-    return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}{_reserved_by(demand, running)}", 516)
+    no_nodes = _no_nodes(demand, running.fleet, here & (np.bitwise_count(running.cluster.gpus_now) >= demand.k))
+    return Reason("fragmentation", f"{free} GPUs are free, but {no_nodes}{_reserved_by(demand, running)}", 516)
 
 
 def _slurms(entry: Waiting, at: float) -> Reason | None:
@@ -89,12 +92,14 @@ def _slurms(entry: Waiting, at: float) -> Reason | None:
     return None
 
 
-def _no_nodes(demand: Demand) -> str:
+def _no_nodes(demand: Demand, fleet: Fleet, free: Bools) -> str:
     if demand.splits:
         ways = " or ".join(f"{one.n} x {one.k}" for one in demand.every_split)
         return f"no nodes near enough have {ways}, the same ones on each"
     if demand.n == 1:
         return f"no node has {demand.k} with the cores and memory"
+    if few := segments.too_few(demand, fleet, free, "free"):
+        return few
     return f"no {demand.n} nodes have the same {demand.k}, and Slurm holds no others on each"
 
 

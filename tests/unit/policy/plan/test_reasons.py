@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
@@ -29,6 +30,8 @@ from policy.site.config import Config
 from tests.unit.deciding import decide, only_watch
 from tests.unit.guest_world import parked
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+from topology.network.blocks import Blocks
+from topology.network.fabric import Fabric
 
 POLICY = BerthPolicy()
 
@@ -37,8 +40,8 @@ def reason_of(nodes: list[NodeFacts], jobs: list[JobFacts], job_id: int = 5, kin
     return reason_in(reading(nodes, jobs), job_id, kind)
 
 
-def reason_in(look: Reading, job_id: int = 5, kind: str = "h100") -> Reason | None:
-    tracker = Tracker(fleet(look, {one.name: kind for one in look.nodes}))
+def reason_in(look: Reading, job_id: int = 5, kind: str = "h100", fabric: Fabric | None = None) -> Reason | None:
+    tracker = Tracker(fleet(look, {one.name: kind for one in look.nodes}, fabric))
     tracker.update(look)
     plan = Plan(POLICY, Settings())
     plan.replan(tracker.book(), look.jobs)
@@ -89,6 +92,25 @@ def test_each_wait_has_its_reason(nodes: list[NodeFacts], jobs: list[JobFacts], 
     assert reason.kind == kind
     assert kind in KINDS
     assert words in reason.text
+
+
+def test_a_gang_is_told_how_many_nodes_of_one_block_are_free() -> None:
+    """Five nodes are free, and two of them stand in one rack, three in the other."""
+    names = [f"n{number}" for number in range(1, 9)]
+    taken = ("n2", "n3", "n8")
+    jobs = [running(place, name, 0xFF, 9_000) for place, name in enumerate(taken, 11)]
+    needs = {"n": "4", "k": "8", "nodes": "n1,n2,n3,n4", "asked": "tres_per_node:gres/gpu:8"}
+    gang = waiting(5, "n1", 0xFF, segment=needs, required=("n1", "n2", "n3", "n4"))
+    look = reading([node(name, used=0xFF * (name in taken)) for name in names], [*jobs, gang])
+    fabric = replace(Fabric.flat(tuple(names)), blocks=Blocks((4,), np.arange(8) // 4))
+
+    reason = reason_in(look, fabric=fabric)
+
+    assert reason is not None
+    assert (reason.kind, reason.text) == (
+        "fragmentation",
+        "40 GPUs are free, but Slurm's blocks join at most 3 nodes for one job that are free, it needs 4",
+    )
 
 
 def test_a_wait_for_a_level_says_how_long_it_may_last() -> None:
