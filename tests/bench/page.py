@@ -179,6 +179,16 @@ def guard(paths: Sequence[Path]) -> Table:
     return made("guard-rows", taken(paths[-1]), columns, rows)
 
 
+def looks(paths: Sequence[Path]) -> Table:
+    """How soon trouble of a job that runs is told, on a real Slurm."""
+    rows = [
+        (path.stem.removeprefix("looks-rows-"), one["what"], one["law"], str(one["law_s"]), str(one["told_s"]))
+        for path in paths
+        for one in read(path)
+    ]
+    return made("looks-rows", taken(paths[-1]), ("Slurm", "trouble", "a site's law", "law here, s", "told, s"), rows)
+
+
 def found(build: Path) -> Iterator[Table]:
     """Yields a table for each measurement that lies in the folder."""
     for path in sorted((build / "bench").glob("*.json")):
@@ -190,6 +200,7 @@ def found(build: Path) -> Iterator[Table]:
         ("matrix-*.json", matrix),
         ("failing-*.json", failing),
         ("guard-rows-*.json", guard),
+        ("looks-rows-*.json", looks),
     ):
         if paths := sorted(build.glob(pattern)):
             yield table(paths)

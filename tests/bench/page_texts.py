@@ -25,6 +25,7 @@ CALLS = {
     "matrix": "make test-hard (tests/slurm/test_matrix.py)",
     "failing": "make test-hard (tests/slurm/test_failing.py)",
     "guard-rows": "make test-hard (tests/slurm/test_guard.py)",
+    "looks-rows": "make test (tests/slurm/test_looks.py)",
     "placement-families": "make bench NAME=placement",
     "pal-runs": "make bench NAME=published",
 }
@@ -333,6 +334,12 @@ Seconds until each thing had happened, on a real Slurm with a simulated driver; 
 Beside the guest a job of another user runs on the next GPU: it must get no signal, never stand still, and run once.
 v1 and v2 are the hierarchies of control groups. For v2 all controllers but memory's were moved to the unified
 hierarchy of the same machine, and Slurm was shown only its line of /proc/PID/cgroup.
+""",
+    "looks-rows": """
+Seconds from each trouble's begin until its user reads it in `berth why`, on a real Slurm with simulated drivers. Looks
+and laws are forty times as quick as a site's, and an hour of step times is 30 s. The look (15 s at a site, 0.4 s here),
+the notice and berthd's pass come on top of the law. Beside each job in trouble ran one without that trouble: one that
+trains, one whose data stalled for half of what is allowed, one whose ranks are alike. None was told.
 """,
     "placement-families": """
 How much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent, in the geometric mean
