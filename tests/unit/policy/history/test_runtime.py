@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.history import runtime
-from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.history.runtime import KnownAtSubmission, Prediction, RunTimes
 
 TRAIN = KnownAtSubmission("ann", "train", "lab", 8, 86_400.0)
 
@@ -154,3 +154,7 @@ def test_old_groups_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
 def test_jobs_that_run_for_the_same_time_each_are_trusted(seconds: float) -> None:
     # Quantiles come back from logarithms, and no such job was between them.
     assert taught(TRAIN, *[seconds] * 30).predict(TRAIN).confidence > 0.7
+
+
+def test_the_expected_run_time_counts_the_few_jobs_that_run_long() -> None:
+    assert Prediction(60.0, 600.0, 36_000.0, 0.8).mean == pytest.approx(0.3 * 60 + 0.4 * 600 + 0.3 * 36_000)
