@@ -4,10 +4,10 @@
 A plan that starts whatever fits is greedy: a job that takes a part of a node now may keep a gang from it for hours. So
 the queue is list-scheduled twice over the expected ends of the running jobs: once with the job started where it would
 be placed, once with the job held back until the next GPUs come free. The job lets others go first if the sum of all
-completion times is less then, if it is still expected to start by its promise (policy/plan/jobs/promise.py), and if no
-other job comes to start later than promised by that. In the list schedule each job starts as soon as it fits, in the
-order of the queue, on the fullest nodes; one that does not fit is passed. All GPUs are alike there: with their speeds
-and distances it was no better (docs/results/slurm-rules.md).
+completion times is less then, if it still starts by its promise (policy/plan/jobs/promise.py), both as expected and by
+time limits, and if no other job comes to start later than promised by that. In the list schedule each job starts as
+soon as it fits, in the order of the queue, on the fullest nodes; one that does not fit is passed. All GPUs are alike
+there: with their speeds and distances it was no better (docs/results/slurm-rules.md).
 
 Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
 free now or then; where more nodes are free, room is not scarce and nothing is held back. A caller may also bound the
@@ -20,7 +20,7 @@ free now or then; where more nodes are free, room is not scarce and nothing is h
     380
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,12 +115,14 @@ class RoomAhead:
         cost: float,
         queue: Sequence[QueuedJob],
         held: AbstractSet[int] = frozenset(),
+        keeps: Callable[[AbstractSet[int]], bool] = lambda _: True,
     ) -> float:
         """Returns by how many seconds the sum of all completion times falls if a job lets others go first.
 
         The job would start on `nodes` at this cost. `queue` has the job too, and `held` the jobs that let others go
         first in this pass already. Its equals wait with it, as none of them starts before it. The gain is 0 if the job
         would start later than it or one of them may, if any other job would by that, or if there is no telling.
+        `keeps` tells whether the job starts by its promise, by time limits, if the given jobs start now instead.
         """
         queue = queue[:MOST_JOBS]
         others = [one for one in queue if one.number != job.number]
@@ -135,7 +137,9 @@ class RoomAhead:
         waited = self._play(list(self.free), list(self._soonest), queue, with_it)
         late = waited.start(job) > min([job.latest, *(one.latest for one in equals)])
         late = late or any(waited.start(one) > max(one.latest, started.start(one)) for one in others)
-        return 0.0 if late or self.looks.left <= 0 else end + started.total - waited.total
+        gain = 0.0 if late or self.looks.left <= 0 else end + started.total - waited.total
+        first = {number for number, start in waited.starts.items() if start <= self.at}
+        return 0.0 if gain > 0.0 and not keeps(first) else gain
 
     @cached_property
     def _soonest(self) -> list[End]:

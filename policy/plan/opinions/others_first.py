@@ -3,7 +3,7 @@
 
 Run times are predicted from the jobs that ended while this process ran (policy/history/runtime.py). When a job may
 start for the first time, it is promised the start that plain Slurm would plan for it (policy/plan/jobs/promise.py). It
-lets others go first only while it is expected to start by then, and never longer. Jobs of one user that ask for the
+lets others go first only while it starts by then, as expected and by time limits. Jobs of one user that ask for the
 same keep their order: while one of them lets others go first, so do those behind it.
 
 Bounded work: it asks nothing where GPUs have no scores and each waiting job needs one node, nor on more than
@@ -12,6 +12,7 @@ then jobs start as if there were no roll-out.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -161,14 +162,20 @@ class OthersFirst(Opinion):
         ends = [
             *self._ends,
             *(
-                End(at + self._ended.predict(one.job, one.demand.gpus).median, one.last.place, one.demand.k)
+                End(at + self._ended.predict(one.job, one.demand.gpus).mean, one.last.place, one.demand.k)
                 for one in started.values()
                 if one.job.wants_gpus
             ),
         ]
         room = RoomAhead(at, self._free(cluster.gpus_now).tolist(), ends, self._looks)
         held = {job.number for job in queue if job.kind in self._held}
-        gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, held)
+
+        def keeps(first: AbstractSet[int]) -> bool:
+            line = sorted(self._line(), key=lambda one: one.job.id not in first and one.job.id not in started)
+            self._looks.left -= len(line) * len(self.book.fleet.names)
+            return self._planned((one, one.demand_at(at)[0]) for one in line).get(own.number, inf) <= own.latest
+
+        gain = room.gain_of_waiting(own, berth.nodes, berth.cost, queue, held, keeps)
         return Held(gain, own.latest) if gain > 0.0 else None
 
     @staticmethod
@@ -207,15 +214,18 @@ class OthersFirst(Opinion):
 
     def _make(self, new: Iterable[tuple[Waiting, Demand]], line: Iterable[tuple[Waiting, Demand]]) -> None:
         """Makes the promises of these jobs of the line."""
-        at, fleet = self.ledger.at, self.book.fleet
-        free = self._free(self._free_before)
-        jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
-        starts = plain_starts(at, free.tolist(), self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
+        at, starts = self.ledger.at, self._planned(line)
         for entry, demand in new:
             start = starts.get(entry.job.id)
             if start is not None:
                 expected = self._ended.predict(entry.job, demand.gpus).median
                 self.memory[entry.job.id].promise = Promise.made(at, start, expected)
+
+    def _planned(self, line: Iterable[tuple[Waiting, Demand]]) -> dict[int, float]:
+        """Returns the starts that plain Slurm would plan for jobs in this order, each to its time limit."""
+        fleet, free = self.book.fleet, self._free(self._free_before).tolist()
+        jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
+        return plain_starts(self.ledger.at, free, self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
 
     def _line(self) -> list[Waiting]:
         """Returns the first jobs that wait for GPUs of their own."""
@@ -235,7 +245,7 @@ class OthersFirst(Opinion):
 
     def _still_to_run(self, job: JobFacts, ran: float) -> float:
         limit = inf if job.limit is None else job.limit
-        return ran + still_to_run(self._ended.predict(job, number_of_gpus(job)).median, ran, limit)
+        return ran + still_to_run(self._ended.predict(job, number_of_gpus(job)).mean, ran, limit)
 
     def _ends_of(self, runs: Callable[[JobFacts, float], float]) -> Iterator[End]:
         """Yields the ends of the running jobs; `runs` tells how long a job runs that has run for so long."""
@@ -255,7 +265,7 @@ class OthersFirst(Opinion):
         demand, _ = entry.demand_at(at)
         memory = self.memory.get(entry.job.id)
         latest = inf if memory is None or memory.promise is None else memory.promise.latest
-        seconds, able = self._ended.predict(entry.job, demand.gpus).median, able_nodes(self.book.fleet, demand).tolist()
+        seconds, able = self._ended.predict(entry.job, demand.gpus).mean, able_nodes(self.book.fleet, demand).tolist()
         return QueuedJob(entry.job.id, demand.n, demand.k, seconds, able, latest, _kind(entry, at))
 
 

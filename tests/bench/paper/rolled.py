@@ -2,6 +2,7 @@
 """Slurm's rules where jobs that could start now may let others go first (policy/plan/jobs/roll_out.py)."""
 
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 from policy.history.runtime import RunTimes
@@ -13,6 +14,7 @@ from policy.simulate.slurm.world import SlurmWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from policy.cluster.fleet import Fleet
     from policy.placement.base import Berth, Policy
@@ -42,15 +44,19 @@ class RolledQueue:
 
     def promise(self, task: "Task", queue: "Iterable[Task]", now: float) -> None:
         """Promises a job a start as it enters the queue."""
+        start = self._planned(queue, now).get(task.index)
+        if start is not None:
+            self._promises[task.index] = Promise.made(now, start, self._times.predict(task.known_at_submission).median)
+
+    def _planned(self, line: "Iterable[Task]", now: float) -> dict[int, float]:
+        """Returns the starts that plain Slurm would plan for jobs in this order, each to its time limit."""
         ends = []
         for one in self._running.tasks.values():
             if one.berth is not None:
                 masks = zip(one.berth.nodes, one.berth.masks, strict=True)
                 ends += [(one.started + one.limit, (node,), mask.bit_count()) for node, mask in masks]
-        waiting = [PlainJob(one.index, one.demand.n, one.demand.k, one.limit) for one in queue]
-        start = plain_starts(now, self._ledger.counts.tolist(), ends, waiting).get(task.index)
-        if start is not None:
-            self._promises[task.index] = Promise.made(now, start, self._times.predict(task.known_at_submission).median)
+        jobs = [PlainJob(one.index, one.demand.n, one.demand.k, one.limit) for one in line]
+        return plain_starts(now, self._ledger.counts.tolist(), ends, jobs)
 
     def holds(self, task: "Task", now: float) -> bool:
         """Tells whether a job lets others go first at this moment."""
@@ -66,8 +72,13 @@ class RolledQueue:
         own = next((one for one in jobs if one.number == task.index), None)
         if own is None:
             return False
+
+        def keeps(first: "AbstractSet[int]") -> bool:
+            line = sorted(queue, key=lambda one: one.index not in first)
+            return self._planned(line, now).get(task.index, inf) <= own.latest
+
         moment = RoomAhead(now, self._ledger.counts.tolist(), list(self._ends(now)))
-        if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held) <= 0.0:
+        if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held, keeps) <= 0.0:
             return False
         self.held |= {task.index}
         return True
@@ -78,7 +89,7 @@ class RolledQueue:
             task.index,
             demand.n,
             demand.k,
-            self._times.predict(task.known_at_submission).median,
+            self._times.predict(task.known_at_submission).mean,
             able_nodes(self._ledger.fleet, demand).tolist(),
             promise.latest if promise else now,
         )
@@ -86,7 +97,7 @@ class RolledQueue:
     def _ends(self, now: float) -> "Iterable[End]":
         for task in self._running.tasks.values():
             if task.berth is not None:
-                expected = self._times.predict(task.known_at_submission).median
+                expected = self._times.predict(task.known_at_submission).mean
                 left = still_to_run(expected, now - task.started, task.limit)
                 for node, mask in zip(task.berth.nodes, task.berth.masks, strict=True):
                     yield End(now + max(1.0, left), (node,), mask.bit_count())

@@ -21,8 +21,10 @@ from tests.unit.policy_world import NOW, fleet, memory_of, node, reading, runnin
 
 FULL = 0xFF
 HOUR = 3_600
-RAN = 12 * HOUR - 360
-"""Seconds that the job on n2 has run; without any history it is expected to run for 0.3 of its limit."""
+EXPECTED = 0.3 * 0.02 + 0.4 * 0.3 + 0.3
+"""Part of its limit for which a job is expected to run without any history."""
+RAN = round(EXPECTED * 40 * HOUR) - 360
+"""Seconds that the job on n2 has run."""
 SMALL, GANG = 5, 4
 ON = Settings()
 MOST = SLACK * 0.3 * 20 * HOUR
@@ -98,6 +100,22 @@ def test_no_job_waits_where_the_site_turns_it_off(pinned: str) -> None:
 def test_it_needs_pins_to_later_places() -> None:
     assert (world := World(replace(ON, pin_ahead=False), "n1")).replan() is not None
     assert world.start_of_small() == 0.0
+
+
+@pytest.mark.parametrize("in_a_hole", [False, True])
+def test_a_job_keeps_its_hole_in_the_plan_where_it_could_not_get_it_again(*, in_a_hole: bool) -> None:
+    """A short job would hold n1 for 20 minutes at most. Then the long one would reach into the gang's time."""
+    world = World()
+    gang = replace(world.jobs[-1], priority=10 if in_a_hole else 1)
+    world.jobs = [
+        running(1, "n2", FULL, 24 * HOUR, limit=24 * HOUR, start=int(NOW), holds=(FULL,)),
+        waiting(SMALL, "n2", FULL, limit=85_680, priority=9),
+        waiting(6, "n2", FULL, limit=1_200, priority=8),
+        gang,
+    ]
+    world.replan()
+
+    assert (world.start_of_small() == 0.0) == in_a_hole
 
 
 def test_a_short_job_starts() -> None:
@@ -202,7 +220,7 @@ def test_a_gang_whose_last_node_is_freed_lets_short_jobs_go_first(whole: bool) -
         GANG, "n1", FULL, limit=20 * HOUR, priority=10, count=2, required=("n1", "n2"),
         segment={"n": "2", "nodes": "n1,n2"},
     )  # fmt: skip
-    short = [waiting(10 + one, "n2", FULL, limit=2 * HOUR, priority=5) for one in range(2)]
+    short = [waiting(10 + one, "n2", FULL, limit=HOUR, priority=5) for one in range(2)]
     world = World()
     world.nodes = [node("n1"), *(node(f"n{place}", used=FULL) for place in (2, 3, 4))]
     world.jobs, world.fleet = [ends, *others, gang, *short], fleet(reading(world.nodes))
