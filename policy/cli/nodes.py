@@ -68,7 +68,7 @@ def _print_only(
         print_json({"schema_version": found["schema_version"], "at": found["at"], **rows})
         return 0
     say_age(found["at"])
-    for line in lines_of(*rows.values(), columns, header=not options.noheader):
+    for line in lines_of(next(iter(rows.values())), columns, header=not options.noheader):
         print(line)
     return 0
 

@@ -39,7 +39,7 @@ MACHINES = ("dgx-1v", "hgx-h100", "dgx-a100", "l40s")
 class World:
     """A cluster on paper: its last reading, and jobs that end."""
 
-    machines_of = MACHINES
+    machines_of: tuple[str, ...] = MACHINES
 
     def __init__(self, nodes: int, waiting: int, seed: int = 1, *, whole_nodes: bool = False) -> None:
         """With `whole_nodes` each running job holds all GPUs of its node."""

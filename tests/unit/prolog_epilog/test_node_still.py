@@ -137,7 +137,12 @@ def test_the_sockets_of_a_network_are_read_once_for_all_processes(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    monkeypatch.setattr(signs, "_listening", lambda pid: read.append(pid) or {"none"})
+
+    def listening(pid: int) -> set[str]:
+        read.append(pid)
+        return {"none"}
+
+    monkeypatch.setattr(signs, "_listening", listening)
 
     assert not serves([child.pid, os.getpid(), 2**22 + 1])
     assert read == [child.pid]
@@ -148,7 +153,12 @@ def test_whether_a_quiet_job_serves_is_looked_for_once_a_minute(
 ) -> None:
     asked: list[float] = []
     node = Node(tmp_path, monkeypatch, child.pid)
-    monkeypatch.setattr(still, "serves", lambda _: asked.append(node.now) or True)
+
+    def answer(_: object) -> bool:
+        asked.append(node.now)
+        return True
+
+    monkeypatch.setattr(still, "serves", answer)
     node.look(1_200)
 
     assert node.look(1_800 + 300, busy=(False, False)) == []
