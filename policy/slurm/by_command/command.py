@@ -153,7 +153,7 @@ class CommandGateway:
         )
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
-        """Another plan. Of an array, scontrol gives it to all tasks."""
+        """Another plan. Of an array, that of the tasks that have not split off."""
         job = self._text(job_id)
         self._update(job_id, job, changes.annotate(job, plan, requeue=requeue))
 
@@ -305,8 +305,9 @@ class CommandGateway:
         self, job_id: int | str, job: JobText, values: Mapping[str, str], most_tasks: int | None = _TASKS_AT_ONCE
     ) -> None:
         record = self._texts[job.id]
-        # An array's number would mean its running tasks too.
-        own = f"{record.name}_[{record.tasks}]" if record.tasks and "req_nodes" in values else record.name
+        # An array's number would mean all its tasks, those that run and those with a place of their own too.
+        listed = record.tasks and ("req_nodes" in values or "." not in record.tasks)
+        own = f"{record.name}_[{record.tasks}]" if listed else record.name
         name = job_id if isinstance(job_id, str) else own
         try:
             self._write(name, values, most_tasks)
