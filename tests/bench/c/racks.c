@@ -177,7 +177,8 @@ static void count_whole(const int8_t *left, const bool *without, int *whole)
 	}
 }
 
-/* Berth's, as policy/cluster/segments.py: the longest segments with plenty of room at submission. */
+/* Berth's, as policy/cluster/segments.py: the longest segments with plenty of room at submission.
+ */
 static void settle_segment(struct job *job)
 {
 	int whole[RACKS];
