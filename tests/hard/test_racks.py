@@ -18,8 +18,8 @@ from tests.examples import SEED
 from tests.hard.test_profiles import VERSIONS, started
 from tests.slurm.harness import Slurm, until
 
-COUNT = int(os.environ.get("BERTH_RACKS", "3000"))
-RUN = int(os.environ.get("BERTH_RACKS_RUN", "200"))
+COUNT = int(os.environ.get("BERTH_RACKS", "1500"))
+RUN = int(os.environ.get("BERTH_RACKS_RUN", "100"))
 """Requests that are tried, and those that run."""
 TRAYS, RACKS = 12, 5
 CONF = "".join(f"BlockName=r{rack} Nodes=n[{12 * rack + 1}-{12 * rack + 12}]\\n" for rack in range(RACKS))
