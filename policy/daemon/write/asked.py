@@ -157,11 +157,15 @@ class Asked:
         """Tells whether a job's owner changed, since it was read, what a pin would write over."""
         return self._began and any((marks / str(job_id)).exists() for marks in (self._marks, self._excluded))
 
+    def has_written_ours(self, job: JobFacts) -> bool:
+        """Tells whether a job's owner wrote, since it was read, the list of excluded nodes that it has from Berth."""
+        return self._began and excluded_nodes.is_ours(_listed(self._excluded / str(job.id)), job.known)
+
     def _hand_over(self, mark: Path, jobs: Mapping[int, JobFacts]) -> int:
         """Forgets that a list of excluded nodes is Berth's, where the job's user has written the same one."""
         job = jobs.get(int(mark.name)) if mark.name.isdecimal() else None
         updates = 0
-        if job is not None and excluded_nodes.is_ours(mark.read_text("utf-8", "surrogateescape"), job.known):
+        if job is not None and self.has_written_ours(job):
             try:
                 updates = self._forget_list(job.id)
             except SlurmError:
@@ -211,6 +215,12 @@ class Asked:
                 new.write_text(f"{text}\n")
                 new.replace(self._files / str(job_id))
         self._written = wanted
+
+
+def _listed(mark: Path) -> str:
+    with suppress(OSError):
+        return mark.read_text("utf-8", "surrogateescape")
+    return ""
 
 
 def _is_read(mark: Path, at: float, late: float) -> bool:

@@ -137,10 +137,10 @@ class Pins:
     def pin_again(self, job: JobFacts, alone: str = "") -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
 
-        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py). A job that
-        its owner has changed since it was read is left for the next look.
+        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py). A list that
+        its owner has written meanwhile, as Berth had written it, is left for the next look.
         """
-        if not self.asked.has_changed(job.id):
+        if not self.asked.has_written_ours(job):
             self._write_again(job, alone)
 
     def _write_again(self, job: JobFacts, alone: str = "") -> None:
