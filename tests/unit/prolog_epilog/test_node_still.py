@@ -109,7 +109,12 @@ def test_a_job_that_never_worked_or_has_hardly_begun_does_not_hang() -> None:
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        # What it reads while it starts would be a sign of life.
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process
         process.kill()
 
