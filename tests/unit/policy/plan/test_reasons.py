@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from policy.daemon.answer.answerer import Answerer
+from policy.daemon.passes import explainer as explainer_module
 from policy.daemon.passes.explainer import Explainer
 from policy.daemon.passes.handover import Snapshot
 from policy.daemon.passes.watcher import Watcher
@@ -48,6 +49,11 @@ def reason_in(look: Reading, job_id: int = 5, kind: str = "h100", fabric: Fabric
     [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
     assert plan.book is not None
     return why(entry, plan.book, tracker.book(), POLICY, plan.queue)
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explainer_module, "_LONGEST", 600.0)
 
 
 @pytest.mark.parametrize(("begin", "number"), [(NOW - 1, 515), (NOW + 60, 503)])
