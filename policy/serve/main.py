@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -107,8 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gateway", required=True)
     parser.add_argument("--socket", type=Path, required=True)
     options = parser.parse_args(arguments)
+    # Python would run a handler when a call returns, and the call that waits for berthd may have just begun.
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: None)
     give_way()
     _leave_room()
     try:
@@ -120,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     # berthd holds the other end: when it is gone, so is the reader's end of the file.
     with contextlib.suppress(OSError):
-        while os.read(sys.stdin.fileno(), 64):
+        while told not in select.select([sys.stdin, told], [], [])[0] and os.read(sys.stdin.fileno(), 64):
             pass
     return 0
 
