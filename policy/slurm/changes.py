@@ -206,26 +206,35 @@ def wrote_nodes(values: Mapping[str, str], refusal: str) -> bool:
     return "req_nodes" in values and bool(_REFUSED_LATER.search(refusal))
 
 
-def put_right(write: Callable[[], None]) -> None:
+def put_right(write: Callable[[], None], without_list: Callable[[], None]) -> None:
     """Writes what puts right a change of which only the nodes were written; once more if Slurm does not answer.
 
-    If it stays half written, no later pass can tell Berth's list of excluded nodes from one of the user's.
+    If it stays half written, no later pass can tell Berth's list of excluded nodes from one of the user's. Where Slurm
+    knows a node of the list before no more, what puts it right is written without that list.
     """
     with suppress(SlurmError):
         try:
             write()
         except NoAnswer:
             write()
+        except SlurmError as problem:
+            if "node name" not in str(problem):
+                raise
+            without_list()
 
 
-def taken_back(job: JobText, now: JobText, values: Mapping[str, str]) -> dict[str, str]:
+def taken_back(job: JobText, now: JobText, values: Mapping[str, str], *, without_list: bool = False) -> dict[str, str]:
     """Returns what puts right a change of which only the nodes were written: a job before it, and as it is `now`.
+
+    `without_list` leaves out the list of excluded nodes that Berth wrote, where the job requires its nodes.
 
     Whose request was changed after it was read has no place with these GPUs (any more), and gets its user's own nodes.
     """
-    if not _asks_otherwise(job, now):
-        return {"req_nodes": job.required, **({"exc_nodes": job.excluded} if "exc_nodes" in values else {})}
     before = readable(job.admin_comment) or NOTHING
+    if not _asks_otherwise(job, now):
+        drops = without_list and job.required and excluded_nodes.is_ours(job.excluded, before)
+        excluded = "" if drops else job.excluded
+        return {"req_nodes": job.required, **({"exc_nodes": excluded} if "exc_nodes" in values else {})}
     excluded = "" if excluded_nodes.is_ours(job.excluded, before) else job.excluded
     return {
         "req_nodes": _asked(before).get("req_nodes", "" if _names_gpus(job) else job.required),

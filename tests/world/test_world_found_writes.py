@@ -98,3 +98,26 @@ def test_why_the_last_task_of_an_array_waits_is_written_to_no_other_task() -> No
         ("pass", 50),
         ("write", 50),
     ])  # fmt: skip
+
+
+def test_a_half_written_pin_is_put_right_though_a_node_of_the_list_before_has_gone() -> None:
+    # Slurm refused the list before too, and the half written one was taken for the user's.
+    play([
+        ("site", 1044, 2, 0, 0, 14),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "guest", 0, 5, "COMPLETED", 1),
+        ("during-change", 0, "node", "forget", 7),
+        ("submit", "share-memory-array", 0, 20, "OUT_OF_MEMORY", 1),
+        ("sched", 0),
+        ("sched", 0),
+        ("wait", 10),
+        ("wait", 30),
+        ("submit", "whole", 1, 5, "COMPLETED", 2),
+        ("submit", "upgrade", 8, 20, "COMPLETED", 0),
+        ("wait", 10),
+        ("pass", 1),
+        ("write", 50),
+        ("release", 0),
+    ])  # fmt: skip

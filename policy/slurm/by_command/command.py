@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from policy.formats.errors import NoAnswer, SlurmError
@@ -313,9 +314,12 @@ class CommandGateway:
             self._write(name, values, most_tasks)
         except SlurmError as problem:
             if changes.wrote_nodes(values, str(problem)):
-                changes.put_right(
-                    lambda: self._write(name, changes.taken_back(job, self._text(job_id), values), most_tasks)
-                )
+
+                def put_right(*, without_list: bool = False) -> None:
+                    back = changes.taken_back(job, self._text(job_id), values, without_list=without_list)
+                    self._write(name, back, most_tasks)
+
+                changes.put_right(put_right, partial(put_right, without_list=True))
             raise
         if isinstance(job_id, int):
             written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}

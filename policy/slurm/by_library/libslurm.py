@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
@@ -201,7 +202,11 @@ class LibslurmGateway:
             self._update(job_id, values)
         except SlurmError as problem:
             if changes.wrote_nodes(values, str(problem)):
-                changes.put_right(lambda: self._update(job_id, changes.taken_back(job, self._text(job_id), values)))
+
+                def put_right(*, without_list: bool = False) -> None:
+                    self._update(job_id, changes.taken_back(job, self._text(job_id), values, without_list=without_list))
+
+                changes.put_right(put_right, partial(put_right, without_list=True))
             raise
 
     def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
