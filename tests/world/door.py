@@ -55,6 +55,8 @@ class SlurmDoor:
         """Lets seconds pass."""
         self.asked_by_berthd: Callable[[tuple[str, ...]], None] = lambda _: None
         self._last: dict[tuple[str, ...], str] = {}
+        self._changed: tuple[str, ...] = ()
+        """The words of the last change, without the name of what is changed."""
 
     def clear(self) -> None:
         """No more faults."""
@@ -83,7 +85,10 @@ class SlurmDoor:
             for step in self.during_changes.pop(self.changes, []):
                 self.troubles += 1
                 step()
-            self.cluster.crossed = {
+            if command[3:] != self._changed:
+                self.cluster.crossed = set()  # else it goes on with one change, of an array's tasks one by one
+            self._changed = command[3:]
+            self.cluster.crossed |= {
                 number for number, job in self.cluster.jobs.items() if job.user_excluded != before.get(number, "")
             }
             faults += self.faults_of_changes.pop(self.changes, [])
