@@ -6,7 +6,7 @@ job_modify may ask no daemon. So each job that the plan may write has a file wit
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -140,10 +140,17 @@ class Asked:
         late = _WHOLE_LOOK_EVERY if len(reading.jobs) >= _MANY_JOBS else 0.0
         marks = {int(mark.name): mark for mark in self._marks.iterdir() if mark.name.isdecimal()}
         due = [job for job, mark in marks.items() if _is_read(mark, reading.at, late)]
-        lists = [mark for mark in self._excluded.iterdir() if _is_read(mark, reading.at, late)]
-        names = {mark.name for mark in lists}
-        jobs = {job.id: job for job in reading.jobs if job.id in marks or str(job.id) in names}
-        updates = sum(self._hand_over(mark, jobs) for mark in lists[:MOST_A_PASS])
+        lists = {int(mark.name): mark for mark in self._excluded.iterdir() if mark.name.isdecimal()}
+        read = [job for job, mark in lists.items() if _is_read(mark, reading.at, late)]
+        jobs = {job.id: job for job in reading.jobs if job.id in marks or job.id in lists}
+        ours = [job for job in read if job in jobs and self.has_written_ours(jobs[job])]
+        updates = 0
+        for job_id in ours[:MOST_A_PASS]:
+            with suppress(SlurmError):
+                updates += self._forget_list(job_id)
+                lists[job_id].unlink(missing_ok=True)
+        for job_id in set(read).difference(ours):
+            lists[job_id].unlink(missing_ok=True)
         for job_id in due[:MOST_A_PASS]:
             with suppress(SlurmError):
                 updates += self._look_at(jobs.get(job_id))
@@ -161,19 +168,8 @@ class Asked:
         """Tells whether a job's owner wrote, since it was read, the list of excluded nodes that it has from Berth."""
         return self._began and excluded_nodes.is_ours(_listed(self._excluded / str(job.id)), job.known)
 
-    def _hand_over(self, mark: Path, jobs: Mapping[int, JobFacts]) -> int:
-        """Forgets that a list of excluded nodes is Berth's, where the job's user has written the same one."""
-        job = jobs.get(int(mark.name)) if mark.name.isdecimal() else None
-        updates = 0
-        if job is not None and self.has_written_ours(job):
-            try:
-                updates = self._forget_list(job.id)
-            except SlurmError:
-                return 0
-        mark.unlink(missing_ok=True)
-        return updates
-
     def _forget_list(self, job_id: int) -> int:
+        """Forgets that a list of excluded nodes is Berth's, as the job's user has written the same one."""
         text = self._gateway.job(job_id)
         plan = readable(text.admin_comment) or NOTHING
         if text.state != "PENDING" or not excluded_nodes.is_ours(text.excluded, plan):

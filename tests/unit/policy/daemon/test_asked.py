@@ -235,6 +235,16 @@ def test_a_list_that_its_user_wrote_too_is_its_users(
         assert excluded_nodes.closes("", record, slurm.plan) == "", "and a job that closed its partition requires nodes"
 
 
+def test_marks_of_many_jobs_are_all_read_in_one_pass(tmp_path: Path) -> None:
+    slurm: Any = Slurm(text(PINNED))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, PINNED)
+    for number in range(1, 4 * asked.MOST_A_PASS):
+        (tmp_path / "pinned.excluded" / str(number)).write_text("n3")
+    step(kept, PINNED)
+    assert not list((tmp_path / "pinned.excluded").iterdir()), "each would keep the pins of its job away"
+
+
 def test_a_list_is_handed_over_though_slurm_does_not_answer_at_first(tmp_path: Path) -> None:
     slurm: Any = Slurm(text(OTHER_NODES, excluded="n[2-4]"))
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
