@@ -24,6 +24,17 @@ function element(name, attributes, ...children) {
 function drawing(name, attributes, ...children) {
   return build(document.createElementNS(NAMESPACE, name), attributes, children);
 }
+// Marks five moments below a picture.
+function ticks(picture, left, right, y, first, last) {
+  for (const step of [0, 0.25, 0.5, 0.75, 1])
+    picture.append(
+      drawing(
+        "text",
+        { x: left + (right - left) * step, y, "text-anchor": step === 0 ? "start" : step === 1 ? "end" : "middle" },
+        right < 490 && step % 1 ? "" : clock(first + (last - first) * step),
+      ),
+    );
+}
 function build(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {}))
     if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);

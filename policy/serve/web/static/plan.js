@@ -4,17 +4,6 @@
 const PLAN_NODES = 32;
 const LANE = 4;
 
-// Marks five moments below a picture.
-function ticks(picture, left, right, y, first, last) {
-  for (const step of [0, 0.25, 0.5, 0.75, 1])
-    picture.append(
-      drawing(
-        "text",
-        { x: left + (right - left) * step, y, "text-anchor": step === 0 ? "start" : step === 1 ? "end" : "middle" },
-        right < 490 && step % 1 ? "" : clock(first + (last - first) * step),
-      ),
-    );
-}
 // The bars of each node: mask of GPUs, job (null: another user's, which may not be seen), from when, until when.
 function planBars(jobs) {
   const found = new Map(),
