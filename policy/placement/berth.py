@@ -321,4 +321,4 @@ def _nothing_free(demand: Demand) -> str:
     joined = ", all pairs joined by NVLink" if demand.level == "nvlink" and demand.k > 1 else ""
     if demand.n > 1:
         return f"no {demand.n} nodes have the same {gpus}{joined}"
-    return f"no node has {gpus}{joined and f'{joined},'} now"
+    return f"no node has {gpus}{joined}{',' if joined else ''} now"

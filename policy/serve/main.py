@@ -109,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True)
     options = parser.parse_args(arguments)
     # Python would run a handler when a call returns, and the call that waits for berthd may have just begun.
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
+    told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(tell)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

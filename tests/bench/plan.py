@@ -13,6 +13,7 @@ import random
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -144,18 +145,26 @@ class World:
             partitions=(PartitionFacts("gpu", default=True, time_limit=3_600),), memory=Memory(per_cpu=100),
         )  # fmt: skip
 
-    def fleet(self) -> Fleet:
+    def fabric(self) -> Fabric:
         leaf = np.arange(len(self.names), dtype=np.int64) // 16
-        fabric = replace(Fabric.flat(self.names), leaf=leaf, pod=leaf // 8)
+        return replace(Fabric.flat(self.names), leaf=leaf, pod=leaf // 8)
+
+    def fleet(self) -> Fleet:
         made = build_fleet(
             list(self.nodes.values()), self.reading().partitions, self.machines, Memory(per_cpu=100),
-            memory_counts=True, fabric=fabric,
+            memory_counts=True, fabric=self.fabric(),
         )  # fmt: skip
         made.tables.warm()
         return made
 
 
-def passes(world: World, fleet: Fleet, count: int, settings: Settings | None = None) -> list[float]:
+def passes(
+    world: World,
+    fleet: Fleet,
+    count: int,
+    settings: Settings | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
     """Milliseconds of whole passes, from a reading to the plan, each after one job has ended."""
     tracker, plan = Tracker(fleet), Plan(BerthPolicy(), settings or Settings())
     tracker.update(world.reading())
@@ -164,11 +173,11 @@ def passes(world: World, fleet: Fleet, count: int, settings: Settings | None = N
         world.end_one()
         world.at += 1
         reading = world.reading()
-        began = time.perf_counter()
+        began = clock()
         tracker.update(reading)
         changes = plan.replan(tracker.book(), reading.jobs)
         if number:  # the first one reads each segment for the first time
-            taken.append(1_000 * (time.perf_counter() - began))
+            taken.append(1_000 * (clock() - began))
         world.obey([change for change in changes if isinstance(change, Move)])
     return taken
 

@@ -9,15 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.cluster.fleet import Fleet, build_fleet
 from policy.formats.job_plan import JobPlan
-from policy.formats.slurm_facts import Memory, NodeFacts
-from policy.placement.berth import BerthPolicy
-from policy.plan.ledger.changes import Move
-from policy.plan.ledger.tracker import Tracker
-from policy.plan.queue.plan import Plan
-from policy.request.settings import Settings
-from tests.bench.plan import AT, World
+from policy.formats.slurm_facts import NodeFacts
+from tests.bench.plan import AT, World, passes
 from tests.bench.table import Figure, at_most
 from topology.network.blocks import Blocks
 from topology.network.fabric import Fabric
@@ -71,29 +65,13 @@ class Racks(World):
             required=tuple(names), gpus=mask, plan=JobPlan(plan),
         )  # fmt: skip
 
-    def fleet(self) -> Fleet:
+    def fabric(self) -> Fabric:
         rack = np.arange(ALL) // TRAYS
-        fabric = replace(Fabric.flat(tuple(self.names)), blocks=Blocks((TRAYS,), rack), domain=rack)
-        made = build_fleet(
-            list(self.nodes.values()), self.reading().partitions, self.machines, Memory(per_cpu=100),
-            memory_counts=True, fabric=fabric,
-        )  # fmt: skip
-        made.tables.warm()
-        return made
+        return replace(Fabric.flat(tuple(self.names)), blocks=Blocks((TRAYS,), rack), domain=rack)
 
 
 def berthds_pass() -> Figure:
     """A median pass, each after one job has ended, in a processor's milliseconds: others may use the machine."""
     world = Racks(ALL, WAITING)
-    tracker, plan, taken = Tracker(world.fleet()), Plan(BerthPolicy(), Settings()), []
-    for _ in range(PASSES + 1):
-        world.end_one()
-        world.at += 1
-        reading = world.reading()
-        began = time.process_time()
-        tracker.update(reading)
-        changes = plan.replan(tracker.book(), reading.jobs)
-        taken.append(1_000 * (time.process_time() - began))
-        world.obey([change for change in changes if isinstance(change, Move)])
-    # The first pass reads each plan for the first time.
-    return at_most(f"berthd's pass, {WAITING:,} jobs wait", statistics.median(taken[1:]), 250.0, "ms")
+    taken = passes(world, world.fleet(), PASSES, clock=time.process_time)
+    return at_most(f"berthd's pass, {WAITING:,} jobs wait", statistics.median(taken), 250.0, "ms")
