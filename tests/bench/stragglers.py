@@ -63,7 +63,13 @@ def draw(rng: np.random.Generator, kind: str) -> DrawnJob:
     if source == "guard":
         ops = {"step": np.asarray(sum(ops.values()))}
     members = tuple(
-        StepRank(rank, f"n{rank // per_node}", rank % per_node, f"GPU-{rank}", None if stages is None else stages[rank])
+        StepRank(
+            None if source == "guard" else rank,
+            f"n{rank // per_node}",
+            rank % per_node,
+            f"GPU-{rank}",
+            None if stages is None else stages[rank],
+        )
         for rank in range(ranks)
     )
     times = StepTimes("guard" if source == "guard" else "ops", members, ops, np.ones(rows), micro)
@@ -141,16 +147,19 @@ def named(found: Slowness, case: DrawnJob) -> tuple[bool, bool, bool]:
     """Tells whether the cause, the ranks and the blame are right."""
     if case.kind == "mixed":
         both = {"gpu"} < {one.cause for one in found.parts}
-        gpus = {one.rank for part in found.parts if part.cause == "gpu" for one in part.ranks}
-        return both, both and gpus == case.ranks, both
+        return both, both and _hit(found, "gpu") == case.ranks, both
     cause = found.cause == CAUSES.get(case.kind, case.kind)
     if case.kind in {"gpu", "part", "role", "two", "node", "stage"}:
-        told = {one.rank for part in found.parts if part.cause == found.cause for one in part.ranks}
-        ranks = cause and told == case.ranks
+        ranks = cause and _hit(found, found.cause) == case.ranks
     else:
         ranks = cause
     blame = cause and (case.blame is None or found.parts[0].blame == case.blame)
     return cause, ranks, blame
+
+
+def _hit(found: Slowness, cause: str) -> set[int]:
+    """Returns the places of the ranks that a cause names: the guard knows no number of a rank."""
+    return {found.times.ranks.index(one) for part in found.parts if part.cause == cause for one in part.ranks}
 
 
 def cases(seed: int, number: int) -> list[DrawnJob]:

@@ -262,7 +262,7 @@ def test_a_rank_that_is_slow_is_told_while_it_runs(quick: Slurm, nodes: dict[str
     text = until(
         "the earlier job to count", lambda: one if "other runs too" in (one := why(quick, job)["slow"]) else None
     )
-    assert f"rank 1 on n4:{gpu} needs 1.50 times as long as the others" in text, text
+    assert f"the rank on n4:{gpu} needs 1.50 times as long as the others" in text, text
     assert "its GPU takes 30% more time in other runs too (the hardware is to blame)" in text, text
     written = f"cat {FOLDER}/record/steps"
     until("the other job's line", lambda: f'"job":"{even}"' in quick.target.bash(written, user="slurm").out or None)

@@ -73,7 +73,7 @@ def as_values(found: Slowness) -> dict[str, Any]:
             "share": round(one.share, 5),
             "blame": one.blame,
             "text": one.text,
-            "ranks": [rank.rank for rank in one.ranks],
+            "ranks": [times.ranks.index(rank) for rank in one.ranks],
             "factor": round(one.factor, 4),
             "from": round(one.during[0], 4),
             "to": round(one.during[1], 4),

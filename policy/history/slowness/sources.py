@@ -34,7 +34,8 @@ _OP = re.compile(r"([a-z][a-z_]{0,30})_ms")
 class StepRank:
     """One rank of a job; what a source does not tell is None or empty."""
 
-    rank: int
+    rank: int | None
+    """None from the guard, which knows a GPU and not the number of the process there."""
     node: str = ""
     gpu: int | None = None
     uuid: str = ""
@@ -45,7 +46,8 @@ class StepRank:
     def text(self) -> str:
         """Names the rank, and its GPU as far as that is known."""
         where = self.node + (f":{self.gpu}" if self.gpu is not None else "")
-        return f"rank {self.rank} on {where}" if where else f"rank {self.rank}"
+        who = "the rank" if self.rank is None else f"rank {self.rank}"
+        return f"{who} on {where}" if where else who
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def from_guard(reports: Iterable[JobReport], job: str) -> StepTimes | None:
     whole = [one for one in by_gpu if one.keys() >= set(everywhere)][-MOST_ROWS:]
     if not everywhere or not whole:
         return None
-    ranks = tuple(StepRank(place, node, gpu, whole[-1][node, gpu].uuid) for place, (node, gpu) in enumerate(everywhere))
+    ranks = tuple(StepRank(None, node, gpu, whole[-1][node, gpu].uuid) for node, gpu in everywhere)
     own = np.array([[one[gpu].own_ms for gpu in everywhere] for one in whole])
     steps = np.array([float(max(1, median(rank.steps for rank in one.values()))) for one in whole])
     left_out = len(by_gpu) - len(whole)

@@ -440,7 +440,7 @@ def test_what_makes_a_job_slow_is_known_while_it_runs(tmp_path: Path) -> None:
             hosts.hear(replace(WORD, gpu=gpu, uuid=f"GPU-{gpu}", own_ns=own), lambda _: "compute", 3_600.0 * hour)
         hosts.write_due(3_600.0 * hour + 200.0, lambda _node, _uuid: "")
 
-    assert hosts.slow[42].startswith("lost 33% of its time because rank 2 on n1:2 needs 1.50 times as long")
+    assert hosts.slow[42].startswith("lost 33% of its time because the rank on n1:2 needs 1.50 times as long")
     hosts.look(reading([slurms_node("n1")], [], at=20_000.0))
     assert hosts.slow == {}
 

@@ -23,7 +23,7 @@ def noisy(rows: int = 200, ranks: int = 8, level: float = 100.0) -> Floats:
     return level * np.exp(np.random.default_rng(3).normal(0.0, 0.005, (rows, ranks)))
 
 
-def only(found: Slowness) -> tuple[str, str, list[int]]:
+def only(found: Slowness) -> tuple[str, str, list[int | None]]:
     assert len(found.parts) == 1, [part.text for part in found.parts]
     part = found.parts[0]
     return part.cause, part.blame, [rank.rank for rank in part.ranks]

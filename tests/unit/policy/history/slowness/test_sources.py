@@ -23,7 +23,9 @@ def test_the_guards_hours_become_rows_and_hours_without_all_ranks_are_left_out()
     assert times is not None
     assert times.own.tolist() == [[10.0, 12.0], [20.0, 22.0]]
     assert times.steps.tolist() == [400.0, 400.0]
-    assert [rank.text for rank in times.ranks] == ["rank 0 on n1:0", "rank 1 on n1:1"]
+    assert [rank.text for rank in times.ranks] == ["the rank on n1:0", "the rank on n1:1"]
+    # A guard knows GPUs: the numbers of the processes there need not follow theirs.
+    assert [rank.rank for rank in times.ranks] == [None, None]
     assert "1 hours are left out" in times.notes[0]
     assert from_guard(reports, "9") is None
 
