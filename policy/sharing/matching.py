@@ -24,19 +24,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-ANYBODY = -1
-"""The party of a seat that takes every user's guests, and of a guest that shares with every user's owner."""
-
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weight of a guest's work, by its age and by whether it moves."""
+    """The weight of a guest's work by its age."""
 
     hour: float = 0.5
     """Added to a guest's weight of 1 for each hour of waiting, for at most `most_hours`."""
     most_hours: float = 4.0
-    stay: float = 0.1
-    """Added if a guest keeps its seat, in parts of its weight: about what a move costs."""
     steps: int = 8
     """Steps of age within `most_hours`; guests of the same step have the same age weight."""
 
@@ -49,59 +44,36 @@ class Seats:
     """Row of the owner in the tables."""
     memory: Floats
     """GiB that a guest may take."""
-    party: Ints
-    """The user or account whose guests it takes, as a number; ANYBODY for all."""
-    open: Bools
-    """Tells whether the state of the device allows a guest."""
 
     @classmethod
-    def of(
-        cls,
-        profile: Sequence[int],
-        memory: Sequence[float],
-        party: Sequence[int] = (),
-        open: Sequence[bool] = (),  # noqa: A002
-    ) -> Self:
-        """Builds the seats from plain sequences; by default all are open and take every user's guests."""
-        count = len(profile)
-        return cls(
-            np.array(profile, dtype=np.int64),
-            np.array(memory, dtype=np.float64),
-            np.array(party, dtype=np.int64) if len(party) else np.full(count, ANYBODY),
-            np.array(open, dtype=np.bool_) if len(open) else np.ones(count, dtype=np.bool_),
-        )
+    def of(cls, profile: Sequence[int], memory: Sequence[float]) -> Self:
+        """Builds the seats from plain sequences."""
+        return cls(np.array(profile, dtype=np.int64), np.array(memory, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """The guests, waiting or running, one entry each."""
+    """The guests that wait, one entry each."""
 
     profile: Ints
     """Column of the guest in the tables."""
     memory: Floats
     """GiB that it needs."""
-    party: Ints
     age: Floats
     """Hours since the guest became eligible."""
     weight: Floats
     """The weight of its class."""
-    at: Ints
-    """The index of the seat that it has, or -1."""
 
     @classmethod
     def of(
-        cls, profile: Sequence[int], memory: Sequence[float], age: Sequence[float], party: Sequence[int] = (),
-        weight: Sequence[float] = (), at: Sequence[int] = (),
-    ) -> Self:  # fmt: skip
-        """Builds the guests from plain sequences; by default all wait, weigh the same and share with any owner."""
-        count = len(profile)
+        cls, profile: Sequence[int], memory: Sequence[float], age: Sequence[float], weight: Sequence[float] = ()
+    ) -> Self:
+        """Builds the guests from plain sequences; by default all weigh the same."""
         return cls(
             np.array(profile, dtype=np.int64),
             np.array(memory, dtype=np.float64),
-            np.array(party, dtype=np.int64) if len(party) else np.full(count, ANYBODY),
             np.array(age, dtype=np.float64),
-            np.array(weight, dtype=np.float64) if len(weight) else np.ones(count),
-            np.array(at, dtype=np.int64) if len(at) else np.full(count, -1),
+            np.array(weight, dtype=np.float64) if len(weight) else np.ones(len(profile)),
         )
 
 
@@ -121,8 +93,6 @@ class Kinds:
     """Kind of each seat."""
     profile: Ints
     memory: Floats
-    party: Ints
-    open: Bools
     count: Ints
 
 
@@ -137,18 +107,15 @@ class Matching:
 
 
 def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Matching:
-    """Returns the best seats for all guests at once, running ones included; a move must gain more than `stay`."""
+    """Returns the best seats for all guests at once."""
     weights = weights or Weights()
     kinds = kinds_of(seats)
-    home = kind_at(kinds, guests.at)
-    columns = np.column_stack([
-        guests.profile, np.ceil(guests.memory / _MEMORY_STEP), guests.party, _aged(guests, weights), home,
-    ])  # fmt: skip
+    columns = np.column_stack([guests.profile, np.ceil(guests.memory / _MEMORY_STEP), weight_of(guests, weights)])
     _, first, group, many = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    value = values(kinds, _chosen(guests, first), tables, weights, home[first])
+    value = values(kinds, _chosen(guests, first), tables, weights)
     amounts, price = _transport(value, many, kinds.count)
-    seat = _hand_out(amounts, group.ravel(), kinds, guests, home)
-    return Matching(seat, kinds, price, float((amounts * np.maximum(value, 0)).sum()))
+    seat = _hand_out(amounts, group.ravel(), kinds)
+    return Matching(seat, kinds, price, float((amounts * value).sum()))
 
 
 _MEMORY_STEP = 0.25
@@ -156,47 +123,30 @@ _MEMORY_STEP = 0.25
 
 
 def kinds_of(seats: Seats) -> Kinds:
-    """Groups seats by kind; closed seats are kinds of their own."""
-    columns = np.column_stack([seats.profile, np.floor(seats.memory / _MEMORY_STEP), seats.party, seats.open])
+    """Groups seats by kind."""
+    columns = np.column_stack([seats.profile, np.floor(seats.memory / _MEMORY_STEP)])
     _, first, kind, count = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    return Kinds(
-        kind.ravel(), seats.profile[first], np.floor(seats.memory[first] / _MEMORY_STEP) * _MEMORY_STEP,
-        seats.party[first], seats.open[first], count,
-    )  # fmt: skip
-
-
-def kind_at(kinds: Kinds, seat: Ints) -> Ints:
-    """Returns the kind of each guest's seat, -1 where it has none."""
-    home = np.full(len(seat), -1)
-    home[seat >= 0] = kinds.of[seat[seat >= 0]]
-    return home
+    memory = np.floor(seats.memory[first] / _MEMORY_STEP) * _MEMORY_STEP
+    return Kinds(kind.ravel(), seats.profile[first], memory, count)
 
 
 def weight_of(guests: Guests, weights: Weights) -> Floats:
     """Returns the factor on each guest's speed, from its class and its age in steps."""
-    return np.asarray(_aged(guests, weights))
-
-
-def values(kinds: Kinds, guests: Guests, tables: Tables, weights: Weights, home: Ints) -> Floats:
-    """Returns the worth of each guest (rows) on each kind of seat (columns); 0 where it may not go."""
-    rows, columns = np.ix_(guests.profile, kinds.profile)
-    speed, allowed = tables.guest[columns, rows], tables.allowed[columns, rows]
-    mixes = (kinds.party == guests.party[:, None]) | (kinds.party == ANYBODY) | (guests.party[:, None] == ANYBODY)
-    fits = guests.memory[:, None] <= kinds.memory
-    stays = np.arange(len(kinds.count)) == home[:, None]
-    worth = (speed + weights.stay * stays) * weight_of(guests, weights)[:, None]
-    return np.asarray(np.where(allowed & mixes & fits & kinds.open, worth, 0.0))
-
-
-def _aged(guests: Guests, weights: Weights) -> Floats:
     step = weights.most_hours / weights.steps
     hours = np.round(np.minimum(guests.age, weights.most_hours) / step) * step
     return np.asarray(guests.weight * (1 + weights.hour * hours))
 
 
+def values(kinds: Kinds, guests: Guests, tables: Tables, weights: Weights) -> Floats:
+    """Returns the worth of each guest (rows) on each kind of seat (columns); 0 where it may not go."""
+    rows, columns = np.ix_(guests.profile, kinds.profile)
+    fits = guests.memory[:, None] <= kinds.memory
+    worth = tables.guest[columns, rows] * weight_of(guests, weights)[:, None]
+    return np.asarray(np.where(tables.allowed[columns, rows] & fits, worth, 0.0))
+
+
 def _chosen(guests: Guests, rows: Ints) -> Guests:
-    return Guests(guests.profile[rows], guests.memory[rows], guests.party[rows], guests.age[rows],
-                  guests.weight[rows], guests.at[rows])  # fmt: skip
+    return Guests(guests.profile[rows], guests.memory[rows], guests.age[rows], guests.weight[rows])
 
 
 def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
@@ -226,24 +176,15 @@ def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
     return amounts, price
 
 
-def _hand_out(amounts: Ints, group: Ints, kinds: Kinds, guests: Guests, home: Ints) -> Ints:
-    """Assigns single seats to single guests; guests that stay in their kind keep their own seat."""
+def _hand_out(amounts: Ints, group: Ints, kinds: Kinds) -> Ints:
+    """Assigns single seats to single guests."""
     seat = np.full(len(group), -1)
     by_group = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(amounts)))[:-1])
-    used = np.zeros(len(kinds.of), dtype=np.bool_)
-    others: list[tuple[Ints, int]] = []
-    for row, kind in np.argwhere(amounts):
-        members, amount = by_group[row], amounts[row, kind]
-        chosen, by_group[row] = members[:amount], members[amount:]
-        if home[chosen[0]] == kind:
-            seat[chosen] = guests.at[chosen]
-            used[guests.at[chosen]] = True
-        else:
-            others.append((chosen, int(kind)))
     order = np.argsort(kinds.of, kind="stable")
-    order = order[~used[order]]
-    start = np.searchsorted(kinds.of[order], np.arange(len(kinds.count)))
-    for chosen, kind in others:
-        seat[chosen] = order[start[kind] : start[kind] + len(chosen)]
-        start[kind] += len(chosen)
+    start = np.concatenate([[0], np.cumsum(kinds.count)])
+    for row, kind in np.argwhere(amounts):
+        amount = int(amounts[row, kind])
+        seat[by_group[row][:amount]] = order[start[kind] : start[kind] + amount]
+        by_group[row] = by_group[row][amount:]
+        start[kind] += amount
     return seat

@@ -175,14 +175,15 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
         busy = fleet.busy[:, minute]
         past = fleet.busy[:, max(0, minute - RECENT) : max(1, minute)]
         row = fleet.owner * len(steps) + np.round(past.mean(axis=1) / STEP_BUSY).astype(np.int64)
-        free = (at < 0) & (past[:, -1] < HEALTHY)
+        free = np.flatnonzero((at < 0) & (past[:, -1] < HEALTHY))
         waiting = np.flatnonzero(~begun & (queue.arrives <= minute))[:WAITING]
-        if free.any() and len(waiting):
-            seats = Seats(row, room, np.full(count, -1), free)
+        if len(free) and len(waiting):
+            seats = Seats(row[free], room[free])
             age = (minute - queue.arrives[waiting]) / 60
             guests = Guests.of(queue.kind[waiting].tolist(), queue.memory[queue.kind[waiting]].tolist(), age.tolist())
 
-            def truth(places: Ints, kinds: Ints, minute: int = minute) -> Floats:
+            def truth(seat: Ints, kinds: Ints, minute: int = minute, free: Ints = free) -> Floats:
+                places = free[seat]
                 alone, of = queue.kinds[kinds].T[:, None, :], np.zeros((len(places), len(kinds)))
                 for later in AHEAD:
                     now = fleet.busy[places, min(MINUTES - 1, minute + later), None]
@@ -191,8 +192,9 @@ def run(fleet: Hosts, queue: Jobs, contention: Contention, guard: Guard, rule: s
                 return of
 
             seat = choose(minute, seats, guests, truth)
-            seated = (seat >= 0) & free[seat]
-            at[seat[seated]], begun[waiting[seated]], duty[seat[seated]] = waiting[seated], True, 1.0
+            seated = seat >= 0
+            places = free[seat[seated]]
+            at[places], begun[waiting[seated]], duty[places] = waiting[seated], True, 1.0
         here = np.flatnonzero(at >= 0)
         profiles = queue.kinds[queue.kind[at[here]]]
         now = beside(contention, guard, busy[here], profiles, factor[here, queue.kind[at[here]]], duty[here])

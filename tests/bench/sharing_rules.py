@@ -102,15 +102,18 @@ def in_line(rule: Rule) -> Rule:
     """
 
     def choose(minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
-        seat, left = np.full(len(guests.profile), -1), seats
-        while left.open.any() and (begin := _first(seat)) < len(seat):
-            upto = begin + max(FEWEST_GUESTS, min(MOST_GUESTS, int(left.open.sum())))
+        seat, left = np.full(len(guests.profile), -1), np.arange(len(seats.profile))
+        while len(left) and (begin := _first(seat)) < len(seat):
+            upto = begin + max(FEWEST_GUESTS, min(MOST_GUESTS, len(left)))
             rows = np.arange(begin, min(upto, len(seat)))
-            got = rule(minute, left, _chosen(guests, rows), truth)
-            seat[rows] = np.where((got >= 0) & left.open[got], got, _NONE)
-            still = left.open.copy()
-            still[seat[rows][seat[rows] >= 0]] = False
-            left = replace(left, open=still)
+            here = Seats(seats.profile[left], seats.memory[left])
+
+            def of_left(places: Ints, kinds: Ints, left: Ints = left) -> Floats:
+                return truth(left[places], kinds)
+
+            got = rule(minute, here, _chosen(guests, rows), of_left)
+            seat[rows] = np.where(got >= 0, left[got], _NONE)
+            left = np.setdiff1d(left, seat[rows])
         return np.asarray(np.maximum(seat, -1))
 
     return choose
@@ -136,14 +139,13 @@ def at_random(tables: Tables, seed: int) -> Rule:
 
 def oracle(_minute: int, seats: Seats, guests: Guests, truth: Truth) -> Ints:
     """The most work by the true slowdowns, which nobody can know."""
-    free = np.flatnonzero(seats.open)
-    fits = guests.memory[:, None] <= seats.memory[free]
+    fits = guests.memory[:, None] <= seats.memory
     kinds, column = np.unique(guests.profile, return_inverse=True)
-    worth = truth(free, kinds).T[column] * weight_of(guests, Weights())[:, None]
+    worth = truth(np.arange(len(seats.profile)), kinds).T[column] * weight_of(guests, Weights())[:, None]
     rows, columns = linear_sum_assignment(np.where(fits, worth, 0.0), maximize=True)
     seat = np.full(len(guests.profile), -1)
     good = fits[rows, columns]
-    seat[rows[good]] = free[columns[good]]
+    seat[rows[good]] = columns[good]
     return seat
 
 

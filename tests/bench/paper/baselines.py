@@ -4,7 +4,7 @@
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from policy.sharing.matching import Floats, Guests, Ints, Seats, Tables, Weights, kind_at, kinds_of, values, weight_of
+from policy.sharing.matching import Floats, Guests, Ints, Seats, Tables, Weights, kinds_of, values, weight_of
 
 _BUSY = 0.8
 """AntMan's limit: GPUs above this utilisation take no guest."""
@@ -14,7 +14,7 @@ def greedy(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None
     """Each guest, the weightiest first, takes the free seat that is best for it."""
     weights = weights or Weights()
     kinds = kinds_of(seats)
-    value = values(kinds, guests, tables, weights, np.full(len(guests.profile), -1))
+    value = values(kinds, guests, tables, weights)
     order = np.argsort(-weight_of(guests, weights), kind="stable")
     return _one_by_one(value, order, kinds.of, kinds.count)
 
@@ -23,7 +23,7 @@ def at_random(seats: Seats, guests: Guests, tables: Tables, seed: int) -> Ints:
     """Each guest, in random order, takes any free seat that it may take."""
     random = np.random.default_rng(seed)
     kinds = kinds_of(seats)
-    may = values(kinds, guests, tables, Weights(), np.full(len(guests.profile), -1)) > 0
+    may = values(kinds, guests, tables, Weights()) > 0
     value = np.where(may, random.random(may.shape) + 0.01, 0.0)
     return _one_by_one(value, random.permutation(len(guests.profile)), kinds.of, kinds.count)
 
@@ -36,7 +36,7 @@ def least_loaded(seats: Seats, guests: Guests, busy: Floats) -> Ints:
     kinds = kinds_of(seats)
     columns = int(guests.profile.max(initial=0)) + 1
     tables = Tables(np.ones((len(busy), columns)), np.repeat((busy < _BUSY)[:, None], columns, axis=1))
-    may = values(kinds, guests, tables, Weights(), np.full(len(guests.profile), -1)) > 0
+    may = values(kinds, guests, tables, Weights()) > 0
     value = np.where(may, 1.01 - busy[kinds.profile], 0.0)
     return _one_by_one(value, np.argsort(-guests.age, kind="stable"), kinds.of, kinds.count)
 
@@ -44,12 +44,7 @@ def least_loaded(seats: Seats, guests: Guests, busy: Floats) -> Ints:
 def exact(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Ints:
     """The assignment of greatest weight, seat by seat; cubic in time, so for small cases."""
     kinds = kinds_of(seats)
-    home = kind_at(kinds, guests.at)
-    by_kind = values(kinds, guests, tables, weights or Weights(), np.full(len(guests.profile), -1))
-    value = by_kind[:, kinds.of]
-    running = np.flatnonzero(home >= 0)
-    at_home = values(kinds, guests, tables, weights or Weights(), home)
-    value[running, guests.at[running]] = at_home[running, home[running]]
+    value = values(kinds, guests, tables, weights or Weights())[:, kinds.of]
     rows, columns = linear_sum_assignment(value, maximize=True)
     seat = np.full(len(guests.profile), -1)
     good = value[rows, columns] > 0

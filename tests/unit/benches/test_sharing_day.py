@@ -49,8 +49,8 @@ def test_a_busy_host_takes_no_guest() -> None:
 
 
 @pytest.mark.parametrize("rule", rules(Known(np.array([0.0, 1.0]), KINDS, 1), 1))
-def test_no_rule_gives_a_closed_seat_or_memory_that_the_host_needs(rule: str) -> None:
-    seats = Seats.of([0, 1, 0, 1], [8.0, 8.0, 2.0, 8.0], open=[True, True, True, False])
+def test_no_rule_gives_a_seat_twice_or_memory_that_the_host_needs(rule: str) -> None:
+    seats = Seats.of([0, 1, 0], [8.0, 8.0, 2.0])
     guests = Guests.of([0, 1, 0], [4.0, 2.0, 4.0], [0.0, 1.0, 2.0])
 
     seat = rules(Known(np.array([0.0, 0.5]), KINDS, 1), 1)[rule](
@@ -59,7 +59,6 @@ def test_no_rule_gives_a_closed_seat_or_memory_that_the_host_needs(rule: str) ->
 
     taken = seat[seat >= 0].tolist()
     assert sorted(taken) == sorted(set(taken))
-    assert 3 not in taken
     assert all(guests.memory[guest] <= seats.memory[place] for guest, place in enumerate(seat) if place >= 0)
 
 
