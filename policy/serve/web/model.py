@@ -6,13 +6,15 @@ Both become JSON with `schema_version`. What a viewer may not see is taken out h
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from policy.site.privacy import Visibility
 
 SCHEMA_VERSION = 1
 MOST_EVENTS = 1_000
 """Events that a moment tells; older ones are left out."""
+KINDS: tuple[Literal["jobs"], Literal["nodes"]] = ("jobs", "nodes")
+"""What Slurm's PrivateData may hide here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class WebMoment:
     """Nodes that take no job, with the reason."""
     hidden: Sequence[tuple[int, int]] = ()
     """Nodes and GPUs of jobs that the viewer may not see."""
+    private: Sequence[str] = ()
+    """What Slurm's PrivateData hides from the viewer, of KINDS."""
     problem: str = ""
     """Tells why this reading may be old."""
 
@@ -114,6 +118,7 @@ class WebMoment:
             "events": [[one.at, one.kind, one.job, one.text] for one in self.events],
             "sick": self.sick,
             "hidden": self.hidden,
+            "private": self.private,
             "problem": self.problem,
         }
 
@@ -141,7 +146,8 @@ class WebSource(Protocol):
 
 def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:
     """Returns the part of a moment that Slurm would show to this user; None is a viewer who is not known."""
-    if not visibility.shows("jobs", viewer):
+    private = tuple(kind for kind in KINDS if not visibility.shows(kind, viewer))
+    if "jobs" in private:
         own = [job for job in moment.jobs if visibility.shows("jobs", viewer, job.uid)]
         names = {job.id for job in own}
         masks: dict[int, int] = {}
@@ -151,10 +157,10 @@ def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> We
         # Slurm does not tell any more whose jobs were that have ended.
         events = [one for one in moment.events if one.job in names]
         moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
-    if not visibility.shows("nodes", viewer):
+    if "nodes" in private:
         jobs = [replace(job, places=(), segment={}) for job in moment.jobs]
         moment = replace(moment, jobs=jobs, sick={}, hidden=())
-    return moment
+    return replace(moment, private=private)
 
 
 def changes(at: float, before: WebJob | None, now: WebJob | None) -> Iterator[WebEvent]:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from math import isfinite, nan
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from policy.formats.job_plan import JobPlan
 from policy.plan.answer.explain import rows
@@ -185,7 +185,7 @@ class WebHandler(BaseHTTPRequestHandler):
             return
         try:
             if parts.path == "/" and (token := query.get("token", [""])[0]):
-                self._sign_in(token)
+                self._sign_in(token, urlencode({name: value for name, (value, *_) in query.items() if name != "token"}))
                 return
             viewer = self.server.access.viewer(self.client_address[0], self.headers)
         except NoAccessError as problem:
@@ -248,11 +248,11 @@ class WebHandler(BaseHTTPRequestHandler):
         finally:
             exhibit.viewers.release()
 
-    def _sign_in(self, token: str) -> None:
+    def _sign_in(self, token: str, words: str) -> None:
         """Keeps a token as a cookie, so that it does not stay in the address."""
         self.server.access.of_token(token)
         self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", "./")
+        self.send_header("Location", f"./?{words}" if words else "./")
         self.send_header("Set-Cookie", f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/")
         self._common_headers()
         self.send_header("Content-Length", "0")

@@ -161,14 +161,14 @@ function wheel(node) {
       }),
     );
   for (let gpu = 0; gpu < count; gpu += 1) {
-    const here = state.here(state.room.nodes.indexOf(node), gpu),
+    const colour = heldColour(state.room.nodes.indexOf(node), gpu),
       [x, y] = at(gpu);
     picture.append(
       drawing("circle", {
         cx: x,
         cy: y,
         r: 15,
-        fill: here.length ? ownerColour(here[0].user) : styled("--free"),
+        fill: colour || styled("--free"),
         stroke: styled("--card"),
         "stroke-width": 2,
       }),
@@ -180,7 +180,7 @@ function wheel(node) {
           "text-anchor": "middle",
           "font-size": 12,
           "font-weight": 650,
-          fill: here.length ? "#fff" : styled("--ink"),
+          fill: colour && colour !== styled("--edge") ? "#fff" : styled("--ink"),
         },
         gpu,
       ),
@@ -241,7 +241,7 @@ function openNode(name, chosenGpu) {
           )
         : null,
     );
-    cell.style.borderLeftColor = here.length ? ownerColour(here[0].user) : "";
+    cell.style.borderLeftColor = heldColour(place, gpu) || "";
     return cell;
   });
   side(

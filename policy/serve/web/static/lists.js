@@ -159,7 +159,7 @@ function timeLine() {
     element(
       "div",
       { class: "card" },
-      element("h2", {}, events.length ? `The last ${many(events.length, "event")}` : "Nothing has happened yet"),
+      element("h2", {}, events.length ? `The last ${many(events.length, "event")}` : "No event is known"),
       picture,
     ),
     element(

@@ -1,6 +1,12 @@
 "use strict";
 // The machine room: how each GPU looks, the legend, the tip below the pointer, and the figures above.
 
+// The colour of the job that has a GPU; null for a free one.
+function heldColour(node, gpu) {
+  const here = state.here(node, gpu),
+    owner = here.find((job) => !job.guest) || here[0];
+  return owner ? ownerColour(owner.user) : state.hidden.has(node * 64 + gpu) ? styled("--edge") : null;
+}
 function look(node, gpu) {
   const key = node * 64 + gpu,
     here = state.held.get(key) || [],
@@ -14,8 +20,7 @@ function look(node, gpu) {
     (here.some((job) => job.id === chosen) || (state.planned.get(key) || []).some((job) => job.id === chosen));
   const taken = here.length > 0 || state.hidden.has(key);
   let colour = null;
-  if (state.colour === "owner")
-    colour = here.length ? ownerColour((owner || guest).user) : state.hidden.has(key) ? styled("--edge") : null;
+  if (state.colour === "owner") colour = heldColour(node, gpu);
   else if (state.colour === "guest")
     colour = guest ? "#c2609a" : owner ? "#2f7fc1" : state.hidden.has(key) ? styled("--edge") : null;
   else if (state.colour === "score") colour = score === undefined ? null : scoreColour(score);
@@ -87,28 +92,41 @@ function tip(hit, event) {
 }
 function figures() {
   const total = state.room.nodes.reduce((sum, node) => sum + node.gpus, 0),
-    taken = new Set([...state.held.keys(), ...state.hidden]).size;
+    taken = new Set([...state.held.keys(), ...state.hidden]).size,
+    own = state.moment.private.includes("jobs"),
+    nodeless = state.moment.private.includes("nodes");
   const running = state.moment.jobs.filter(runs),
     waiting = state.moment.jobs.filter((job) => !runs(job)),
+    wanted = waiting.reduce((sum, job) => sum + job.gpus, 0),
     sick = Object.keys(state.moment.sick).length;
+  const shown = [own && "your own jobs only", nodeless && "no nodes"].filter(Boolean);
+  find("private").hidden = !shown.length;
+  find("private").textContent = shown.length ? `Slurm shows you ${shown.join(", and ")}.` : "";
   const card = (value, text, part) => {
     const bar = part === undefined ? null : element("div", { class: "bar" }, element("i", {}));
     if (bar) bar.firstChild.style.width = `${Math.round(100 * part)}%`;
     return element("div", { class: "figure" }, element("b", {}, value), element("span", {}, text), bar);
   };
+  const jobs = (list, one, more) =>
+    card(
+      list.length.toLocaleString("en"),
+      `${own ? "of your jobs" : list.length === 1 ? "job" : "jobs"} ${list.length === 1 ? one : more}`,
+    );
+  const use = card(
+    `${total ? Math.round((100 * taken) / total) : 0} %`,
+    `of ${total.toLocaleString("en")} GPUs in use`,
+    total ? taken / total : 0,
+  );
+  const health = card(
+    sick ? String(sick) : state.room.nodes.length.toLocaleString("en"),
+    sick ? (sick === 1 ? "node takes no jobs" : "nodes take no jobs") : "nodes, all take jobs",
+  );
   find("figures").replaceChildren(
-    card(
-      `${total ? Math.round((100 * taken) / total) : 0} %`,
-      `of ${total.toLocaleString("en")} GPUs in use`,
-      total ? taken / total : 0,
-    ),
-    card(running.length.toLocaleString("en"), running.length === 1 ? "job runs" : "jobs run"),
-    card(waiting.length.toLocaleString("en"), waiting.length === 1 ? "job waits" : "jobs wait"),
-    card(waiting.reduce((sum, job) => sum + job.gpus, 0).toLocaleString("en"), "GPUs waited for"),
-    card(
-      sick ? String(sick) : state.room.nodes.length.toLocaleString("en"),
-      sick ? (sick === 1 ? "node takes no jobs" : "nodes take no jobs") : "nodes, all take jobs",
-    ),
+    ...(nodeless ? [] : [use]),
+    jobs(running, "runs", "run"),
+    jobs(waiting, "waits", "wait"),
+    card(wanted.toLocaleString("en"), "GPUs waited for"),
+    ...(nodeless ? [] : [health]),
   );
   find("waiting").textContent = waiting.length || "";
 }

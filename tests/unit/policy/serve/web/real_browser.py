@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.waiting import until
 
-_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
+_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--window-size=1280,1000")
 _WHOLE = "document.documentElement.outerHTML"
 
 
@@ -30,7 +30,11 @@ class Page:
 
     def text(self) -> str:
         """Returns the whole document as it is now."""
-        return str(self._call("Runtime.evaluate", expression=_WHOLE)["result"].get("value", ""))
+        return str(self.value(_WHOLE) or "")
+
+    def value(self, expression: str) -> Any:
+        """Returns what an expression of JavaScript is now."""
+        return self._call("Runtime.evaluate", expression=expression)["result"].get("value")
 
     def text_with(self, texts: list[str]) -> str:
         """Waits until the document has all these texts; returns it."""

@@ -43,6 +43,34 @@ def test_each_address_shows_its_view(tmp_path: Path, address: str, texts: list[s
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+def test_a_page_that_fits_cannot_be_scrolled(tmp_path: Path) -> None:
+    assert BROWSER is not None
+    source = SimulatedSource(simulated_day(tmp_path / "day.json"))
+    with served(source) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        view.open(f"http://127.0.0.1:{server.server_address[1]}/?at=100#/job/7")
+        view.text_with(["It started"])
+        too_high = view.value("document.documentElement.scrollHeight - innerHeight")
+
+    assert too_high == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+def test_gpus_of_hidden_jobs_do_not_look_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BROWSER is not None
+    source, access = page_of_ada("jobs", monkeypatch)
+    with served(source, access) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        view.open(f"http://127.0.0.1:{server.server_address[1]}/?token={'a' * 16}#/node/n1")
+        view.text_with(["another user's job"])
+        free, taken = (view.value(f"styled('--{name}')") for name in ("free", "edge"))
+        seen = view.value("[...document.querySelectorAll('#side circle')].map(one => one.getAttribute('fill')).join()")
+
+    assert taken in seen
+    assert free not in seen
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
 def test_a_waiting_job_shows_the_plan_of_its_gpus_and_an_ended_one_no_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,8 +93,11 @@ def test_a_waiting_job_shows_the_plan_of_its_gpus_and_an_ended_one_no_leftovers(
     ("private", "told"),
     [
         ("none", ["n1 GPU 0-7: job 4711 of clara", "n2 GPU 0-7: job 4712 of boris", "n1 GPU 0-1: job 5 of ada"]),
-        ("jobs", ["n1 GPU 0-7: another user's job", "n1 GPU 0-1: job 5 of ada"]),
-        ("jobs,nodes", ["1 job waits"]),
+        (
+            "jobs",
+            ["n1 GPU 0-7: another user's job", "n1 GPU 0-1: job 5 of ada", "Slurm shows you your own jobs only."],
+        ),
+        ("jobs,nodes", ["1 job waits", "Slurm shows you your own jobs only, and no nodes.", "of your jobs waits"]),
     ],
 )
 def test_the_plan_of_the_cluster_tells_what_its_viewer_may_see(
@@ -79,4 +110,5 @@ def test_the_plan_of_the_cluster_tells_what_its_viewer_may_see(
         shown = view.text_with(told)
 
     assert private == "none" or [secret for secret in SECRETS if secret in shown] == []
-    assert ("The plan" in shown) == ("nodes" not in private)
+    assert ("The plan" in shown) == ("all take jobs" in shown) == ("GPUs in use" in shown) == ("nodes" not in private)
+    assert ("Slurm shows" in shown) == (private != "none")

@@ -180,6 +180,7 @@ def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
     own = seen_by(11, moment, privacy)
     assert [one.id for one in own.jobs] == ["1"]
     assert own.hidden == [(0, 6)], "somebody's GPUs, but not whose"
+    assert own.private == ("jobs",)
     assert {one.job for one in own.events} == {"1"}
     stranger = seen_by(None, moment, privacy)
     assert (stranger.jobs, stranger.events, stranger.hidden) == ([], [], [(0, 7)])
@@ -193,8 +194,9 @@ def test_private_nodes_leave_no_place() -> None:
     slurm.jobs = [job(1, 11, holds=(1,), plan=JobPlan({"nodes": "n1", "gpus": "0"}))]
     source.read()
 
-    [shown] = seen_by(12, source.moment(None), source.visibility()).jobs
-    assert (shown.places, shown.segment) == ((), {})
+    seen = seen_by(12, source.moment(None), source.visibility())
+    [shown] = seen.jobs
+    assert (shown.places, shown.segment, seen.private) == ((), {}, ("nodes",))
 
 
 def test_room_places_and_waits_are_those_of_the_overview() -> None:

@@ -208,6 +208,8 @@ def test_a_viewer_that_has_to_be_known_shows_a_token(day: SimulatedSource) -> No
         assert (status, headers["Location"]) == (303, "./")
         assert "HttpOnly" in headers["Set-Cookie"]
         assert asked(server, "/", {"Cookie": headers["Set-Cookie"].partition(";")[0]})[0] == 200
+        assert asked(server, f"/?at=100&theme=dark&token={token}")[1]["Location"] == "./?at=100&theme=dark"
+        assert asked(server, f"/?at=1%0d%0aSet-Cookie:x&token={token}")[1]["Location"] == "./?at=1%0D%0ASet-Cookie%3Ax"
         assert asked(server, "/?token=a%0d%0aSet-Cookie:x")[0] == 401
 
 
