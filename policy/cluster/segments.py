@@ -88,7 +88,7 @@ def fitted(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
     room = int((np.bincount(blocks.block[known & cluster.up]) // asked.nodes).sum())
     if room * asked.nodes >= asked.count:
         return asked
-    few = f"; on nodes that are up there is room for {room} of its {asked.count // asked.nodes}"
+    few = f"; nodes that are up have room for {room} of its {asked.count // asked.nodes}"
     return InSegments(asked.group, asked.count, asked.nodes, asked.allowed, few)
 
 

@@ -32,7 +32,7 @@ scontrol reconfigure
 """
 TRY = r"""
 said() {
-    out=$(sbatch --test-only "$@" --wrap true 2>&1) && grep -o 'on nodes [^ ]*' <<<"$out" || echo refused $out
+    out=$(sbatch --test-only "$@" --wrap true 2>&1) && grep -o 'sors on nodes [^ ]*' <<<"$out" || echo refused $out
 }
 while IFS='|' read -r own group; do
     plain=$(said -p plain $own); berth=$(said $own $group)
@@ -40,6 +40,7 @@ while IFS='|' read -r own group; do
 done
 """
 """Reads requests of plain options and Berth's, a line each."""
+STARTS = "sors on nodes "
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(1200)]
 
 
@@ -121,4 +122,4 @@ def _run(slurm: Slurm, asked: list[tuple[str, str]]) -> None:
 
 def nodes_of(said: str) -> int:
     """The nodes of a job that Slurm takes; 0 where it refuses."""
-    return len(expand(said.removeprefix("on nodes "))) if said.startswith("on nodes ") else 0
+    return len(expand(said.removeprefix(STARTS))) if said.startswith(STARTS) else 0

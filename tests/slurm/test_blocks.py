@@ -150,7 +150,7 @@ def said_of_blocks(slurm: Slurm) -> tuple[str, str]:
 def would_start(slurm: Slurm, *asked: str) -> int | None:
     """The number of nodes on which Slurm would start it, None where it refuses."""
     said = slurm.target.run(["sbatch", "--test-only", *asked, "--wrap", "true"], user="alice", check=False)
-    found = re.search(r"on nodes (\S+)", said.err + said.out)
+    found = re.search(r"processors on nodes (\S+)", said.err)
     return len(expand(found[1])) if said.rc == 0 and found else None
 
 

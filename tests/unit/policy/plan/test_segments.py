@@ -192,8 +192,10 @@ def test_a_rack_with_a_tray_down_is_smaller_and_its_user_is_told(nodes: int, mos
 def test_a_job_in_segments_is_told_that_too_few_nodes_are_up() -> None:
     whole, torn = (answer("16", racks(down=down)).fields for down in (("n3",), ("n3", "n7")))
 
-    assert "on nodes that are up there is room for 3 of its 4 [BERTH-226]" in whole["message"]
-    assert "on nodes that are up there is room for 2 of its 4 [BERTH-226]" in torn["message"]
+    assert "nodes that are up have room for 3 of its 4 [BERTH-226]" in whole["message"]
+    assert "nodes that are up have room for 2 of its 4 [BERTH-226]" in torn["message"]
+    # Scripts look for these two words in what `sbatch --test-only` says.
+    assert "on nodes" not in whole["message"] + torn["message"]
     assert whole["segment_size"] == torn["segment_size"] == "2"
     assert "are up" not in answer("16").fields["message"]
 
