@@ -27,6 +27,8 @@ PASSES = {
         "docker: OCI runtime create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded",
         "RuntimeError: CUDA error: initialization error",
         "clGetDeviceIDs: CL_DEVICE_NOT_FOUND",
+        "Device ID 1 did not correspond to any of the 0 detected device(s)",
+        "RuntimeError: Unexpected error from hipGetDeviceCount().",
     ],
     "mpi_runtime_failure": [
         "MPIDI_OFI_handle_cq_error(7): OFI poll failed (Input/output error - UNDELIVERABLE)",
@@ -39,11 +41,19 @@ PASSES = {
         "grpc._channel._InactiveRpcError: status = StatusCode.UNAVAILABLE",
         "srun: error: Task launch for StepId=12.0 failed on node n3: Communication connection failure",
         "ud_ep.c:278 Fatal: UD endpoint 0x1: unhandled timeout error",
+        "Assertion failed in file src/mpid/ch4/netmod/ofi/util.c at line 18: 0",
+        "srun: error: Task launch for 9.0 failed on node c7: Job credential expired",
+    ],
+    "model_ckpt_error": [
+        "RuntimeError: File out/ckpt_9.pt cannot be opened.",
+        "local_filesys.cc:4: Check failed: fwrite(p, 1, n, f) == n Write incomplete",
     ],
     "incorrect_inputs": [
         "requests.exceptions.HTTPError: 502 Server Error: Bad Gateway for url: https://data.example/set",
         "ConnectionError: Couldn't reach https://data.example/set.py",
         "2026-01-01 10:00:00 ERROR 503: Service Unavailable.",
+        "DownloadError: check your internet connection",
+        "ConnectionError: Couldn't reach 'a/set' on the Hub (ConnectionError)",
     ],
 }
 STAYS = {
@@ -55,16 +65,30 @@ STAYS = {
         "RuntimeError: Kokkos ERROR: HIP memory space failed to allocate",
         "errors_impl.ResourceExhaustedError: OOM when allocating tensor of shape [4096] and type float",
         "errors_impl.InternalError: Dst tensor is not initialized.",
+        "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate",
+        "Error Code 1: Cuda Runtime (out of memory)",
     ],
     "cpu_out_of_memory": [
         "ResourceExhaustedError: OOM when allocating tensor with shape[9] on /job:x/device:CPU:0 by allocator cpu",
         "slurmstepd: error: Exceeded step memory limit at some point.",
         "forrtl: severe (41): insufficient virtual memory",
         "RuntimeError: DataLoader 1 workers exit unexpectedly, pids: 461",
+        "srun: error: gpu-12: task 0: Out Of Memory",
+        "['python3', 'main.py'] exits with return code = -9",
+        "=   EXIT CODE: 9\n\n[proxy:0:0@n1] HYD_pmcd_pmip_control_cmd_cb: assert (!closed) failed",
     ],
     "invalid_mem_access": [
-        "Queue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: beyond the address"
+        "Queue aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: beyond the address",
+        "=   EXIT CODE: 11",
+        "[n1:7] #1  Foam::sigSegv::sigHandler(int) at sigSegv.C:0",
+        "exits with return code = -7",
     ],
+    "core_dump": [
+        "=   EXIT CODE: 134\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Terminated (signal 15)",
+        "[n1:7] #1  Foam::sigFpe::sigHandler(int) at sigFpe.C:0",
+        "forrtl: error (72): floating overflow",
+    ],
+    "cannot_load_libs": ["ImportError: dlopen(/opt/x/_fft.so, 2): Symbol not"],
     "cuda_failure": [
         "ERROR: LoadError: CUDA error (code 201, CUDA_ERROR_INVALID_CONTEXT)",
         'CUDA error at solve.cu:132 code=1(cudaErrorInvalidValue) "cudaMemcpy(a, b, n, kind)"',
@@ -90,11 +114,20 @@ STAYS = {
         "FATAL ERROR: Low global exclusion count! System unstable or pairlistdist or cutoff too small.",
         "CFL number is nan, aborting",
     ],
-    "model_ckpt_error": ["RuntimeError: unexpected EOF, expected 12345 more bytes. The file might be corrupted."],
+    "model_ckpt_error": [
+        "RuntimeError: unexpected EOF, expected 12345 more bytes. The file might be corrupted.",
+        "KeyError: 'ema_state_dict'",
+    ],
+    "incorrect_inputs": ["OSError: a/model does not appear to have a file named config.json."],
+    "import_error": ["RuntimeError: Failed to import transformers.models.x because of the following error"],
+    "traceback_from_crash": ["srun: raise KeyError(key) from None KeyError: 'RANK'"],
     "semantic_error": [
         "RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'",
         "RuntimeError: the module has parameters that were not used in producing the loss",
         " local variable 'labels' referenced before assignment",
+        "srun: error: Unable to create step for job 7: More processors requested than permitted",
+        "ERROR: Illegal pair_style command (src/pair.cpp:99)",
+        "Inconsistency in user input:",
     ],
     "permission_error": ["RayTaskError(PermissionError)       Traceback (most recent call last)"],
 }
