@@ -8,6 +8,7 @@ from policy.retry.classify import Facts, classify
 
 RULES = shipped_rules()
 PASSES = {
+    "job_preempted": ["start-worker GCP Metadata Service says termination is imminent"],
     "gpu_ecc_error": [
         "RuntimeError: CUDA error: hardware stack error",
         "kernel: amdgpu 0000:a1:00.0: amdgpu: Uncorrectable hardware errors (UE) detected",
@@ -29,6 +30,7 @@ PASSES = {
         "clGetDeviceIDs: CL_DEVICE_NOT_FOUND",
         "Device ID 1 did not correspond to any of the 0 detected device(s)",
         "RuntimeError: Unexpected error from hipGetDeviceCount().",
+        "Cuda failure 'initialization error'",
     ],
     "mpi_runtime_failure": [
         "MPIDI_OFI_handle_cq_error(7): OFI poll failed (Input/output error - UNDELIVERABLE)",
@@ -43,6 +45,7 @@ PASSES = {
         "ud_ep.c:278 Fatal: UD endpoint 0x1: unhandled timeout error",
         "Assertion failed in file src/mpid/ch4/netmod/ofi/util.c at line 18: 0",
         "srun: error: Task launch for 9.0 failed on node c7: Job credential expired",
+        "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. SIGKILL by OOM killer",
     ],
     "model_ckpt_error": [
         "RuntimeError: File out/ckpt_9.pt cannot be opened.",
@@ -75,6 +78,7 @@ STAYS = {
         "RuntimeError: DataLoader 1 workers exit unexpectedly, pids: 461",
         "srun: error: gpu-12: task 0: Out Of Memory",
         "['python3', 'main.py'] exits with return code = -9",
+        "Job failed with exit value -9",
         "=   EXIT CODE: 9\n\n[proxy:0:0@n1] HYD_pmcd_pmip_control_cmd_cb: assert (!closed) failed",
     ],
     "invalid_mem_access": [
@@ -95,6 +99,7 @@ STAYS = {
         "error: GPU API call : invalid resource handle",
         "RuntimeError: HIP error: invalid argument",
         "clSetKernelArg: CL_INVALID_ARG_INDEX",
+        "cuBLAS error 15: the requested functionality is not supported",
     ],
     "cuda_init_failed": [
         "Check failed: allow_missing: Device API gpu is not enabled",
@@ -102,7 +107,12 @@ STAYS = {
         "Error: Requested GPU with id '2' but only 2GPU(s) available!",
         "[error] Invalid CUDA device index '7' from device string",
     ],
-    "cuda_version_mismatch": ["nvrtc: error: invalid value for --gpu-architecture (-arch)"],
+    "cuda_version_mismatch": [
+        "nvrtc: error: invalid value for --gpu-architecture (-arch)",
+        "ERROR: Device capability v1.1.0 not supported by available toolchain",
+        "FATAL: the kernel requires 5.0 capability!",
+        "CUDA driver version is insufficient for CUDA runtime version\n[ERROR]: No GPU was detected!",
+    ],
     "mpi_error": [
         'The application appears to have been direct launched using "srun",',
         "It looks like pmix_init failed for some reason; your parallel process is",
@@ -113,6 +123,7 @@ STAYS = {
         "ERROR: Out of range atoms - cannot compute PPPM",
         "FATAL ERROR: Low global exclusion count! System unstable or pairlistdist or cutoff too small.",
         "CFL number is nan, aborting",
+        "Step 9, time 18 (ps)  LINCS WARNING\nrms 2.87, max 69.06 (between atoms 1 and 2)",
     ],
     "model_ckpt_error": [
         "RuntimeError: unexpected EOF, expected 12345 more bytes. The file might be corrupted.",
@@ -128,6 +139,7 @@ STAYS = {
         "srun: error: Unable to create step for job 7: More processors requested than permitted",
         "ERROR: Illegal pair_style command (src/pair.cpp:99)",
         "Inconsistency in user input:",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
     ],
     "permission_error": ["RayTaskError(PermissionError)       Traceback (most recent call last)"],
 }
