@@ -37,11 +37,12 @@ _WORDS = re.compile(rb"[a-z]{3,}")
 _LONGEST_WORD = 100
 """Longer ones are no words but encoded data."""
 _ASIDE = re.compile(
-    r"""\w{1,40}Warning:|^.{0,80}(?<!NCCL )\bwarn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \||m(?:aj|in)or: )"""
-    r"""|^.{0,40}frame #\d|unknown function[> ]|^.{0,80}NCCL INFO""",
+    r"""\w{1,40}Warning:|^.{0,80}(?<!NCCL )\bwarn(?:ing)?\b"""
+    r"""|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \||m(?:aj|in)or: )"""
+    r"""|^.{0,40}frame #\d|unknown function[> ]|^.{0,80}NCCL INFO|PETSC ERROR: (?:or|try|see) """,
     re.IGNORECASE,
 )
-"""A warning, a frame of a stack (HDF5's have details), or a quoted line of source. NCCL calls its errors WARN."""
+"""A warning, a hint, a frame of a stack (HDF5's have details), or a line of source. NCCL calls its errors WARN."""
 _THROWS = re.compile(
     rb"([^\n]{0,40}?)Traceback \(most recent call last\):[^\n]{0,200}\n"
     rb"(?:\1[ \t][^\n]*\n|(?!\1(?:[ \t]|[A-Za-z_][\w.]*[:\n]))[^\n]{0,200}\n(?=\1[ \t])){1,200}"

@@ -45,7 +45,9 @@ PASSES = {
         "ud_ep.c:278 Fatal: UD endpoint 0x1: unhandled timeout error",
         "Assertion failed in file src/mpid/ch4/netmod/ofi/util.c at line 18: 0",
         "srun: error: Task launch for 9.0 failed on node c7: Job credential expired",
-        "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. SIGKILL by OOM killer",
+        "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.",
+        "distributed.worker - ERROR - Worker stream died during communication: tcp://10.0.0.7:2766",
+        "distributed.worker - ERROR - Unexpected exception during heartbeat. Closing worker.",
     ],
     "model_ckpt_error": [
         "RuntimeError: File out/ckpt_9.pt cannot be opened.",
@@ -56,6 +58,7 @@ PASSES = {
         "ConnectionError: Couldn't reach https://data.example/set.py",
         "2026-01-01 10:00:00 ERROR 503: Service Unavailable.",
         "DownloadError: check your internet connection",
+        "OSError: We couldn't connect to 'https://x.example', and it is not the path to a directory containing",
         "ConnectionError: Couldn't reach 'a/set' on the Hub (ConnectionError)",
     ],
 }
@@ -70,6 +73,7 @@ STAYS = {
         "errors_impl.InternalError: Dst tensor is not initialized.",
         "HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate",
         "Error Code 1: Cuda Runtime (out of memory)",
+        "bfc_allocator.cc:2] Allocator (GPU_0_bfc) ran out of memory trying to allocate 16.0KiB.",
     ],
     "cpu_out_of_memory": [
         "ResourceExhaustedError: OOM when allocating tensor with shape[9] on /job:x/device:CPU:0 by allocator cpu",
@@ -139,6 +143,7 @@ STAYS = {
         "srun: error: Unable to create step for job 7: More processors requested than permitted",
         "ERROR: Illegal pair_style command (src/pair.cpp:99)",
         "Inconsistency in user input:",
+        "[0]PETSC ERROR: Argument out of range\n[0]PETSC ERROR: or try http://x.example to find memory corruption",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available",
     ],
     "permission_error": ["RayTaskError(PermissionError)       Traceback (most recent call last)"],
