@@ -411,7 +411,7 @@ with Microsoft's Philly jobs it loses {adaptive_lost_h:less} fewer GPU hours tha
 on one GPU saves no hours, but people hear of their mistake after {preflight_first_word_s:0} s instead of
 {fixed_first_word_s:0}. {given_up_share:%} of the failing jobs get fewer tries than they had, though their failure
 passes by itself. Of the logs with which no rule was mended {logs.fresh_accuracy:%1} of the classes are right, and
-whether to try again in {logs.fresh_retry_right:%1}; of public projects new to the rules four of five are right
+whether to try again in {logs.fresh_retry_right:%1}; of public projects new to the rules three of four are right
 ([failures](failures.md)).
 """,
             run,
