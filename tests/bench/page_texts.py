@@ -205,6 +205,9 @@ Beside services (`idle`, `muxflow`) berthd's rule was played without that memory
 Rules were mended with all logs but those of `fresh` (docs/results/failures.md has the first results of each set).
 `retried_*`: faults of programs that are tried again, with a passing trouble in the same log.
 """,
+    "classify-public": """
+The logs of row C in docs/results/failures.md, with the rules that were frozen before they were looked for.
+""",
     "retry": """
 Failing jobs are drawn from Philly's table 7 and played in the simulator; excluding nodes is given no credit.
 """,
