@@ -20,7 +20,7 @@ from policy.formats.arrays import Bools
 from policy.formats.errors import InSegments, LeftToSlurm
 from policy.request.demand import Demand
 from policy.request.submission import Request
-from topology.network.blocks import IN_NO_BLOCK
+from topology.network.blocks import IN_NO_BLOCK, Blocks
 from topology.network.groups import NOBODY, Ints
 
 ROOM = 4
@@ -67,7 +67,17 @@ def _check_groups(request: Request, fleet: Fleet, allowed: Bools, n: int, k: int
         raise LeftToSlurm(f"{named}: a block of Slurm's has nodes of several NVLink domains", 227)
     if size > blocks.sizes[0]:
         raise LeftToSlurm(f"{named}: it needs {size} nodes of one NVLink domain, which has {blocks.sizes[0]}", 227)
+    room = _room(blocks, allowed, size)
+    if room * size < n:
+        raise LeftToSlurm(
+            f"{named}: NVLink domains have room for {room} of its {n // size} segments of {size} nodes", 227
+        )
     raise InSegments(group, n, size, allowed)
+
+
+def _room(blocks: Blocks, nodes: Bools, size: int) -> int:
+    """Returns how many segments of so many nodes these nodes hold."""
+    return int((np.bincount(blocks.block[nodes & (blocks.block != IN_NO_BLOCK)]) // size).sum())
 
 
 def fitted(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
@@ -79,13 +89,12 @@ def fitted(asked: InSegments, cluster: Cluster, limit: float) -> InSegments:
     blocks = cluster.fleet.fabric.blocks
     if blocks is None:
         return asked
-    known = asked.allowed & (blocks.block != IN_NO_BLOCK)
     view = cluster.now(limit)
-    whole = np.bincount(blocks.block[known & view.open & (view.free == cluster.fleet.full)])
+    whole = asked.allowed & view.open & (view.free == cluster.fleet.full)
     for size in range(blocks.sizes[0] // asked.nodes * asked.nodes, asked.nodes, -asked.nodes):
-        if asked.count % size == 0 and int((whole // size).sum()) * size >= ROOM * asked.count:
+        if asked.count % size == 0 and _room(blocks, whole, size) * size >= ROOM * asked.count:
             return InSegments(asked.group, asked.count, size, asked.allowed)
-    room = int((np.bincount(blocks.block[known & cluster.up]) // asked.nodes).sum())
+    room = _room(blocks, asked.allowed & cluster.up, asked.nodes)
     if room * asked.nodes >= asked.count:
         return asked
     few = f"; nodes that are up have room for {room} of its {asked.count // asked.nodes}"

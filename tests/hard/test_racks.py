@@ -32,7 +32,8 @@ scontrol reconfigure
 """
 TRY = r"""
 said() {
-    out=$(sbatch --test-only "$@" --wrap true 2>&1) && grep -o 'sors on nodes [^ ]*' <<<"$out" || echo refused $out
+    out=$(sbatch --test-only "$@" --wrap true 2>&1) || { echo refused $out; return; }
+    grep -o 'processors on nodes [^ ]*' <<<"$out" || echo refused $out
 }
 while IFS='|' read -r own group; do
     plain=$(said -p plain $own); berth=$(said $own $group)
@@ -40,7 +41,7 @@ while IFS='|' read -r own group; do
 done
 """
 """Reads requests of plain options and Berth's, a line each."""
-STARTS = "sors on nodes "
+STARTS = "processors on nodes "
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(1200)]
 
 

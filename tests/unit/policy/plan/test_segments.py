@@ -117,6 +117,17 @@ def test_the_widest_group_is_as_wide_as_the_best_of_all_layouts_leaves_it() -> N
     assert seen == {True, False}
 
 
+def test_segments_for_which_no_state_of_the_nodes_has_room_are_not_asked_for() -> None:
+    """Plain Slurm runs the job on 25 nodes of four racks; segments of five nodes are in each of these once."""
+    found = answer("40", FREE, min_nodes="25", max_nodes="25")
+
+    assert (found.verb, "segment_size" in found.fields) == ("pass", False)
+    assert (
+        "--group=40: NVLink domains have room for 4 of its 5 segments of 5 nodes [BERTH-227]" in found.fields["message"]
+    )
+    assert "segment_size" in answer("40", FREE, min_nodes="20", max_nodes="20").fields
+
+
 @pytest.mark.parametrize(
     ("group", "fields", "why"),
     [
