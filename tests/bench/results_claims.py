@@ -410,9 +410,8 @@ Berth classifies a failure by what the job wrote, and tries again only where ano
 with Microsoft's Philly jobs it loses {adaptive_lost_h:less} fewer GPU hours than a fixed number of tries. A first run
 on one GPU saves no hours, but people hear of their mistake after {preflight_first_word_s:0} s instead of
 {fixed_first_word_s:0}. {given_up_share:%} of the failing jobs get fewer tries than they had, though their failure
-passes by itself. Of the logs with which no rule was mended {logs.fresh_accuracy:%1} of the classes are right, and
-whether to try again in {logs.fresh_retry_right:%1}; of public projects new to the rules three of four are right
-([failures](failures.md)).
+passes by itself. Of the logs with which no rule was mended {logs.fresh_accuracy:%1} of the classes are right; of
+public projects new to the rules three of four ([failures](failures.md)).
 """,
             run,
             logs=rules_,
@@ -490,11 +489,10 @@ def growing() -> Claim:
             """
 From 1,024 to 100,000 GPUs with 1,000 waiting jobs a pass grows from {gpus_1024_pass_ms:0} to {gpus_100000_pass_ms:0}
 ms. From 1,000 to a million waiting jobs on 100,000 GPUs it grows from {jobs_1000_pass_ms:0} to
-{jobs_1000000_pass_ms:0} ms, as the power {jobs_pass_ms_exponent:2} of their number. 1,000 jobs on 100,000 GPUs are in
-both rows, in processes of their own; the 87 ms above are of two days before. With a million a notice is planned in
-{jobs_1000000_notice_ms:1} ms, an answer to the hook takes {jobs_1000000_answer_ms:2} ms, and a process with all of it
-has {jobs_1000000_rss_mb:0} MB. **Not so** the simulator: 10,000 jobs find free GPUs and take
-{simulated_10000_simulation_s:0} s. 100,000 have to queue and take {simulated_100000_simulation_s:0} s, a million
+{jobs_1000000_pass_ms:0} ms, as the power {jobs_pass_ms_exponent:2} of their number. (The 87 ms above are of two days
+before, and each row has processes of its own.) With a million a notice is planned in {jobs_1000000_notice_ms:1} ms,
+and a process with all of it has {jobs_1000000_rss_mb:0} MB. **Not so** the simulator: 10,000 jobs find free GPUs and
+take {simulated_10000_simulation_s:0} s. 100,000 have to queue and take {simulated_100000_simulation_s:0} s, a million
 {simulated_1000000_simulation_s:0} s and {simulated_1000000_simulation_rss_mb:0} MB.
 """,
             run,
