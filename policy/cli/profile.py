@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth profile`, on what jobs do of a GPU when they run alone."""
+"""The command `berth profile`: what jobs use of a GPU when they run alone."""
 
 import argparse
 import sys

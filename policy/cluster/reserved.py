@@ -107,7 +107,7 @@ _known_by: list[Names] = [lambda _: ("", frozenset())]
 
 
 def know_users_by(names: Names) -> None:
-    """Sets how users' names are found; until then no user has one."""
+    """Sets the function that finds users' names; before that no user has a name."""
     _known_by[0] = names
 
 

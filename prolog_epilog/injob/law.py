@@ -79,6 +79,6 @@ class DutyLaw:
             self._due = max(self._due - seconds, 0.0)
 
     def shut(self, seconds: float) -> None:
-        """Takes a time for which the gate was shut: it is neither work nor idle time that is owed."""
+        """Leaves out a time in which the gate was shut: it counts neither as work nor as owed idle time."""
         self._began += seconds
         self._mark += seconds

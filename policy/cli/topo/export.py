@@ -126,7 +126,7 @@ def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Mac
 
 
 def machines_of(nodes: Iterable[str], directory: Path, refused: dict[str, str]) -> Iterator[Machine]:
-    """Yields these nodes; a node whose file cannot be read, or is about another one, is refused by name."""
+    """Yields the machine of each node. Puts into `refused` why a node's file cannot be read, or is another node's."""
     for node in nodes:
         try:
             machine = files.load(directory / f"{node}.json")

@@ -89,7 +89,7 @@ class Ready:
 
 @dataclass(slots=True)
 class _Lately:
-    """A kind that was asked for: the last request, when, and whether it was one of several."""
+    """A kind of request: the last one of it, when it came, and whether it had come before."""
 
     asked: Datagram
     submission: Submission

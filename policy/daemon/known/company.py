@@ -108,7 +108,7 @@ class ProfileKeeper:
             self.activity.hear((job.user, job.name), at, alone.sms)
 
     def _blame(self, profiles: Profiles, word: GuardWord, at: float) -> None:
-        """The cause and those who were on its GPU are never put together again."""
+        """Notes that the cause of a fault and the jobs on its GPU never share a GPU again."""
         met: dict[int, JobFacts] = {}
         for reading in self._lately:
             for job in reading.jobs:

@@ -96,7 +96,7 @@ class Slowness:
 
     @property
     def text(self) -> str:
-        """Returns the dearest cause as the end of a sentence that begins with the job."""
+        """Returns the cause that cost the job most time, as a sentence without its subject, the job."""
         if not self.parts:
             rows = f"{self.times.steps.sum():.0f} steps of {len(self.times.ranks)} ranks"
             return f"was not slowed: in {rows} nothing cost 2 % of its time"

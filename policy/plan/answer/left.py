@@ -99,9 +99,9 @@ def _is_free(demand: Demand, book: Book, policy: Policy) -> bool:
 
 
 def by_reservation(case: Case, *, starts: bool) -> Decision | None:
-    """Returns the reply for a job that Slurm may start now in a reservation, or beside what that one takes of a node.
+    """Returns the reply for a job that Slurm may start now in a reservation, or on the rest of a reserved node.
 
-    None if there is no room. A job that `starts` now goes in a magnetic reservation alone.
+    None if there is no room. A job that `starts` now goes only into a magnetic reservation.
     """
     request, cluster, insists = case.request, case.context.book.cluster, case.insists
     if request.het or case.submission.test or (insists is not None and insists.wait):

@@ -120,7 +120,7 @@ class Exhibit:
         return seen_by(viewer, self.source.moment(at), self.source.visibility())
 
     def _kind(self, viewer: int | None) -> object:
-        """Returns what viewers that see the same have in common."""
+        """Returns a key that is the same for viewers who may see the same."""
         visibility = self.source.visibility()
         jobs, nodes = visibility.shows("jobs", viewer), visibility.shows("nodes", viewer)
         return nodes, None if jobs else ("only", viewer)

@@ -147,7 +147,7 @@ class GuestHold:
         self._seize(now)
 
     def _is_to_end(self, now: float) -> bool:
-        """Tells whether Slurm or its user ends the guest, which cannot notice while frozen: it is thawed for a while.
+        """Tells whether the guest has to be thawed for a while, so that it can end: Slurm or its user sent a signal.
 
         After SIGKILL it is thawed to die, after the first SIGTERM once to clean up.
         """
