@@ -197,11 +197,13 @@ class Slurm:
             done
             [ -z "$busy" ] || { sinfo -N -l; squeue; exit 1; }
             [ -d /etc/slurm/power ] || exit 0
-            # Where nodes are powered down, each test begins with all of them asleep.
+            # Where nodes are powered down, each test begins with all of them asleep. One that is told once more when it
+            # already sleeps (~) goes to sleep again as soon as it is powered up: so not those on their way (! and %).
             for i in $(seq 300); do
-                up=$(sinfo -h -N -o '%N %T' | grep -v 'idle~' | cut -d' ' -f1 | sort -u | paste -sd,)
+                up=$(sinfo -h -N -o '%N %T' | grep -v 'idle~')
                 [ -z "$up" ] && exit 0
-                scontrol update NodeName="$up" State=POWER_DOWN_FORCE 2>/dev/null
+                awake=$(grep -v '[!%]$' <<<"$up" | cut -d' ' -f1 | sort -u | paste -sd,)
+                [ -z "$awake" ] || scontrol update NodeName="$awake" State=POWER_DOWN_FORCE 2>/dev/null
                 sleep 0.3
             done
             sinfo -N -l; squeue; exit 1
