@@ -430,6 +430,9 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 
 	if (idle)
 		return SLURM_SUCCESS;
+	/* Another cluster of a federation sends its users' jobs, and Slurm submits them as root. */
+	if (submit_uid == 0 && job->fed_siblings_viable)
+		submit_uid = request_owner(job, submit_uid);
 	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
 	rc = check_texts(job, submit_uid, err_msg);
 	component_begin(job);

@@ -297,6 +297,17 @@ def test_what_cannot_be_is_refused_with_what_to_do(
     assert (refused(said), words in said.text) == (True, True), said
 
 
+@pytest.mark.parametrize("fields", [{"extra": "[berth/1 gpus=0]"}, {"tres_per_job": "gres/gpu:g0:1"}])
+def test_a_job_from_another_cluster_of_a_federation_may_what_its_user_may(
+    plugin: Plugin, fields: dict[str, str]
+) -> None:
+    """Slurm submits it as root, as its user wrote it, and the other cluster may have no Berth."""
+    siblings = {"fed_siblings_viable": "3"}
+    assert refused(plugin.submit(0, user_id=str(USER), **siblings, **fields))
+    assert [plugin.submit(0, user_id=user, **fields).rc for user in ("0", str(USER))] == [0, 0]
+    assert refused(plugin.submit(USER, user_id="0", **siblings, **fields))
+
+
 def test_a_model_in_a_change_needs_the_constraint_beside_it(plugin: Plugin) -> None:
     said = plugin.modify("JobId=18", tres_per_node="gres/gpu:a100:2")
     assert (refused(said), "Features=MODEL" in said.text) == (True, True)
