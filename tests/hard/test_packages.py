@@ -325,3 +325,23 @@ def test_rpms_name_what_they_need_and_rpmlint_finds_no_error(rpms: Path, tools: 
             assert int(version[1]) <= 34, one
     checked = tools.tries(f"rpmlint --config /packaging/rpm/rpmlint.toml /dist/{rpms.name}/*.rpm")
     assert re.search(r" 0 errors", checked.stdout), checked.stdout[-4000:]
+
+
+def test_an_rpm_of_plugins_is_built_beside_a_slurm_and_fits_it_alone() -> None:
+    """On Debian 13 with its rpm 4.20: the Slurm of Debian 12 is too old."""
+    folder = build("rpm", "trixie", "rpm-debian13")
+    [package] = [f"/dist/{folder.name}/{path.name}" for path in folder.glob("berth-slurm-plugins-*.rpm")]
+    release = PLUGINS.search(package)[1]  # type: ignore[index]
+    tools = Container("berth-packaging:trixie")
+    by_hand = "echo 'echo slurm {}' >/usr/local/bin/scontrol; chmod +x /usr/local/bin/scontrol; "
+    # rpm would give each script a mount namespace, which a container may not.
+    install = f"rpm --define '__transaction_unshare %{{nil}}' --install --nodeps {package}"
+    try:
+        assert f"slurm < {release}\n" in tools.runs(f"rpm -qp --conflicts {package}")
+        refused = tools.tries(by_hand.format("25.05.1") + install)
+        assert f"these plugins fit {release} alone" in refused.stderr
+        tools.runs(by_hand.format(release) + install)
+        files = tools.runs(f"rpm --verify --nodeps berth-slurm-plugins-{release}; rpm -qlp {package}").split()
+    finally:
+        tools.end()
+    assert {Path(path).name for path in files} >= {"job_submit_berth.so", "cli_filter_berth.so", "spank_berth.so"}
