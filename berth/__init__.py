@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Berth for notebooks and scripts: every function returns a pandas DataFrame, which writes CSV and parquet itself.
 
-A policy is a class with one method; `simulate` plays it beside others, and `compare` tells what is more than chance:
+A policy is a class with one method; `simulate` runs it beside others, and `compare` shows which differences are real:
 
     import numpy as np
     from berth import NotNow, Policy, compare, positions, simulate
@@ -59,9 +59,9 @@ def simulate(
     workers: int = 0,
     **study: Any,
 ) -> pd.DataFrame:
-    """Plays each trace by itself with each policy and draw of arrivals; returns a row for each run.
+    """Simulates each trace by itself with each policy and draw of arrivals; returns a row for each run.
 
-    A policy is a name of `berth simulate --policy`, `FILE.py:CLASS`, or a class, which is played in this process alone.
+    A policy is a name of `berth simulate --policy`, `FILE.py:CLASS`, or a class, which runs in this process alone.
     `study` are the keys of a study file, such as `nodes`, `gpus_per_node`, `machine`, `nodes_per_leaf` or `scores`.
     """
     classes = {one.name: one for one in policies if not isinstance(one, str)}
@@ -82,7 +82,7 @@ def compare(
     """Compares the policies of `simulate`'s rows with one of them, by pairs of the same trace and draw.
 
     A ratio below 1 is less time than `beside`. `lower` and `upper` are its 95 % interval by bootstrap, over traces if
-    there are several; `chance` tells that chance alone may have made the difference.
+    there are several; `chance` is True if chance alone may explain the difference.
     """
     rows = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
     played = [Summary(row["policy"], row["seed"], {}, row, trace=row["trace"]) for row in rows]
@@ -97,7 +97,7 @@ def compare(
 
 
 def report(source: PathLike = "", since: str = "now-30days", until: str = "now") -> pd.DataFrame:
-    """Returns a row for each run of a GPU job: of a file of `berth collect`, or of sacct between two of its moments."""
+    """Returns a row for each run of a GPU job, from a file of `berth collect` or from sacct between two times."""
     if source:
         with opened(Path(source)) as text:
             return _table(read(text))
@@ -115,7 +115,7 @@ def _table(found: Iterable[JobRun]) -> pd.DataFrame:
 
 
 def score(source: PathLike) -> pd.DataFrame:
-    """Returns a row for each GPU and class of jobs, of a score table, PAL's table, or a file of calibration runs."""
+    """Returns a row for each GPU and application class, from a score table, PAL's table, or calibration runs."""
     with Path(source).open("rb") as file:
         is_runs = file.read(1) == b"{"
     if not is_runs:

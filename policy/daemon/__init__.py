@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""berthd: one process answers, one plans."""
+"""berthd: one process answers job_submit, another one plans."""

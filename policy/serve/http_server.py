@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP server that slow or many connections of one peer do not shut for others.
+"""An HTTP server that a peer with slow or many connections cannot block for others.
 
-A request has to be read, and its reply taken, within a deadline. When all places are taken, the peer with most of them
-loses the connection that has had no whole request for longest. A reverse proxy is one peer; its users' requests come
-whole within milliseconds, so slow ones are cut first there as well.
+A request has to be read, and its reply taken, within a deadline. At the bound, the peer with the most connections
+loses the one that has been without a whole request for longest. A reverse proxy is one peer; its users' requests come
+whole within milliseconds, so its slow connections are cut first as well.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from policy.formats.errors import DaemonError
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """A thread for each connection, of which there are few, and none for long."""
+    """Runs a thread for each connection; their number and their time are bounded."""
 
     daemon_threads = True
     most_connections = 32
@@ -29,7 +29,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._open: dict[Any, tuple[float, str]] = {}
-        """When the request began, and the peer."""
+        """By connection, the start of its request and its peer."""
         self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
@@ -39,7 +39,7 @@ class BoundedServer(ThreadingHTTPServer):
             raise DaemonError(f"cannot listen on {address[0]} port {address[1]}: {why}; choose another port") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection; beyond the bound another one makes room for it."""
+        """Starts a thread for a connection; at the bound it closes another connection first."""
         with self._lock:
             if len(self._open) >= self.most_connections:
                 peers = Counter(peer for _, peer in self._open.values())
@@ -66,7 +66,7 @@ class BoundedServer(ThreadingHTTPServer):
                 self._cut(late)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores readers that hang up; every other fault is reported."""
+        """Ignores clients that hang up; reports every other fault."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The read-only process, which berthd starts beside itself at low priority, and does without if it ends.
+"""The read-only process, which berthd starts at low priority and can work without.
 
-Each listener has a thread, a port and bounds of its own. One that cannot listen, or fails, is opened again later and
-costs the others nothing.
+Each listener has a thread, a port and bounds of its own. A listener that fails is opened again later, and does not
+affect the others.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from policy.slurm.interface import Gateway
 AGAIN_AFTER = 30.0
 """Seconds until a listener that failed is opened again."""
 MOST_FILES = 4_096
-"""Open files; all connections that the listeners' bounds admit are some 1,100."""
+"""The limit of open files; the listeners' bounds admit some 1,100 connections."""
 
 
 class ReadOnlyProcess:
@@ -94,7 +94,7 @@ def _keep(serve: Callable[[], None]) -> None:
 
 
 def _leave_room() -> None:
-    """Makes this process the first to end where berthd's memory is used up, and lets all its listeners be full."""
+    """Makes this process the first to end if memory runs out, and raises its limit of open files."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BerthError as problem:
         log.error(problem)
         return 1
-    # berthd holds the other end: when it is gone, so is the reader's end of the file.
+    # berthd holds the other end of this pipe: when berthd is gone, the read ends.
     with contextlib.suppress(OSError):
         while told not in select.select([sys.stdin, told], [], [])[0] and os.read(sys.stdin.fileno(), 64):
             pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks berthd's answering process for its status, for all listeners alike and at most once a second."""
+"""Asks berthd's answering process for its status at most once a second, for all listeners."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from policy.formats.errors import DaemonError
 
 STATUS_FOR = 1.0
-"""Seconds for which an answer, or the reason why there is none, is told on."""
+"""Seconds for which an answer, or the reason why there is none, is used again."""
 
 
 class BerthdStatus:
@@ -21,7 +21,7 @@ class BerthdStatus:
         self._told: Mapping[str, str] | DaemonError = {}
 
     def told(self) -> Mapping[str, str]:
-        """Returns the status; raises DaemonError with the reason where berthd does not answer."""
+        """Returns the status; raises DaemonError with the reason if berthd does not answer."""
         with self._lock:
             if time.monotonic() - self._asked_at > STATUS_FOR:
                 try:

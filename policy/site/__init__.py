@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site: berth.conf, its log, its ports, its credentials, and how a program asks berthd."""
+"""The site: berth.conf, the log, ports, credentials, and questions to berthd."""

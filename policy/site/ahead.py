@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what is ahead of a waiting job, by berthd's overview: the jobs that hold its place, or are planned before it.
+"""Finds the jobs that are ahead of a waiting job in berthd's overview: they hold its place, or are planned before it.
 
 Each becomes a bar: these GPUs of these nodes, from `start` to `end`. GPUs that are free now and `kept` for a job
-before it in line are bars too. A job that may not be seen has no number and no user; its size and its times are told.
+before it in line are bars too. A job that the viewer may not see has a size and times, and no number and no user.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from policy.site.overview import user_of
 from policy.site.privacy import Visibility
 
 MOST_BARS = 12
-"""Bars that are told of one job, the first to begin first."""
+"""The most bars for one job, the earliest ones."""
 
 _SAID = 4
-"""Bars that become a row for people."""
+"""The most bars of a kind that become rows for people."""
 
 
 def ahead_of(
     overview: Mapping[str, Any], job_id: int, visibility: Visibility, viewer: int | None
 ) -> dict[str, Any] | None:
-    """Returns what is ahead of a job, as one user may see it; None if the job does not wait."""
+    """Returns the jobs ahead of a job, as one user may see them; None if the job does not wait."""
     line = [job for job in overview["jobs"] if job["state"] == "PENDING"]
     own = next((job for job in line if job["id"] == job_id), None)
     if own is None:
@@ -75,7 +75,7 @@ def _planned(
     free_on: Mapping[str, set[int]],
     wanted: Mapping[str, set[int]],
 ) -> Iterator[dict[str, Any]]:
-    """Yields where the plan of a job before this one keeps free GPUs, and where it is on this one's place."""
+    """Yields the bars of a job that is planned before this one: free GPUs kept for it, and its GPUs in this place."""
     gpus, start = job["planned"]["gpus"], job["planned"]["start"]
     if start is None or not any(free_on[name] or name in wanted for name in names):
         return
@@ -96,7 +96,7 @@ def _bar(
 
 
 def ahead_rows(ahead: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Returns what is ahead of a job as rows for people; none of a job that does not wait."""
+    """Returns the jobs ahead of a job as rows for people; no rows if the job does not wait."""
     if ahead is None:
         return []
     jobs, bars = ahead["jobs"], ahead["bars"]

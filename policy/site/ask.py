@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking berthd over its own socket, which is for Slurm's user and root."""
+"""Asks berthd over its own socket, which is for Slurm's user and root."""
 
 import socket
 from pathlib import Path
@@ -11,7 +11,7 @@ _SECONDS = 2.0
 
 
 def status(path: Path) -> dict[str, str]:
-    """Berthd's status."""
+    """Returns berthd's status."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""berth.conf (docs/admin/keys.md), checked to the last key."""
+"""Reads and checks berth.conf (docs/admin/keys.md)."""
 
 import ipaddress
 import os
@@ -18,7 +18,7 @@ from policy.request.settings import RelocationRules, Settings, Sharing
 from policy.site.keys import GONE, KEYS, Key
 
 _TABLES = (*KEYS, "node", "guard")
-"""The node's own programs check theirs, `node` and `guard`."""
+"""The tables of berth.conf; the node's programs themselves check `node` and `guard`."""
 _KINDS: dict[str, tuple[type[Any], str]] = {
     "int": (int, "a whole number"),
     "bool": (bool, "true or false"),
@@ -36,15 +36,15 @@ def _names(listed: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Holds the `[metrics]` section: the address, the port and the readers of the metrics."""
+    """The table `[metrics]`: the address, the port and the readers of the metrics."""
 
     enabled: bool = False
     address: str = _default("metrics", "address")
     port: int = _default("metrics", "port")
     token_file: Path | None = None
-    """A file with the token that a scrape has to show; None: Slurm's PrivateData decides (docs/admin/metrics.md)."""
+    """The file of the token that a scrape has to send; None: Slurm's PrivateData decides (docs/admin/metrics.md)."""
     job_info: bool = False
-    """True if one series tells which job holds which GPU."""
+    """True if a metric names the job that holds each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +54,48 @@ class Config:
     socket: Path = Path(_default("hook", "socket"))
     topology_dir: Path = Path(_default("berthd", "topology_dir"))
     fabric: str = ""
-    """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
+    """Path of Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
     scores: Path | None = None
     """The score table; None: all GPUs count as equally fast."""
     steps: Path | None = None
-    """The record of jobs' step times, which refreshes the scores; None: none is kept."""
+    """The record of jobs' step times, which refreshes the scores; None: no record is kept."""
     costs: Path | None = None
-    """The site's table of what distance and neighbours cost; None: published measurements alone."""
+    """The site's table of the costs of distance and neighbours; None: only published measurements count."""
     policy: str = _default("berthd", "policy")
-    """A placement policy by name (policy.placement.registry)."""
+    """The name of a placement policy (policy.placement.registry)."""
     observe: bool = False
-    """Plan and log, but pin nothing."""
+    """True if Berth only plans and logs, and pins nothing."""
     gone: tuple[str, ...] = ()
-    """Sentences about keys of an earlier release, which do nothing any more."""
+    """Sentences about keys of an earlier release, which have no effect."""
     plain: bool = False
-    """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
+    """True on the plain layout, where slurm.conf lists GPUs as without Berth: Slurm chooses nodes and GPUs."""
     tick: float = _default("berthd", "tick_ms") / 1_000
     settings: Settings = field(default_factory=Settings)
     gateway: str = _default("berthd", "gateway")
     pinned_file: Path = Path(_default("hook", "pinned_file"))
     skip_partitions: frozenset[str] = frozenset()
-    """Those that Berth does not touch."""
+    """The partitions that Berth does not touch."""
     skipped_shards: bool = False
-    """True if users may ask for shards there."""
+    """True if users may ask for shards in those partitions."""
     notice_port: int = 0
-    """Port for the Epilogs' notices, on every interface; 0: no notices are taken."""
+    """The port for Epilogs' notices, on every interface; 0: no notices are taken."""
     munge_socket: str = ""
     users_hosts: tuple[str, ...] = tuple(_names(_default("users", "hosts")))
-    """Hosts on which users' commands find berthd, as SlurmctldHost has them; none: they do without."""
+    """Hosts on which users' commands find berthd, as in SlurmctldHost; empty: users cannot ask berthd."""
     users_port: int = _default("users", "port")
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     web_options: str | None = None
-    """The options of `berth web` with which berthd serves the page; None: it serves none."""
+    """The options of `berth web` with which berthd serves the page; None: it does not serve it."""
     hook_log: Path | None = None
-    """The plugin's file of one line for each call; None: it writes none."""
+    """The file in which the plugin logs each of its calls; None: it writes none."""
     preflight_partition: str = ""
     preflight_wait: float = float(flags.parse_time(_default("preflight", "wait")))
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
     other_retries: tuple[str, ...] = tuple(_names(_default("berthd", "other_retries")))
-    """Words of a job's comment that leave its retries to another system."""
+    """Words in a job's comment that leave its retries to another system."""
 
     def cost_lines(self) -> list[str]:
-        """Returns the lines of the site's table of costs; none without one."""
+        """Returns the lines of the site's table of costs; empty without one."""
         try:
             return self.costs.read_text(encoding="utf-8").splitlines() if self.costs else []
         except (OSError, UnicodeDecodeError) as problem:
@@ -103,18 +103,18 @@ class Config:
 
     @property
     def users_socket(self) -> Path:
-        """Returns the socket at which users of berthd's own host ask."""
+        """Returns the socket at which users on berthd's own host ask."""
         return Path(f"{self.socket}.users")
 
     @property
     def listeners(self) -> frozenset[str]:
-        """Returns what the read-only process listens for: scrapes of metrics, users' questions, readers of the page."""
+        """Returns the listeners of the read-only process that are switched on: metrics, questions, page."""
         wanted = {"metrics": self.metrics.enabled, "questions": self.users_hosts, "page": self.web_options is not None}
         return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 def config_path() -> Path:
-    """Returns where berth.conf is: BERTH_CONF, else next to slurm.conf."""
+    """Returns the path of berth.conf: BERTH_CONF, else next to slurm.conf."""
     if "BERTH_CONF" in os.environ:
         return Path(os.environ["BERTH_CONF"])
     return _slurm_folder() / "berth.conf"
@@ -125,7 +125,7 @@ def _slurm_folder() -> Path:
 
 
 def fabric_file(fabric: str) -> Path | None:
-    """The file that `Config.fabric` means; None where the fabric is switched off, or Slurm has no such file."""
+    """Returns the file that `Config.fabric` means; None if the fabric is switched off, or Slurm has no such file."""
     from topology.providers import slurm_fabric  # noqa: PLC0415  most commands read no fabric
 
     if fabric == "none":
@@ -134,7 +134,7 @@ def fabric_file(fabric: str) -> Path | None:
 
 
 def load(path: Path, *, must_exist: bool = False) -> Config:
-    """Read berth.conf; without one, the defaults."""
+    """Reads berth.conf; returns the defaults if there is none."""
     try:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -215,7 +215,7 @@ def _settings(berthd: Mapping[str, Any]) -> Settings:
 
 
 def _sharing(table: Mapping[str, Any]) -> Sharing:
-    """The rules for packed jobs, hosts and guests."""
+    """Returns the rules for packed jobs, owners and guests."""
     values = dict(table)
     for key, read in (("tier_default", tiers.parse_default), ("tier_allowed", tiers.parse_allowed)):
         try:
@@ -226,14 +226,14 @@ def _sharing(table: Mapping[str, Any]) -> Sharing:
 
 
 def _moving(table: Mapping[str, Any], berthd: Mapping[str, Any]) -> RelocationRules:
-    """The rules for moving running jobs."""
+    """Returns the rules for moving running jobs."""
     if table["enabled"] and not berthd["pin_ahead"]:
         raise ConfigError("[moving] enabled goes with pin_ahead = true in [berthd] only")
     return RelocationRules(**table)
 
 
 def _checked(tables: Mapping[str, Any], name: str, gone: list[str]) -> dict[str, Any]:
-    """Returns the values of a table, with the defaults of keys that it lacks; a key that is unset is None."""
+    """Returns the values of a table, with defaults for missing keys; a key without a default is None."""
     table, known = tables.get(name, {}), KEYS[name]
     if not isinstance(table, dict):
         raise ConfigError(f"{name} is a table, [{name}]")
@@ -246,7 +246,7 @@ def _checked(tables: Mapping[str, Any], name: str, gone: list[str]) -> dict[str,
 
 
 def _value(key: str, wanted: Key, value: Any) -> Any:
-    """Returns a value as the code has it: a time in seconds, a size in MiB."""
+    """Returns a checked value; a time is in seconds, a size in MiB."""
     if value is None:
         return None
     kind, said = _KINDS.get(wanted.kind, _TEXT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports and the priority that berthd's processes have on their host."""
+"""Opens sockets for berthd's processes on their host, and lowers their priority."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _BACKLOG = 4_096
 
 
 def listen(port: int) -> socket.socket:
-    """A listening socket, for IPv6 and IPv4 alike."""
+    """Returns a listening socket for IPv6 and IPv4."""
     problem = OSError()
     # A host whose kernel has no IPv6, or has it switched off, still has IPv4.
     for family, dual in ((socket.AF_INET6, True), (socket.AF_INET, False)):
@@ -24,12 +24,12 @@ def listen(port: int) -> socket.socket:
 
 
 def listen_here(path: Path) -> socket.socket:
-    """A listening socket for the users of this host alone."""
+    """Returns a listening socket for users of this host only."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
-        # Who asks is known by the connection, and answers are what Slurm would show.
+        # The connection names the user, and answers contain only what Slurm would show that user.
         path.chmod(0o666)
         listener.listen(_BACKLOG)
     except OSError as problem:

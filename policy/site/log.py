@@ -12,19 +12,19 @@ from policy.formats.errors import BerthError
 from policy.formats.messages import one_line, tagged
 
 MOST = 4_096
-"""Characters of a line: a fault may tell a whole request."""
+"""The most characters of a line: a fault may contain a whole request."""
 
 OTHER, FILE = 600, 709
-"""Numbers of lines without one of their own: any, and those about a file of the topology side."""
+"""Message numbers of lines without one of their own: in general, and about a file of the topology side."""
 
 
 def info(text: str, number: int = OTHER) -> None:
-    """Something that an admin may want to know later."""
+    """Logs an event that an admin may want to know later."""
     _write(text, number, "<6>")
 
 
 def error(text: object, number: int | None = None) -> None:
-    """Something that an admin has to look at."""
+    """Logs an error that an admin has to look at."""
     _write(f"error: {text}", number_of(text) if number is None else number, "<3>")
 
 
@@ -35,7 +35,7 @@ def _write(text: str, number: int, level: str) -> None:
 
 @cache
 def _to_journald() -> bool:
-    """Tells whether standard error leads to journald, as systemd says (systemd.exec(5), JOURNAL_STREAM)."""
+    """Tells whether standard error goes to journald, by JOURNAL_STREAM (systemd.exec(5))."""
     try:
         stream = os.fstat(2)
     except OSError:
@@ -44,7 +44,7 @@ def _to_journald() -> bool:
 
 
 def number_of(text: object) -> int:
-    """Returns the number that an error brings with it, or that of its kind."""
+    """Returns the message number of an error: its own, or that of its kind."""
     if isinstance(text, BerthError):
         return text.number
     return FILE if isinstance(text, Exception) else OTHER

@@ -12,7 +12,7 @@ from itertools import accumulate
 import msgspec
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds."""
+"""Upper bounds of durations, in seconds."""
 
 
 class Histogram:
@@ -37,12 +37,12 @@ class Histogram:
 
     @property
     def cumulative(self) -> list[int]:
-        """Returns the number of values up to each bound, and of all."""
+        """Returns the number of values up to each bound, and of all values."""
         return list(accumulate(self._counts))
 
 
 class Durations(msgspec.Struct, frozen=True):
-    """A histogram on its way to Prometheus."""
+    """A histogram in the state file."""
 
     bounds: tuple[float, ...] = BOUNDS
     cumulative: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
@@ -56,29 +56,29 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     in_control: bool
     names: tuple[str, ...] = ()
     models: list[str] = []
-    """GPU model of each node; empty if its GPUs cannot be pinned. This column and the next are in node order."""
+    """By node, its GPU model; empty if its GPUs cannot be pinned. This column and the next are in node order."""
     gpus: dict[str, list[int]] = {}
-    """GPUs of each node by owner state."""
+    """By owner state, the number of GPUs of each node."""
     not_ready: int = 0
-    """GPU nodes that Berth cannot place jobs on."""
+    """The number of GPU nodes on which Berth cannot place jobs."""
     slow: list[tuple[str, int, str, float]] = []
     """Node, position, application class and score of slow GPUs."""
     slow_counts: list[tuple[str, str, int]] = []
     """Model, application class, number of slow GPUs."""
     closed: list[tuple[str, int]] = []
-    """Node and position of GPUs that take no guest, by their guards."""
+    """Node and position of GPUs that their guards have closed to guests."""
     idle: list[tuple[str, int, float]] = []
-    """Node and position of GPUs that a job holds, and for how many seconds they have run no kernel."""
+    """Node and position of GPUs that a job holds, and the seconds for which they have run no kernel."""
     islands: list[tuple[str, int, int]] = []
-    """Model, GPUs, number of sets of so many free GPUs that NVLink joins."""
+    """Model, size, and number of sets of so many free GPUs that NVLink joins."""
     stranded_gpus: float = 0.0
     empty_nodes: int = 0
     empty_nodes_of_a_leaf: int = 0
-    """Number of empty nodes of the leaf that has most of them."""
+    """The number of empty nodes in the leaf that has most of them."""
     waiting: dict[str, int] = {}
     running: dict[str, int] = {}
     holds: list[tuple[str, int]] = []
-    """UUID of a GPU and number of a job that holds it, if the site wants that to be told."""
+    """UUID of a GPU and number of a job that holds it, if the site asks for that."""
     counts: dict[str, float] = {}
     failed: dict[str, int] = {}
     passes: Durations = Durations()
@@ -86,7 +86,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _StateFile(msgspec.Struct):
-    """The overview beside it is not decoded: it has every GPU and every job."""
+    """The part of the file that is decoded; the overview in it has every GPU and every job."""
 
     metrics: ClusterState
 

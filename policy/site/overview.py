@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads berthd's overview (docs/develop/formats.md, 11.7), and cuts it down to what one user may see.
+"""Reads berthd's overview (docs/develop/formats.md, 11.7), and removes data that a user may not see.
 
-berthd's planning process writes it, into one file with what the metrics are made from. The read-only process,
-and commands of Slurm's user and root, read it.
+berthd's planning process writes it, into one file with the data of the metrics. The read-only process, and commands
+of Slurm's user and root, read it.
 """
 
 import json
@@ -17,27 +17,27 @@ from policy.formats.errors import DaemonError
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
-"""The version of the overview and of the replies that are made of it."""
+"""The version of the overview and of the replies made from it."""
 
 MOST_JOBS = 10_000
-"""Waiting jobs in an overview."""
+"""The most waiting jobs in an overview, and the most jobs in a reply to `queue`."""
 
 MOST_BYTES = 16_777_216
-"""Bytes of a reply that is made of it: 100,000 GPUs take about 5 MB, and 10,000 jobs 2 MB."""
+"""The most bytes of a reply: 100,000 GPUs take about 5 MB, and 10,000 jobs 2 MB."""
 
 
 STALE_AFTER = 30.0
-"""Seconds after which a reading of Slurm is stale: no job is placed by it, and lists say how old they are."""
+"""Seconds after which a reading is stale: no job is placed by it, and lists show their age."""
 
 
 def path_of(socket: Path) -> Path:
-    """Returns the overview's path: beside berthd's socket, and one for each."""
+    """Returns the overview's path, beside this socket of berthd's."""
     return socket.with_name(f"{socket.name}.overview")
 
 
 @lru_cache(maxsize=4_096)
 def user_of(uid: int) -> str:
-    """Returns a user's name, as this host knows it, else the number."""
+    """Returns a user's name on this host; the number if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -45,14 +45,14 @@ def user_of(uid: int) -> str:
 
 
 class StateFile(Generic[T]):
-    """A file that berthd replaces whole; it is read again only then. Threads may share it."""
+    """A file that berthd replaces whole; it is read again only after that. Threads may share it."""
 
     def __init__(self, path: Path, decode: Callable[[bytes], T]) -> None:
         self._path, self._decode = path, decode
         self._last: tuple[tuple[int, ...], T] | None = None
 
     def read(self) -> T:
-        """Returns what the file says; raises OSError, and what `decode` raises."""
+        """Returns the decoded content; raises OSError, and exceptions of `decode`."""
         found, last = self._path.stat(), self._last
         key = found.st_ino, found.st_mtime_ns, found.st_size
         if last is None or last[0] != key:
@@ -61,13 +61,13 @@ class StateFile(Generic[T]):
 
 
 class OverviewFile:
-    """An overview's file."""
+    """The file of the overview."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, StateFile(path, json.loads)
 
     def read(self) -> dict[str, Any]:
-        """Returns the overview; raises DaemonError with the reason where there is none."""
+        """Returns the overview; raises DaemonError with the reason if there is none."""
         try:
             found = self._file.read()
         except OSError as problem:
@@ -81,7 +81,7 @@ class OverviewFile:
 
 
 def fleet_for(overview: Mapping[str, Any], visible: int | None = None) -> dict[str, Any]:
-    """Returns the reply to `fleet`. `visible` is the only user whose jobs are named; None names those of all."""
+    """Returns the reply to `fleet`. `visible` is the only user whose jobs are named; None: all jobs are named."""
     kept = {key: overview[key] for key in ("schema_version", "at", "nodes")}
     if visible is None:
         return kept
@@ -90,7 +90,7 @@ def fleet_for(overview: Mapping[str, Any], visible: int | None = None) -> dict[s
 
 
 def queue_for(overview: Mapping[str, Any], asker: int | None = None, visible: int | None = None) -> dict[str, Any]:
-    """Returns the reply to `queue`; of too many jobs, those of `asker` are kept first."""
+    """Returns the reply to `queue`; if there are too many jobs, those of `asker` are kept first."""
     jobs = [job for job in overview["jobs"] if visible is None or job["user_id"] == visible]
     kept = jobs
     if len(jobs) > MOST_JOBS:
@@ -101,7 +101,7 @@ def queue_for(overview: Mapping[str, Any], asker: int | None = None, visible: in
 
 
 def idle_text(job: Mapping[str, Any], at: float) -> str:
-    """Says how many GPUs of a job idle, and for how long; that it is interactive, if salloc gave it its name.
+    """Returns a text on a job's idle GPUs: their number, the time, and if the job is interactive by salloc's name.
 
     >>> idle_text({"gpus": 8, "name": "train", "idle": {"gpus": 2, "since": 400}}, 8_000)
     '2 of its 8 GPUs have run no kernel for 2 h 6 min'
@@ -113,7 +113,7 @@ def idle_text(job: Mapping[str, Any], at: float) -> str:
 
 
 def hang_text(hang: Mapping[str, Any], at: float) -> str:
-    """Says for how long nothing has moved in a job, and which rank is behind.
+    """Returns a text on a job that hangs: the time without a sign of life, and the ranks that are behind.
 
     >>> hang_text({"since": 400, "allowed": 600, "behind": "n1:3 runs no kernel while the others wait"}, 1_300)
     'nothing has moved for 15 min, and its own rhythm explains 10; n1:3 runs no kernel while the others wait'
@@ -124,7 +124,7 @@ def hang_text(hang: Mapping[str, Any], at: float) -> str:
 
 
 def running_of(overview: Mapping[str, Any], job_id: int) -> dict[str, str]:
-    """Returns what is told of a job that runs: what makes it `slow`, that it `hangs` or that it is `idle`."""
+    """Returns texts on a running job: why it is `slow`, that it `hangs`, or that it is `idle`."""
     job: Mapping[str, Any] = next((job for job in overview["jobs"] if job["id"] == job_id), {})
     told = {"slow": job["slow"]} if "slow" in job else {}
     told |= {"hangs": hang_text(job["hangs"], overview["at"])} if "hangs" in job else {}
@@ -136,7 +136,7 @@ def _without_others(node: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
 
 
 def _cell_without_others(cell: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
-    """Returns a cell in which a job that may not be seen has no number; that the GPU is taken is not private."""
+    """Returns a cell without the numbers of other users' jobs; that the GPU is taken is not private."""
     found = dict(cell)
     for key in ("owner", "guest", "planned"):
         if key in cell and cell[key] not in own:

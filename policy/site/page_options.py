@@ -19,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(text: str) -> argparse.Namespace:
-    """Returns the options of a text in berth.conf, checked; raises ConfigError."""
+    """Returns the checked options from a text in berth.conf; raises ConfigError."""
     parser = _Parser(add_help=False)
     add(parser)
     parser.set_defaults(from_simulation=None)
@@ -32,7 +32,7 @@ def read(text: str) -> argparse.Namespace:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that berth.conf may name too."""
+    """Adds the options that berth.conf may also name."""
     option = parser.add_argument
     option("--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)")
     option("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> bool:
-    """Tells whether viewers have to be known; raises UsageError for options that serve no page."""
+    """Tells whether viewers have to be known; raises UsageError for wrong options."""
     if options.every < _LEAST:
         raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for the machine")
     if set(options.embed_in) & set(" ;,'\n"):

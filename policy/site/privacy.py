@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what each user may see of the cluster, by Slurm's PrivateData: one rule for questions, metrics and the page.
+"""Decides what each user may see of the cluster, by Slurm's PrivateData, for questions, metrics and the page.
 
 Coordinators and operators, to whom Slurm shows more, count as other users.
 """
@@ -15,9 +15,9 @@ from policy.formats.errors import SlurmError
 from policy.site import log
 
 LOOK_EVERY = 60.0
-"""Seconds between looks at Slurm's configuration, and ..."""
+"""Seconds between two reads of Slurm's configuration."""
 AGAIN_AFTER = 5.0
-"""... while it could not be read yet."""
+"""Seconds between two tries while it could not be read yet."""
 
 _NOTHING = frozenset({"none", "(null)", ""})
 _SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
@@ -25,7 +25,7 @@ _SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The rules of PrivateData: the things that it hides, and the users from whom it hides nothing."""
+    """The rules of PrivateData: the kinds of data that it hides, and the users from whom it hides nothing."""
 
     hidden: frozenset[str] = frozenset({"all"})
     trusted: frozenset[int] = frozenset()
@@ -38,7 +38,7 @@ class Visibility:
 
 
 class SlurmRules:
-    """Slurm's configuration as far as it says what users may see; read once a minute, by the thread that asks then."""
+    """Slurm's configuration, by which users may see data; read once a minute, by the thread that asks then."""
 
     def __init__(self, slurm_config: Callable[[], Mapping[str, str]], own_uid: int) -> None:
         """`slurm_config` is called by one thread at a time."""
@@ -49,18 +49,18 @@ class SlurmRules:
         self._config: Mapping[str, str] | None = None
 
     def visibility(self) -> Visibility:
-        """Returns what each user may see; until Slurm has told, everything is private."""
+        """Returns the rules in force; until Slurm has answered, everything is private."""
         config = self._look()
         words = {word.strip().lower() for word in config.get("PrivateData", "all").split(",")}
         user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))
         return Visibility(frozenset(words - _NOTHING), frozenset(self._own | ({int(user[1])} if user else set())))
 
     def setting(self, name: str) -> str:
-        """Returns a line of Slurm's configuration; empty if it has none."""
+        """Returns a setting of Slurm's configuration; empty if it has none."""
         return self._look().get(name, "")
 
     def _look(self) -> Mapping[str, str]:
-        # Slurm may be slow to answer: other threads go by what is known meanwhile, if anything is.
+        # Slurm may be slow to answer: meanwhile other threads use the last configuration, if there is one.
         if self._lock.acquire(blocking=self._config is None):
             try:
                 self._look_again(time.monotonic())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of step times: the record, its older part, and the table of scores as they are now beside it."""
+"""The files of step times: the record, its older part, and beside them the table of current scores."""
 
 import fcntl
 import json
@@ -14,19 +14,19 @@ from topology.errors import TopologyError
 
 _LONGEST_LINE = 1 << 20
 _MOST_BYTES = 16 << 20
-"""A record that is longer becomes `RECORD.1`, and that goes."""
+"""A longer record is renamed to `RECORD.1`, in place of the former one."""
 _MOST_LINES = 2_000
-"""Lines of some nodes that are decoded."""
+"""The most lines that are decoded for some nodes."""
 
 
 def reports_of(record: Path) -> tuple[Report, ...]:
-    """Reads the files of a record, the older one first; TopologyError or OSError if one cannot be read."""
+    """Reads the files of a record, the older one first; raises TopologyError or OSError if one cannot be read."""
     older = record.with_name(f"{record.name}.1")
     return tuple(report for path in (*([older] if older.exists() else []), record) for report in load(path))
 
 
 def reports_on(record: Path, nodes: Iterable[str]) -> list[JobReport]:
-    """Returns the latest that jobs told of GPUs on these nodes; nothing if the record cannot be read.
+    """Returns the last reports of jobs on these nodes; empty if the record cannot be read.
 
     Cheap enough for the planner: of 16 MiB only lines that name such a node are decoded.
     """
@@ -40,25 +40,25 @@ def reports_on(record: Path, nodes: Iterable[str]) -> list[JobReport]:
 
 
 def place_of(steps: Path) -> Path:
-    """Returns where the table of scores beside a record is."""
+    """Returns the path of the table of scores beside a record."""
     return steps.with_name(f"{steps.name}.scores")
 
 
 def append(record: Path, reports: Sequence[Report]) -> None:
-    """Adds lines to a record; OSError where it cannot be written."""
+    """Adds reports to a record; raises OSError if it cannot be written."""
     if not reports:
         return
     with suppress(FileNotFoundError):
         if record.stat().st_size >= _MOST_BYTES:
             record.replace(record.with_name(f"{record.name}.1"))
-    # Whose runs take how long is not for everybody.
+    # Not readable for all users: it tells how long each user's runs take.
     descriptor = os.open(record, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     with os.fdopen(descriptor, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         size = file.seek(0, os.SEEK_END)
         begun = max(0, size - _LONGEST_LINE)
         file.seek(begun)
-        # A last line that a crash broke off goes: it would spoil the next one.
+        # A last line that a crash broke off is removed: it would spoil the next one.
         size = begun + file.read().rfind(b"\n") + 1
         file.truncate(size)
         lines = [] if size else [json.dumps({"format": FORMAT})]

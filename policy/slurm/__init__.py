@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one interface to Slurm, and what implements it."""
+"""The one interface to Slurm, and its implementations."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks sacct day by day, so that neither slurmdbd nor sacct has to hold more, and opens what was saved of it."""
+"""Runs sacct day by day, so that neither slurmdbd nor sacct has to hold more, and opens its saved output."""
 
 import gzip
 import os
@@ -15,9 +15,9 @@ from policy.slurm.command_failures import not_started
 
 _DAY_S = 86_400.0
 _CLOCK_S = 3_600.0
-"""Seconds read in addition at both ends.
+"""Seconds that are read in addition at both ends.
 
-sacct takes local time, in which an hour is missing or double in the night of a clock change.
+sacct takes local time, in which an hour is missing or double when the clock changes.
 """
 _GZIP = b"\x1f\x8b"
 
@@ -25,9 +25,9 @@ _GZIP = b"\x1f\x8b"
 def days(
     since: float, until: float, columns: Sequence[str], separator: str = "|"
 ) -> Iterator[tuple[float, float, Iterable[str]]]:
-    """Yields begin and end of each day, and the lines that sacct writes about it, header first.
+    """Yields begin and end of each day, and sacct's lines about it, the header first.
 
-    A run that reaches over midnight is told in both days. Names of jobs may hold `|`, but no control characters.
+    A run over midnight is in both days. Names of jobs may contain `|`, but no control characters.
     """
     begin = since
     while begin < until:
@@ -38,7 +38,7 @@ def days(
 
 
 def opened(path: Path) -> IO[str]:
-    """Opens a text that may be packed with gzip."""
+    """Opens a text file, which may be compressed with gzip."""
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP
     if packed:

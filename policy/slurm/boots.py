@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boot times of nodes, asked for of a few nodes and seldom: readings do not carry them."""
+"""Boot times of nodes, seldom asked for and only for a few nodes: readings do not have them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class _Answer:
 
 
 def boot_times(names: Iterable[str], run: Callable[..., bytes] = run_command) -> dict[str, int]:
-    """Seconds since 1970 by node; a node that has not told yet is left out."""
+    """Returns boot times in seconds since 1970 by node; a node that has not reported one is left out."""
     try:
         nodes = json_records.read(_Answer, run("scontrol", "show", "node", ",".join(names), "--json")).nodes
     except ValueError as problem:

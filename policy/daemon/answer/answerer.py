@@ -30,13 +30,13 @@ from policy.site.config import Config
 from policy.site.overview import STALE_AFTER
 
 MOST_COMPLAINTS = 20
-"""Different sentences about requests that cannot be read, after which no more are logged."""
+"""The number of different complaints about unreadable requests that are logged."""
 
 _REFUSED = "Slurm refused a job like this with a place, a moment ago"
 _OUR_FAULT = LeftToSlurm("berthd met a fault of its own, its log says which", 215)
 
 SLICE = 8
-"""Claims taken over into a new snapshot between two requests, about a third of a millisecond."""
+"""Claims that are taken over into a new snapshot between two requests; they take about a third of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class _Said:
 
 @dataclass(slots=True)
 class Counters:
-    """The counters that `status` shows."""
+    """The counters that `berth status` shows."""
 
     answers: int = 0
     faults: int = 0
-    """Exceptions of berthd's own."""
+    """Unexpected exceptions in berthd."""
     verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "later": 0, "pass": 0, "refuse": 0})
 
 
@@ -83,30 +83,30 @@ class Answerer:
         self._next: tuple[Book, Iterator[HeldPlace]] | None = None
         self._counters = Counters()
         self._last = Snapshot(None, frozenset(), "", "", "")
-        """The last snapshot that has a cluster; without the cluster, which the book has."""
+        """The last snapshot that had a cluster, without that cluster: the book has it."""
         self._gateway, self._problem = "", "Slurm was not read yet"
         self._complaints: set[str] = set()
         self._said: _Said | None = None
 
     @property
     def catching_up(self) -> bool:
-        """Tells whether a new snapshot waits to be finished."""
+        """Tells whether some places have yet to be claimed in a new snapshot."""
         return self._next is not None
 
     def take_hurry(self) -> bool:
-        """Returns whether, since this was asked last, a job was given GPUs that a guest has to leave first."""
+        """Tells whether, since the last call, a job was given GPUs that a guest has to leave first."""
         hurry, self._hurry = self._hurry, False
         return hurry
 
     @property
     def ready(self) -> bool:
-        """Tells whether there is a snapshot to answer by."""
+        """Tells whether a snapshot is in use."""
         return self._book is not None
 
     def take(self, snapshot: Snapshot, now: float) -> bool:
-        """Begin with a new snapshot; True if places were given that it should show, but does not.
+        """Begins with a new snapshot; returns True if places were given that it should show, but does not.
 
-        A snapshot that cannot be taken is left out: the last one stays in use until it is stale.
+        A snapshot that cannot be read is dropped: the last one stays in use until it is stale.
         """
         self.settle()
         try:
@@ -140,7 +140,7 @@ class Answerer:
         return any(held.given < snapshot.cluster.at for held in self._memory.places())
 
     def catch_up(self) -> None:
-        """Claim a few more places in the new snapshot; the last one puts it into use."""
+        """Claims a few more places in the new snapshot; after the last place the snapshot is in use."""
         if self._next is None:
             return
         book, claims = self._next
@@ -152,9 +152,9 @@ class Answerer:
             book.claim(held.claim)
 
     def answer(self, datagram: bytes, now: float, enough: Callable[[], bool] = never) -> bytes | None:
-        """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent.
+        """Returns the reply to one request, or None if there is none; call `settle` once the reply is sent.
 
-        `enough` says when to look no further for a place. A request that meets a fault of ours is left to Slurm.
+        `enough` ends the search for a better place. If berthd itself fails, the job is left to Slurm.
         """
         self.settle()
         try:
@@ -179,7 +179,7 @@ class Answerer:
                 return wire.encode("status", self._status(now))
             wire.check_submit(message)
         except FormatError as problem:
-            # The sender of that cannot check a reply either; the plugin fails open.
+            # The sender could not check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         submission = read_submission(message.fields)
@@ -189,7 +189,7 @@ class Answerer:
         return reply
 
     def settle(self) -> None:
-        """Take what the last reply gave away out of the snapshot, and let the reply stand ready for others."""
+        """Claims the place that the last reply gave, and keeps the reply for other requests."""
         try:
             self._settle()
         except Exception as fault:  # noqa: BLE001 - as above
@@ -213,7 +213,7 @@ class Answerer:
             self._hold(submission.nonce, str(submission.uid), said.decision.claim, said.at)
 
     def _keep(self, said: _Said) -> None:
-        """Let a reply that was just made stand ready for others."""
+        """Keeps the reply that was just made for other requests."""
         asked = asked_by(said.datagram) if said.keeps else None
         if asked is None or self._book is None:
             return
@@ -222,7 +222,7 @@ class Answerer:
             self._memory.keep(asked, said.decision, said.reply, self._book, said.at)
 
     def expects(self, now: float) -> bool:
-        """Tells whether there is a reply to be made before it is asked for."""
+        """Tells whether a reply should be made before it is asked for."""
         try:
             return self._expected(now) is not None
         except Exception as fault:  # noqa: BLE001 - as above
@@ -240,7 +240,7 @@ class Answerer:
         self._fault("a reply is not made ahead", fault)
 
     def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Datagram | None:
-        """Between two requests, make the reply to a kind that users are sending many of; which one."""
+        """Makes a reply to a kind of request that users send often, between two requests; returns that request."""
         self.settle()
         try:
             if (expected := self._expected(now)) is None:
@@ -254,7 +254,7 @@ class Answerer:
         return asked
 
     def expect_no_more(self, asked: Datagram) -> None:
-        """Make no reply to this kind before it is asked for."""
+        """Makes no more replies to this kind of request before they are asked for."""
         self._memory.forget(asked)
 
     def _reply(
@@ -268,7 +268,7 @@ class Answerer:
         self._counters.verbs[verb] += 1
 
     def _say_once(self, complaint: str) -> None:
-        """A stranger's plugin would say the same with each job."""
+        """Logs a complaint once: a plugin of another release causes the same one with each job."""
         if complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
             self._complaints.add(complaint)
             log.error(complaint, 651)
@@ -298,7 +298,7 @@ class Answerer:
             return say_no(submission, _OUR_FAULT, now)
 
     def _plainly(self, decision: Decision, submission: Submission) -> Decision:
-        """The decision, with the GPUs that each node has which Slurm may choose, where Slurm chooses."""
+        """Returns the decision; one that leaves the nodes to Slurm gets the fewest GPUs of a node in its partitions."""
         if not self._plain or self._book is None or decision.reply.verb != "pass":
             return decision
         least = least_gpus(self._book.cluster.fleet, submission.partition)
@@ -311,7 +311,7 @@ class Answerer:
             self._hurry = self._hurry or self._book.displaces(claim)
             self._book.claim(claim)
             if self._next is not None:
-                # From now on places have the numbers of the snapshot to come.
+                # From now on places have the node numbers of the new snapshot.
                 [claim] = renumbered([claim], self._book.fleet, self._next[0].fleet)
         if self._next is not None:
             self._next[0].claim(claim)
@@ -351,10 +351,10 @@ class Answerer:
 
 
 def within(decision: Decision, submission: Submission, now: float) -> tuple[Decision, bytes]:
-    """Returns the decision with its reply's datagram if that fits; else with a shorter reason; else left to Slurm."""
+    """Returns the decision and its datagram: as it is if it fits, with a shorter reason, or else left to Slurm."""
     if (fits := reply_text.fitting(decision.reply)) is not None:
         reply, datagram = fits
         return decision if reply is decision.reply else replace(decision, reply=reply), datagram
-    # Only the flags are left then, and the plugin sends none that are long.
+    # This reply has only the flags left, and the plugin sends no long ones.
     left = say_no(submission, LeftToSlurm("its request is longer than can be kept in its comment", 212), now)
     return left, reply_text.encode(left.reply)

@@ -22,11 +22,11 @@ from policy.site.config import config_path, load
 from policy.slurm.gateways import open_gateway
 
 WRONG_CONFIG = 2
-"""Exit status after which a service manager should not try again."""
+"""Exit status after which the service manager should not start berthd again."""
 
 
 def package_version() -> str:
-    """The installed version of Berth."""
+    """Returns the installed version of Berth."""
     try:
         return version("slurm-berth")
     except PackageNotFoundError:
@@ -34,7 +34,7 @@ def package_version() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM."""
+    """Runs berthd until SIGTERM; returns the exit status."""
     know_users_by(names_of)
     text = "Decides where GPU jobs run and plans those that wait. Its unit starts it beside slurmctld, as Slurm's user."
     parser = argparse.ArgumentParser(prog="berthd", description=text)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         create(config.policy)
         CostModel.of_site(config.cost_lines())
         if options.check_config:
-            # Of a role of its own: berthd itself knows nothing of the tables of nodes.
+            # A program of its own: berthd itself does not import what checks the tables of nodes.
             words = [sys.executable, "-m", "policy.cli.doctor.conf", str(path)]
             if subprocess.run(words, check=False).returncode:
                 return WRONG_CONFIG

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of the answering process: ready replies, places that it gave, and kinds that were refused.
 
-Ready replies: users submit the same few kinds of jobs over and over, often by the hundred. A reply holds for each
-request that differs from the one it was made for in nothing but what is one job's alone, until the book changes or the
-second ends. For the kinds that were asked for lately it is made before it is asked for.
+Ready replies: users submit the same few kinds of jobs over and over, often by the hundred. A reply is reused for each
+request that differs only in what belongs to one job, such as its name, until the book changes or the second ends. For
+kinds that were asked for lately the reply is made in advance.
 
-Given places: no two jobs get the same one, though Slurm does not show the first job yet. A job that Slurm refuses after
-the hook never shows up, and Slurm does not tell berthd. Its place is kept until a reading that is late enough lacks the
-job. A user of whom several jobs never show up has no places kept for a while: they are still given, and Slurm starts
-whichever job comes first. So no user can keep places from others by jobs that Slurm refuses. Of packed jobs Slurm would
-start each that has room, beside any others; so a few of their places are kept in any case.
+Given places: no two jobs get the same place, though Slurm does not show the first job yet. A job that Slurm refuses
+after the hook never shows up, and Slurm does not tell berthd. Its place is kept until a reading that is late enough
+lacks the job. If several jobs of a user never show up, that user's places are not kept for a while: they are still
+given, and Slurm starts the job that comes first. So no user can block places by jobs that Slurm refuses. Slurm would
+start two packed jobs that must not meet if both have room; so a few places of packed jobs are kept in any case.
 
-Refused kinds: Slurm keeps a record of a job that it refused, perhaps only because of what Berth wrote into it. The next
-jobs of its kind from the same user are left to Slurm for a while, which refuses them in its own words, or runs them.
+Refused kinds: Slurm keeps a record of a job that it refused, perhaps only because of what Berth wrote into it. The
+same user's next jobs of that kind are left to Slurm for a while: it refuses them in its own words, or runs them.
 """
 
 import re
@@ -37,33 +37,36 @@ _PARTS = re.compile(rb"\n(uid|name|time_limit)=((?:[!-$&-Z\\^-~]|%[0-9A-F]{2})*)
 _LIMIT = re.compile(rb"0|[1-9][0-9]{0,8}")
 
 _MOST_REQUESTS = 64
-"""Requests whose kinds are kept: a loop submits the same again, but for the nonce."""
+"""Requests whose kinds are cached: a loop submits the same request again, with another nonce."""
 
 _MOST_BYTES = 4_096
-"""Most bytes of a request whose kind is kept: users who submit by the hundred write less."""
+"""The most bytes of a request that can be of a kept kind: users who submit by the hundred write less."""
 
 _MOST_READY = 4
-"""Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
+"""Kinds whose replies are made in advance: each of them takes a search after each place that was given."""
 
 _LATELY = 2.0
-"""Seconds after which a kind is not expected to be asked for again."""
+"""Seconds after its last request for which another request of a kind is expected."""
 
 Kind = tuple[bytes, ...]
-"""A request without what is one job's alone; the keys of that, in their order, are in it too."""
+"""A request without its nonce and the values that belong to one job; their keys are kept, in order."""
 
 
 class Datagram(NamedTuple):
-    """A datagram, taken apart."""
+    """The parts of a request's datagram."""
 
     kind: Kind
     nonce: bytes
     limit: int | None
-    """Seconds."""
+    """The job's time limit in seconds; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A reply to all requests of a kind whose time limits are above one and up to another; None: to those without."""
+    """A reply to all requests of a kind whose time limit is above the first of `limits` and not above the second.
+
+    If `limits` is None, it is the reply to those without a time limit.
+    """
 
     verb: str
     around_nonces: tuple[bytes, ...]
@@ -73,7 +76,7 @@ class Ready:
     limits: tuple[float, float] | None
 
     def holds(self, limit: int | None, book: Book, now: float) -> bool:
-        """Tells whether it is the right one for a request of its kind."""
+        """Tells whether this reply is still right for a request of its kind with this time limit."""
         if self.state != book.state or now >= self.until:
             return False
         if self.limits is None or limit is None:
@@ -81,7 +84,7 @@ class Ready:
         return self.limits[0] < limit <= self.limits[1]
 
     def claim_of(self, limit: int | None) -> Claim | None:
-        """Returns what the reply to a request with this time limit takes."""
+        """Returns the claim that the reply to a request with this time limit makes."""
         if self.claim is None or limit is None:
             return self.claim
         return self.claim.lasting(limit)
@@ -97,33 +100,33 @@ class _Lately:
     again: bool
     ready: Ready | None = None
     looked: tuple[int, int] = 0, 0
-    """The state of the book, and the second, at the last look for a reply."""
+    """The state of the book and the second when a reply was last made for this kind."""
 
 
 KEPT_FOR = 10.0
-"""Seconds for which a place is kept for a job that Slurm has not shown yet; later than that it shows all it took."""
+"""Seconds for which a place is kept for a job that Slurm does not show yet; by then it shows all that it took."""
 
 MOST_MISSING = 2
-"""Jobs of one user that never showed up, after which that user's places are not kept."""
+"""The number of jobs that never showed up after which their user's places are not kept."""
 
 NOT_KEPT_FOR = 300.0
 """Seconds for which a missing job counts."""
 
 FEW_SHARES = 8
-"""Places of such a user that are kept all the same, for packed jobs: Slurm would start two that must not meet."""
+"""Places for packed jobs that such a user still has kept: Slurm would start two that must not meet."""
 
 MOST, MOST_OF_A_USER = 8_192, 1_024
-"""Places kept at a time: each is claimed again in each new snapshot."""
+"""Places kept at a time, in all and of one user: each is claimed again in each new snapshot."""
 
 _MOST_USERS = 1_024
 _REMEMBERED = 8
-"""Missing jobs of one user that are remembered, by the nonces of their requests."""
+"""Missing jobs of one user that are remembered."""
 _LOG_EVERY = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """A claim, whose it is, and when it was given."""
+    """A claim, its user, and the time at which the place was given."""
 
     claim: Claim
     uid: str
@@ -131,10 +134,10 @@ class HeldPlace:
 
 
 LEFT_FOR = 300.0
-"""Seconds in which no job of the kind gets a place."""
+"""Seconds for which a refused kind is left to Slurm."""
 
 _SHOWN_WITHIN = 60.0
-"""Seconds in which Slurm's record of a refused job shows up."""
+"""Seconds after the reply within which Slurm's record of a refused job shows up."""
 
 _MOST_REFUSED = 2_048
 _OF_ONE_JOB = re.compile(rb"\n(nonce|name|time_limit|begin)=[^\n]*(?=\n)")
@@ -142,26 +145,26 @@ _UID = re.compile(rb"\nuid=([0-9]{1,10})\n")
 
 
 class RefusableKind(NamedTuple):
-    """A request without what is one job's alone, as a digest: a user may write long ones."""
+    """The user of a request, and a digest of the request without what belongs to one job: requests may be long."""
 
     digest: bytes
     uid: str
 
 
 def uid_in(datagram: bytes) -> str:
-    """Returns the user of a request."""
+    """Returns the uid in a request; `?` if it has none."""
     uid = _UID.search(datagram)
     return uid[1].decode() if uid else "?"
 
 
 def _refusable(datagram: bytes) -> RefusableKind:
-    """Cuts a request down to what all jobs of its kind share."""
+    """Returns what all requests of a kind from one user have in common."""
     digest = blake2b(_OF_ONE_JOB.sub(b"", datagram), digest_size=16).digest()
     return RefusableKind(digest, uid_in(datagram))
 
 
 class Given(NamedTuple):
-    """A ready reply that was given: to which request, what it takes, and when."""
+    """A ready reply that was given: its request, its claim and its time."""
 
     verb: str
     nonce: str
@@ -175,24 +178,24 @@ class RequestMemory:
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, _Lately] = {}
-        """The one that was asked for last comes last."""
+        """The kind that was asked for last is the last."""
         self._gave: tuple[bytes, Datagram, Ready, float] | None = None
         self._held: dict[str, HeldPlace] = {}
         self._of_user: dict[str, int] = {}
         self._missing: dict[str, dict[str, float]] = {}
-        """By user, the nonces of jobs that never showed up, and when that was seen."""
+        """By uid, the nonces of jobs that never showed up, and the time at which that was seen."""
         self._refusable: dict[str, tuple[RefusableKind, float]] = {}
         """By nonce, the kinds of jobs with a place that Slurm may still refuse."""
         self._left: dict[RefusableKind, float] = {}
         self._said = self._said_refused = 0.0
         self._read = 0.0
-        """Time of the last reading."""
+        """The time of the last reading."""
 
     # Ready replies
 
     def reply_for(self, datagram: bytes, book: Book, now: float) -> bytes | None:
-        """Returns the reply that stands ready for a request, if one does; `given` tells of it once it is sent."""
-        # If none stands ready, a request need not be taken apart before its answer.
+        """Returns the ready reply to a request, or None; call `given` once it is sent."""
+        # If no reply is ready, the request need not be taken apart now.
         if not any(lately.ready is not None for lately in self._kinds.values()):
             return None
         asked = asked_by(datagram)
@@ -203,7 +206,7 @@ class RequestMemory:
         return asked.nonce.join(lately.ready.around_nonces)
 
     def given(self) -> Given | None:
-        """Returns the ready reply that was given last, once."""
+        """Returns the ready reply that was given last, and forgets it."""
         gave, self._gave = self._gave, None
         if gave is None:
             return None
@@ -215,14 +218,14 @@ class RequestMemory:
         return Given(ready.verb, nonce, uid_in(datagram), ready.claim_of(asked.limit), at)
 
     def remember(self, asked: Datagram, submission: Submission, now: float) -> None:
-        """Notes a kind that no reply stood ready for; of those asked for lately it may be the one too many."""
+        """Notes a kind without a ready reply; the kind that was not asked for longest may be dropped for it."""
         known = self._kinds.pop(asked.kind, None)
         if known is None and len(self._kinds) >= _MOST_READY:
             del self._kinds[next(iter(self._kinds))]
         self._kinds[asked.kind] = _Lately(asked, submission, now, again=known is not None)
 
     def keep(self, asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> None:
-        """Lets the reply to a kind stand ready; the book is still as it was when the reply was made."""
+        """Keeps the reply to a kind; the book must still be as it was when the reply was made."""
         lately = self._kinds.get(asked.kind)
         if lately is None or not lately.again:
             return
@@ -233,16 +236,16 @@ class RequestMemory:
             lately.ready = _ready(asked, decision, reply, book, now)
 
     def forget(self, asked: Datagram) -> None:
-        """Has no reply to a kind made before it is asked for."""
+        """Forgets a kind, so that no reply to it is made in advance."""
         self._kinds.pop(asked.kind, None)
 
     def clear(self) -> None:
-        """Lets no reply stand ready, for what they were made by has changed."""
+        """Drops all ready replies, because the snapshot that they come from is replaced."""
         for lately in self._kinds.values():
             lately.ready, lately.looked = None, (0, 0)
 
     def expected(self, book: Book, now: float) -> tuple[Datagram, Submission] | None:
-        """Returns a kind that will be asked for again, and not searched for since the book or the second changed."""
+        """Returns a kind that is expected again and has had no reply made since the book or the second changed."""
         looked = book.state, int(now)
         for lately in reversed(self._kinds.values()):
             if lately.again and lately.looked != looked and now < lately.at + _LATELY:
@@ -252,26 +255,26 @@ class RequestMemory:
     # Given places
 
     def places(self) -> list[HeldPlace]:
-        """Returns the places, the oldest first."""
+        """Returns the places that are kept, the oldest first."""
         return list(self._held.values())
 
     def keeps(self, uid: str, now: float, *, packed: bool = False) -> bool:
-        """Tells whether a place of this user would be kept."""
+        """Tells whether a place given to this user would be kept."""
         missing, most = self._missing.get(uid), MOST_OF_A_USER
         if missing and sum(when > now - NOT_KEPT_FOR for when in missing.values()) >= MOST_MISSING:
             most = FEW_SHARES if packed else 0
         return len(self._held) < MOST and self._of_user.get(uid, 0) < most
 
     def hold(self, nonce: str, uid: str, claim: Claim, now: float) -> None:
-        """Keeps a place."""
+        """Keeps the place that was given to a request."""
         self._drop(nonce)
         self._held[nonce] = HeldPlace(claim, uid, now)
         self._of_user[uid] = self._of_user.get(uid, 0) + 1
 
     def look(self, seen: AbstractSet[str], read: float, now: float, refused: AbstractSet[str] = frozenset()) -> None:
-        """Takes in a reading of Slurm and its time: places of jobs that it shows, or should show, are kept no more.
+        """Takes in a reading of Slurm made at `read`: drops the places of jobs that it shows, or should show.
 
-        The kinds of the jobs that it `refused` are left to it from now on.
+        Kinds of jobs that Slurm has `refused` are left to it from now on.
         """
         self._leave_refused(refused, now)
         # What was read before this machine's clock was set back says nothing of places that were given since.
@@ -293,14 +296,14 @@ class RequestMemory:
                 self._miss(nonce, held.uid, now)
 
     def _set_back(self, read: float, now: float) -> None:
-        """Lets nothing lie after the time to which this machine's clock was set back."""
+        """Sets times that are now in the future to the present, after this machine's clock was set back."""
         self._held = {nonce: replace(held, given=min(held.given, read)) for nonce, held in self._held.items()}
         self._said = min(self._said, now)
         for nonces in self._missing.values():
             nonces.update({nonce: min(when, now) for nonce, when in nonces.items()})
 
     def renumber(self, old: Fleet, new: Fleet) -> None:
-        """Gives the places the node numbers of another fleet."""
+        """Replaces the node numbers of the places by those of another fleet."""
         if old.names == new.names:
             return
         claims = renumbered([held.claim for held in self._held.values()], old, new)
@@ -336,14 +339,14 @@ class RequestMemory:
     # Refused kinds
 
     def note(self, nonce: str, datagram: bytes, now: float) -> None:
-        """Notes that a job was given a place, with which Slurm may refuse it."""
+        """Notes that a job was given a place; Slurm may refuse the job with it."""
         if len(self._refusable) >= _MOST_REFUSED:
             del self._refusable[next(iter(self._refusable))]
         self._refusable[nonce] = _refusable(datagram), now
 
     def leaves(self, datagram: bytes, now: float) -> bool:
         """Tells whether a request is of a kind that is left to Slurm."""
-        # Most of the time there is none, and a reply is waited for.
+        # Most of the time no kind is left to Slurm, and the plugin waits for the reply.
         return bool(self._left) and self._left.get(_refusable(datagram), 0.0) > now
 
     def _leave_refused(self, refused: AbstractSet[str], now: float) -> None:
@@ -367,8 +370,8 @@ class RequestMemory:
 
 
 def asked_by(datagram: bytes) -> Datagram | None:
-    """Returns a request taken apart; None if it has to be read more closely."""
-    # Nothing of a regular expression is in the processor's caches any more between two submissions.
+    """Returns the parts of a request; None if it must be decoded in full."""
+    # No regular expression here: between two submissions its code falls out of the processor's caches.
     if len(datagram) > _MOST_BYTES:
         return None
     nonce = datagram[_NONCE]
@@ -378,7 +381,7 @@ def asked_by(datagram: bytes) -> Datagram | None:
 
 @lru_cache(maxsize=_MOST_REQUESTS)
 def _kind_of(rest: bytes) -> tuple[Kind, int | None] | None:
-    """Returns the kind of a request and its time limit, by all that comes after the nonce."""
+    """Returns the kind of a request and its time limit in seconds, from the text after its nonce."""
     pieces = _PARTS.split(rest)
     limit = dict(zip(pieces[1::3], pieces[2::3], strict=True)).get(b"time_limit")
     if not (rest.startswith(b"\n") and (limit is None or _LIMIT.fullmatch(limit))):
@@ -392,7 +395,7 @@ def _ready(asked: Datagram, decision: Decision, reply: bytes, book: Book, now: f
     if asked.limit is not None:
         others = decision.holds_for == "any limit"
         limits = book.cluster.limits_like(asked.limit) if others else (asked.limit - 1.0, float(asked.limit))
-    # Its texts tell the second, and a snapshot that is too old by then is none to choose a place by.
+    # The texts of a reply name the second, and no place is chosen from a stale snapshot.
     until = min(float(int(now) + 1), book.cluster.at + STALE_AFTER)
     around = tuple(reply.split(asked.nonce))
     return Ready(decision.reply.verb, around, decision.claim, book.state, until, limits)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answering loop: one thread, one epoll, no call that waits for another process.
 
-All requests that are there are read before one of them is answered: the one whose user is next (`turns`). A connection
-that was closed meanwhile gets no answer, for it would not be read.
+All waiting requests are read before one is answered: the one whose user is next (turns.py). A connection that was
+closed meanwhile gets no answer.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from policy.site import log, overview
 _BACKLOG = 1_024
 _MOST_CONNECTIONS = 512
 _PATIENCE = 2.0
-"""Seconds that a connection may stay silent that has not asked yet."""
+"""Seconds for which a connection without a request may stay silent."""
 _KEPT = 60.0
-"""Seconds that one is kept which has: slurmctld asks again over the same."""
+"""Seconds for which a connection is kept after an answer: slurmctld sends its next request over the same one."""
 _ENOUGH = 0.025
-"""Seconds of processor time after which no more places are looked at for a request: the plugin waits twice as long."""
+"""Seconds of processor time after which the search for a place ends; the plugin waits twice as long."""
 _RESTART_AFTER = 1.0
 _COLLECT_EVERY = 60.0
 
@@ -59,9 +59,9 @@ class Server:
         self._allowed = {0, os.geteuid()}
         self._poll = select.epoll()
         self._open: dict[int, tuple[socket.socket, float]] = {}
-        """Connections by file number, and until when each may be silent."""
+        """By file number, the connections and the monotonic time until which each may be silent."""
         self._asked: dict[int, tuple[bytes, tuple[str, int] | None]] = {}
-        """Requests that were read and are not answered yet, and whose they are, by the connection's file number."""
+        """By file number, the requests that are read and not yet answered, each with its nonce and user."""
         self._turns = Turns()
         self._listener = _listen(path)
         self._poll.register(self._listener, select.EPOLLIN)
@@ -73,11 +73,11 @@ class Server:
         self._said_ready = False
 
     def run(self) -> None:
-        """Answer until a signal says stop; a DaemonError where no planner lives long enough to be of use."""
+        """Answers until SIGTERM or SIGINT; raises DaemonError if no planner lives long enough to be of use."""
         wake = self._catch_signals()
         self._start_planner()
-        # What exists now lives as long as the process: never walk over it again. Replies make no cycles, so
-        # collecting is left to quiet moments.
+        # Objects that exist now live as long as the process: the collector skips them. Replies make no cycles: it runs
+        # only in quiet moments.
         gc.freeze()
         gc.disable()
         every = watchdog_seconds()
@@ -140,7 +140,7 @@ class Server:
         return uid in self._allowed
 
     def _hear(self, file: int, events: int) -> None:
-        """Read a request; one that is not there yet waits in the poll."""
+        """Reads a request if it has arrived."""
         connection, _ = self._open[file]
         if events & select.EPOLLHUP:
             self._drop(file)
@@ -157,8 +157,8 @@ class Server:
                 self._drop(file)
 
     def _answer_next(self) -> None:
-        """Reply to one request; the others may have to wait for one that comes now."""
-        # Who asks for no job, such as `berth status`, comes first.
+        """Replies to one request; a request that arrives now may come before the other ones."""
+        # Requests for no job, such as `berth status`, come first.
         file = min(self._asked, key=lambda one: self._turns.of(who[1]) if (who := self._asked[one][1]) else -1)
         (datagram, who), now = self._asked.pop(file), time.monotonic()
         connection, _ = self._open[file]
@@ -173,7 +173,7 @@ class Server:
         if reply is None:
             self._drop(file)
         else:
-            # An asker that has gone, or does not read, has met its own deadline.
+            # A client that has closed, or does not read, has met its own deadline.
             with contextlib.suppress(OSError):
                 connection.send(reply)
             self._open[file] = connection, now + _KEPT
@@ -183,7 +183,7 @@ class Server:
             self._turns.took(who[1], time.thread_time() - began, now)
 
     def _look_ahead(self) -> None:
-        """Make a reply that is soon asked for; where it was dear, make none of its kind again, since others wait."""
+        """Makes a reply in advance; if that took long, makes no more of its kind, since other requests may wait."""
         began = time.thread_time()
         asked = self._answerer.look_ahead(time.time(), _enough(began))
         if asked is not None and time.thread_time() - began > self._turns.usual:
@@ -196,7 +196,7 @@ class Server:
         connection.close()
 
     def _hurry(self) -> None:
-        """A guest that is in an owner's way leaves soonest when the planner looks at once."""
+        """Makes the planner read Slurm at once if a guest has to leave for a job."""
         if self._answerer.take_hurry() and self._channel is not None:
             with contextlib.suppress(OSError):
                 self._channel.send(HURRY)
@@ -234,7 +234,7 @@ class Server:
             notify("WATCHDOG=1")
 
     def _tend_planner(self, now: float) -> None:
-        """Never waits for it, not even for the end of one that was killed: a hung file system can keep that up."""
+        """Starts, watches or kills the planner; never waits for its end, which a hung file system can delay."""
         if self._planner is None:
             if now >= self._restart_at:
                 self._start_planner()
@@ -269,7 +269,7 @@ class Server:
             self._channel = None
 
     def _lose_planner(self, code: int, now: float) -> None:
-        """Forget a planner that died; a new one starts a moment later, and the last snapshot stays."""
+        """Handles the end of the planner: a new one starts a moment later, and the last snapshot stays in use."""
         self._hang_up()
         log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s", 658)
         self._planner = None
@@ -293,7 +293,7 @@ class Server:
             self._drop(file)
         for child in self._children:
             child.stop()
-        # Where it cannot be removed, the next berthd takes it for a dead one's.
+        # If the socket cannot be removed, the next berthd replaces it.
         with contextlib.suppress(OSError):
             self._path.unlink()
         if self._channel is not None:
@@ -304,14 +304,14 @@ class Server:
                 self._planner.wait(5)
             except subprocess.TimeoutExpired:
                 self._planner.kill()
-                # Whatever keeps it from dying must not keep berthd's unit from undoing the pins.
+                # A planner that does not die must not keep berthd's unit from undoing the pins.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._planner.wait(5)
         log.info("stopped", 659)
 
 
 def _has_hung_up(connection: socket.socket) -> bool:
-    """Look whether the other end is closed: since its request was read, others were answered."""
+    """Tells whether the client has closed: other requests were answered since its own was read."""
     poll = select.poll()
     poll.register(connection, 0)
     return bool(poll.poll(0))
@@ -322,7 +322,7 @@ def _enough(began: float) -> Callable[[], bool]:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Bind the socket; a living berthd there is an error, a dead one's socket is replaced."""
+    """Binds the socket: replaces that of a berthd that is gone; raises DaemonError if another berthd answers there."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -346,12 +346,12 @@ def _listen(path: Path) -> socket.socket:
 
 
 def planner_command(config: Path, gateway: str, path: Path) -> list[str]:
-    """Returns the command that starts the planner: the same interpreter, the same packages."""
+    """Returns the command that starts the planner with this interpreter and its packages."""
     command = [sys.executable, "-m", "policy.daemon.passes.planning", "--config", str(config), "--gateway", gateway]
     return [*command, "--overview", str(overview.path_of(path))]
 
 
 def child_command(module: str, config: Path, gateway: str, path: Path) -> list[str]:
-    """Returns the command that starts a process which asks this one over its socket."""
+    """Returns the command that starts a process that asks this one over its socket."""
     command = [sys.executable, "-m", module, "--config", str(config), "--gateway", gateway]
     return [*command, "--socket", str(path)]

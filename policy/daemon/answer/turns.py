@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses whose request is answered next and sends users away for a while, so that none holds up another's requests.
+"""Chooses the user whose request is answered next, and turns costly users away for a while.
 
-A user's turn comes after those of all users that were answered longer ago. Answers are cheap, but a request can be
-written for which a place is hard to find. What an answer takes beyond a usual one is the user's debt, which is paid off
-slowly. A user that owes too much is answered `busy`: the plugin does not ask for that user for some seconds. Those jobs
-go on as if berthd had not answered, so that the next planning pass finds them a place.
+So no user delays another user's requests. The user who was answered longest ago is next. Answers are cheap, but a user
+can write a request for which a place is hard to find. The time that an answer takes beyond a usual one is the user's
+debt, which is paid off slowly. A user who owes too much is answered `busy`: the plugin does not ask for that user for
+some seconds. Those jobs go on as if berthd had not answered, and the next planning pass finds them a place.
 """
 
 import math
@@ -19,13 +19,13 @@ USUAL = 0.002
 _USUAL_PER_NODE = 2e-6
 
 CREDIT = 0.2
-"""Seconds beyond the usual ones that a user may have taken: a script that submits two dozen large jobs owes no more."""
+"""Seconds of debt that a user may have: a script that submits two dozen large jobs owes no more."""
 
 PAID_OFF = 0.002
-"""Seconds of debt that are paid off in a second: so long, at most, does one user's dear request stand in the way."""
+"""Seconds of debt that are paid off in a second: the part of each second that one user's costly requests may take."""
 
 LONGEST = 60
-"""Seconds for which a user is sent away at most."""
+"""The most seconds for which a user is turned away."""
 
 _MOST = 1_024
 _LOG_EVERY = 60.0
@@ -33,7 +33,7 @@ _ASKER = re.compile(rb"berth/1 submit\nnonce=([0-9a-f]{16})\nuid=([0-9]{1,10})\n
 
 
 def asker(datagram: bytes) -> tuple[str, int] | None:
-    """The nonce and the user of a submit request; None for any other datagram."""
+    """Returns the nonce and the uid of a submit request; None for any other datagram."""
     match = _ASKER.match(datagram)
     return None if match is None else (match[1].decode(), int(match[2]))
 
@@ -43,7 +43,7 @@ class _User:
     turn: int
     debt: float
     at: float
-    """When that was the debt."""
+    """The time of that debt."""
 
     def owes(self, now: float) -> float:
         return max(0.0, self.debt - PAID_OFF * (now - self.at))
@@ -54,28 +54,28 @@ class Turns:
 
     def __init__(self) -> None:
         self._users: dict[int, _User] = {}
-        """Users in the order of their turns; the one answered last comes last."""
+        """Users in the order of their turns; the user who was answered last is the last."""
         self._turn = 0
         self._said = -math.inf
         self.usual = USUAL
 
     def nodes(self, count: int) -> None:
-        """On a larger cluster any answer takes longer."""
+        """Sets the usual time of an answer by the number of nodes: on a larger cluster any answer takes longer."""
         self.usual = max(USUAL, _USUAL_PER_NODE * count)
 
     def of(self, uid: int) -> int:
-        """Orders users: the least of them is next."""
+        """Returns a user's turn; the user with the least is next."""
         user = self._users.get(uid)
         return 0 if user is None else user.turn
 
     def sent_away(self, uid: int, now: float) -> int:
-        """Seconds for which a user is not to be asked for; 0 where the next request is answered."""
+        """Returns the seconds for which a user is turned away; 0 if the next request is answered."""
         user = self._users.get(uid)
         over = 0.0 if user is None else user.owes(now) - CREDIT
         return min(LONGEST, math.ceil(over / PAID_OFF)) if over > 0 else 0
 
     def took(self, uid: int, seconds: float, now: float) -> None:
-        """Note what an answer took."""
+        """Notes the seconds that an answer to a user took."""
         user = self._users.pop(uid, None) or _User(0, 0.0, now)
         if len(self._users) >= _MOST:
             del self._users[next(iter(self._users))]

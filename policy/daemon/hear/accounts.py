@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes causes of failures into Slurm's accounting: slurmctld changes no job that is over, slurmdbd does.
+"""Writes the causes of failures into Slurm's accounting: only slurmdbd changes a job that has ended.
 
-Berth does not wait for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
+The planner does not wait for slurmdbd: sacctmgr runs beside it, and is killed if it takes too long.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from policy.site import log
 
 AFTER = 5.0
-"""Seconds until a job is written: by then slurmctld's own word of its end has reached slurmdbd."""
+"""Seconds to wait before a job is written: by then slurmdbd has the job's end from slurmctld."""
 
 _AT_ONCE = 4
 _MOST_WAITING = 1_000
@@ -34,7 +34,7 @@ def _start(words: list[str]) -> "subprocess.Popen[bytes]":
 
 
 class Accounts:
-    """Writes some at a time."""
+    """The texts that wait to be written; a few sacctmgr run at a time."""
 
     def __init__(self, start: Start = _start) -> None:
         self._start = start
@@ -43,7 +43,7 @@ class Accounts:
         self._said = False
 
     def note(self, job_id: int, admin_comment: str, config: Mapping[str, str], at: float) -> None:
-        """Write a job's text, where the site has accounting."""
+        """Has a job's text written, if the site has accounting."""
         if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
             return
         cluster = config.get("ClusterName", "")
@@ -54,7 +54,7 @@ class Accounts:
         self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={admin_comment}"]))
 
     def tend(self, at: float) -> None:
-        """Begin what is due, and see which programs have ended."""
+        """Starts sacctmgr for the texts that are due, and kills each one that takes too long."""
         left = []
         for until, process in self._running:
             if process.poll() is None and at < until:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and names the jobs that run on another part of a GPU than Berth gave them, and finds those held for that.
+"""Logs and counts the jobs that run on another part of a GPU than Berth gave them, and finds those held for that.
 
-Their nodes should hold them (prolog_epilog/given.py). A node's word of that can be lost, so Slurm's record counts.
+Their nodes should hold such jobs (prolog_epilog/given.py). A node's message can be lost, so Slurm's record counts.
 """
 
 import os
@@ -15,7 +15,7 @@ _RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
 
 
 class Disagreements:
-    """Looks at what each reading shows that was not there before."""
+    """The jobs of the last reading that run, and those of them that were logged."""
 
     def __init__(self, skipped: frozenset[str]) -> None:
         self._skipped = skipped
@@ -30,7 +30,7 @@ class Disagreements:
         return {"disagreements": self._count} if self._count else {}
 
     def look(self, reading: Reading) -> list[tuple[int, str]]:
-        """Name each run once; the held jobs whose users have not been told why, with their nodes."""
+        """Logs each such run once; returns the held jobs whose users have not been told why, with their nodes."""
         seen = {job.id: job for job in reading.jobs if job.state in _RUNS and job.wants_gpus}
         self._named &= {(job.id, job.start) for job in seen.values()}
         for job in seen.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's end: the class of its failure, and what its plan says afterwards. No text of a log gets there."""
+"""A job's end: the class of its failure, and what its plan says afterwards. No text of a log gets into the plan."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from policy.retry.rules import Rules, read_rules
 from policy.slurm.outcomes import tries
 
 AVOID_FOR = 6 * 3_600.0
-"""Seconds for which a job keeps away from a suspected node: a bound, should the node be innocent."""
+"""Seconds for which a job avoids a suspected node: the node may be innocent."""
 
 _PAYLOAD = re.compile(
     rb"berth/1 failed job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255}) start=(0|[1-9][0-9]{0,10})"
@@ -45,11 +45,11 @@ _PAYLOAD = re.compile(
 _MOST_JOBS = 2**32 - 1
 _OF_THE_LAST_FAILURE = (AGAIN, RETRY_TEXT, TRIED_BEFORE)
 LEFT_BY_LOSS = frozenset({"mpi_runtime_failure", "job_preempted", NO_SIGNATURE})
-"""Classes of what the nodes that are left say when another is lost: less than Slurm, which knows the lost one."""
+"""Classes that the other nodes of a job report when one is lost; Slurm knows which one, so Slurm's state counts."""
 _PUT_BACK_BY_BERTH = (EVICTED, DEGRADED, MOVES)
-"""Counts that grow when Berth itself puts a job back."""
+"""Fields that change when Berth itself requeues a job."""
 BY_BERTH = (AGAIN, MOVE_UNTIL, *_PUT_BACK_BY_BERTH)
-"""Fields of the plan of a job that Berth may have put back itself."""
+"""Fields in the plan of a job that Berth itself may have requeued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class NodeWord:
     transient: bool
     sign: str
     start: int = 0
-    """When the run began; 0 where the node cannot tell."""
+    """The start of the run; 0 if the node cannot tell."""
     degraded: bool = False
     """True if that node could not set the job's share up."""
 
 
 def read_word(payload: bytes) -> NodeWord | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[1]) > _MOST_JOBS:
         return None
@@ -84,13 +84,13 @@ def read_word(payload: bytes) -> NodeWord | None:
 
 @cache
 def shipped_rules() -> Rules:
-    """Berth's own rules. Those of a site are used on the nodes, where the logs are."""
+    """Returns Berth's own rules. A site's rules are used on the nodes, where the logs are."""
     text = resources.files("policy.retry").joinpath("rules.toml").read_text(encoding="utf-8")
     return read_rules(text, "rules.toml")
 
 
 def class_of(found: Outcome, word: NodeWord | None) -> Classification:
-    """Classifies a failure: by Slurm's state, which is no guess; else by the log; else by the exit code."""
+    """Classifies a failure by Slurm's state, which is no guess; else by the log; else by the exit code."""
     by_state = classify(b"", Facts(state=found.state), shipped_rules())
     if by_state.failure != NO_SIGNATURE:
         return by_state
@@ -100,24 +100,24 @@ def class_of(found: Outcome, word: NodeWord | None) -> Classification:
 
 
 def as_it_ran(job: JobFacts) -> JobFacts:
-    """A job that ends, with all nodes of its place: Slurm names only those it still ends on, never a lost one."""
+    """Returns a job that ends with all nodes of its place: Slurm no longer names lost nodes, or those that are done."""
     planned = job.known.get(NODES, ()) if holds_place(job.plan) else ()
     return replace(job, nodes=tuple(dict.fromkeys((*job.nodes, *planned))))
 
 
 def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
-    """Those of the nodes where a job ran that are no more. A node that an Epilog drained is there still."""
+    """Returns the nodes of a job that are lost. A node that its Epilog drained is not."""
     there = {node.name for node in reading.nodes if not node.lost}
     return tuple(name for name in before.nodes if name not in there)
 
 
 def began_anew(before: JobFacts, boot_times: Mapping[str, int]) -> tuple[str, ...]:
-    """Those of the nodes where a job ran that booted meanwhile: Slurm need not have called them down."""
+    """Returns the nodes of a job that booted since it started: Slurm need not have set them down."""
     return tuple(name for name in before.nodes if before.start and boot_times.get(name, 0) > before.start)
 
 
 def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[str] = ()) -> Trial:
-    """The run of a job that was requeued while it ran: its node was lost, or it was told to go."""
+    """Returns the run of a job that was requeued while it ran: because a node was lost, or from outside."""
     ran = at - (before.start or at)
     if lost or anew:
         sign = f"node {lost[0]} was lost" if lost else f"node {anew[0]} booted while it ran"
@@ -129,21 +129,21 @@ def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[st
 
 
 def by_berth(before: JobPlan, now: JobPlan) -> bool:
-    """Tells whether it was Berth that put a job back."""
+    """Tells whether Berth itself requeued a job."""
     if MOVE_UNTIL in before or MOVE_UNTIL in now:
         return True
     return before.only(_PUT_BACK_BY_BERTH) != now.only(_PUT_BACK_BY_BERTH)
 
 
 def limits(found: Outcome, reading: Reading, config: Mapping[str, str]) -> Limits:
-    """Returns what bounds the tries of a job with `--retry`."""
+    """Returns the limits on the tries of a job with `--retry`."""
     plan = found.plan or NOTHING
     left = requeues_left(found, config)
     return Limits(tries(plan), found.may_requeue, left, _spare_nodes(plan, len(found.nodes), reading, found.partition))
 
 
 def _spare_nodes(plan: JobPlan, needed: int, reading: Reading, partition: str) -> int:
-    """Nodes that a job could do without; none where its user has named them."""
+    """Returns the number of nodes that a job does not need; 0 if its user has named nodes."""
     if asked_nodes(plan):
         return 0
     k = plan.get(K, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the nodes' guards: GPUs that take no guest for now, and guests that have to leave."""
+"""Notices of the guards: GPUs that take no guest for now, and guests that have to leave."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from policy.formats.errors import FormatError
 
 BELIEVED_FOR = 600.0
-"""Seconds for which a GPU stays closed without another word; a guard that lives speaks each minute."""
+"""Seconds for which a GPU stays closed without another notice; a guard that lives sends one each minute."""
 
 AVOID_FOR = {"leave": 600.0, "evict": 600.0, "fault": 3_600.0}
-"""Seconds for which a guest keeps away from a node whose guard sent it away; longer where the guest was at fault."""
+"""By order, the seconds for which a guest avoids the node whose guard sent it away; longer if it was at fault."""
 
 LATE = 10.0
-"""Seconds after a grace in which its guard may end the guest; then the guard is dead, and berthd does it."""
+"""Seconds after a grace in which the guard may still end the guest; after that berthd takes it for dead and does so."""
 
 OPEN = "healthy"
 
@@ -33,7 +33,7 @@ class Alone:
     job: int
     seconds: float
     step: float | None = None
-    """Seconds a step; the other figures are as in a profile."""
+    """Seconds per step; the other figures are as in a profile."""
     busy: float | None = None
     sms: float | None = None
     bandwidth: float | None = None
@@ -44,14 +44,14 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The figures that a guard measured of a host beside its guest."""
+    """The figures that a guard measured of an owner (host in names) beside its guest."""
 
     host: int
     seconds: float
     speed: float
     """Speed of the owner; 1.0 is its speed alone."""
     duty: float
-    """Part of the time that the guest was let use the GPU."""
+    """Part of the time in which the guest might use the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +73,24 @@ class GuardWord:
 
     @property
     def sends_away(self) -> bool:
-        """Tells whether the guest has to go."""
+        """Tells whether the guest has to leave."""
         return self.job > 0 and self.word in AVOID_FOR
 
     @property
     def patience(self) -> float | None:
-        """Seconds that its guard leaves it, and needs itself; None where it has to go at once."""
+        """Returns the seconds until berthd ends the guest: its grace, and time for its guard; None if at once."""
         return self.grace + LATE if self.word == "leave" else None
 
     @property
     def reason(self) -> str:
-        """Returns the reason, in words for its user."""
+        """Returns the reason, for the guest's user."""
         if self.word == "fault":
             return f"it made a fatal error on {self.node} GPU {self.gpu}"
         return f"the guard of {self.node} protects the owner of GPU {self.gpu} ({self.state})"
 
 
 def read_word(payload: bytes) -> GuardWord | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[3]) > _MOST_JOBS:
         return None
@@ -110,7 +110,7 @@ class Guards:
         self._closed: dict[tuple[str, int], float] = {}
 
     def hear(self, word: GuardWord, at: float) -> None:
-        """Remember the state of a GPU."""
+        """Notes the state of a GPU."""
         key = word.node, word.gpu
         if word.state == OPEN:
             self._closed.pop(key, None)
@@ -118,7 +118,7 @@ class Guards:
             self._closed[key] = at + BELIEVED_FOR
 
     def closed(self, index: Mapping[str, int], at: float) -> dict[int, int]:
-        """By node, the GPUs that take no new guest."""
+        """Returns by node number a mask of the GPUs that take no new guest."""
         if not self._closed:
             return {}
         self._closed = {key: until for key, until in self._closed.items() if until > at}

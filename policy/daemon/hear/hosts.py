@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step times of owners (hosts in names), jobs that may have guests, as guards tell them.
+"""Step times of owners (hosts in names: jobs that may have guests), as guards report them.
 
-Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.
+Guards report a job when it is over, and by then readings do not show it any more. So owners are kept for a while.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from policy.formats.slurm_facts import JobFacts, Reading
 from policy.request.tiers import GUARANTEED
 
 REMEMBERED = 300.0
-"""Seconds: a guard has told of all GPUs of a node within two minutes."""
+"""Seconds for which an owner is kept after its end; a guard reports all GPUs of a node within two minutes."""
 
 
 class Hosts:
-    """Those that run, and those that have just ended."""
+    """The owners that run, and those that have just ended."""
 
     def __init__(self, record: Path | None) -> None:
         self._steps = HeardStepTimes(record)
@@ -25,7 +25,7 @@ class Hosts:
         self._gone: dict[int, tuple[float, JobFacts]] = {}
 
     def look(self, reading: Reading) -> None:
-        """Remember them as a reading shows them."""
+        """Takes the owners from a reading."""
         here = {job.id: job for job in reading.jobs if job.nodes and job.known.get(TIER) == GUARANTEED}
         for job_id in self._here.keys() - here.keys():
             self._gone[job_id] = reading.at, self._here[job_id]
@@ -35,15 +35,15 @@ class Hosts:
 
     @property
     def slow(self) -> Mapping[int, str]:
-        """Returns by job what makes it slow while it runs."""
+        """Returns by job number the reason why a running job is slow."""
         return self._steps.slow
 
     def hear(self, word: StepWord, class_of: Callable[[JobFacts], str], at: float) -> None:
-        """A guard tells of a host; of one that is not remembered, nothing is kept."""
+        """Takes a guard's notice of an owner; ignores an owner that is not known."""
         job = self._here.get(word.job) or self._gone.get(word.job, (0.0, None))[1]
         if job is not None:
             self._steps.hear(word, job, class_of(job), at)
 
     def write_due(self, at: float, model_of: Callable[[str, str], str]) -> None:
-        """Add to the record of step times what is there whole."""
+        """Adds the complete measurements to the record of step times."""
         self._steps.write_due(at, model_of)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that have no process, or run no kernel, as their nodes say."""
+"""GPUs that have no process or run no kernel, as their nodes report them."""
 
 import re
 from collections.abc import Iterable
@@ -11,23 +11,23 @@ from policy.plan.ledger.tracker import gpus_held
 from topology.sets.wiring import positions
 
 BELIEVED_FOR = 600.0
-"""Seconds for which a node's word counts; one with idle GPUs speaks every five minutes."""
+"""Seconds for which a node's notice counts; a node with idle GPUs sends one every five minutes."""
 FREE_START = 600.0
-"""Seconds from a job's start on that do not count: staging, and the first compilation."""
+"""Seconds from a job's start that do not count: staging and the first compilation."""
 
 _GPU = rb"(?:[0-9]|[1-5][0-9]|6[0-3]):[0-9]{1,9}:[0-9]{1,9}:[0-9]{1,9}"
 _PAYLOAD = re.compile(rb"berth/1 idle node=([A-Za-z0-9_.-]{1,255}) gpus=(-|" + _GPU + rb"(?:," + _GPU + rb"){0,63})")
 
 
 class HeldGpu(NamedTuple):
-    """A GPU that a job has to itself and lets idle; times are seconds since 1970."""
+    """An idle GPU that one job has to itself; times are seconds since 1970."""
 
     no_kernel: int
-    """Since when it runs no kernel."""
+    """The time since which it runs no kernel."""
     no_process: int | None
-    """Since when it has no process; None if it has one."""
+    """The time since which it has no process; None if it has one."""
     memory_mib: int
-    """Memory that is in use."""
+    """Memory in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class IdleWord:
 
     node: str
     gpus: tuple[tuple[int, int, int, int], ...]
-    """Position, seconds without a process, seconds without a kernel, and MiB in use."""
+    """By GPU: its position, seconds without a process, seconds without a kernel, and MiB in use."""
     job: int = 0
-    """It speaks for no job."""
+    """Always 0: the notice is about no job."""
 
 
 def read_word(payload: bytes) -> IdleWord | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None:
         return None
@@ -57,13 +57,13 @@ class IdleGpus:
     _heard: dict[str, tuple[float, IdleWord]] = field(default_factory=dict)
 
     def hear(self, word: IdleWord, at: float) -> None:
-        """Remembers what a node says, in place of what it said before."""
+        """Takes a node's notice in place of its last one."""
         self._heard[word.node] = at, word
 
     def held(self, jobs: Iterable[JobFacts], at: float) -> dict[tuple[str, int], HeldGpu]:
-        """Returns by node and position the GPUs that a job has to itself and lets idle.
+        """Returns by node and position the idle GPUs that one job has to itself.
 
-        Beside packed jobs and guests nobody can tell whose kernels run.
+        GPUs with packed jobs or guests are left out: the node cannot tell whose kernels run.
         """
         self._heard = {node: one for node, one in self._heard.items() if at - one[0] < BELIEVED_FOR}
         found: dict[tuple[str, int], HeldGpu] = {}

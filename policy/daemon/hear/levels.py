@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels: what holds jobs to their shares on their nodes, as guards say; kept in the plan for `berth why`."""
+"""Levels of enforcement: what holds jobs to their shares on their nodes; kept in the plan for `berth why`."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from policy.site import log
 from policy.slurm.interface import Gateway
 
 MOST_NODES = 8
-"""Nodes of one job whose levels are kept; more would make its comment too long."""
+"""The most nodes of a job whose levels are kept; more would make its comment too long."""
 
 _PAYLOAD = re.compile(
     rb"berth/1 level node=([A-Za-z0-9_.-]{1,255}) job=([1-9][0-9]{0,9}) level=([a-z0-9+.-]{1,64})"
@@ -29,13 +29,13 @@ class LevelWord:
     node: str
     job: int
     level: str
-    """In a word."""
+    """The level of enforcement, one word."""
     text: str
-    """In a sentence."""
+    """The level in a sentence for the user."""
 
 
 def read_word(payload: bytes) -> LevelWord | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[2]) > _MOST_JOBS:
         return None
@@ -47,24 +47,24 @@ def read_word(payload: bytes) -> LevelWord | None:
 
 
 class HeardLevels:
-    """Levels that were heard and are not written yet."""
+    """Notices that are not yet written into plans."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._heard: dict[int, dict[str, LevelWord]] = {}
 
     def hear(self, word: LevelWord) -> None:
-        """Keep it until there is time to write."""
+        """Keeps a notice until there is time to write it."""
         self._heard.setdefault(word.job, {})[word.node] = word
 
     def write_one(self) -> int | None:
-        """Writes what was heard of one job. Returns its number, or None if nothing is left to write."""
+        """Writes the levels of one job; returns its number, or None if nothing is left to write."""
         while self._heard:
             job_id, words = self._heard.popitem()
             try:
                 job = self._gateway.job(job_id)
                 plan = of_text(job.admin_comment)
-                # One that has ended, or waits again, is not held by that any more.
+                # The level of a job that has ended, or waits again, holds no more.
                 if job.state != "RUNNING" or plan is None or not plan.has_any((SHARE, TIER)):
                     continue
                 after = held(plan, words)
@@ -77,7 +77,7 @@ class HeardLevels:
 
 
 def held(plan: JobPlan, words: Mapping[str, LevelWord]) -> JobPlan:
-    """Returns the plan of a job after its nodes have said how they hold it."""
+    """Returns a job's plan with the levels that its nodes reported."""
     levels = dict(plan.get(HELD, ()))
     for word in words.values():
         if word.node in levels or len(levels) < MOST_NODES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of nodes about their GPUs: a node that comes back under its name may be another machine."""
+"""Notices with the UUIDs of nodes' GPUs: a node that comes back under its name may be another machine."""
 
 import re
 from collections.abc import Mapping
@@ -18,31 +18,31 @@ class MachineWord:
 
     node: str
     uuids: tuple[str, ...]
-    """The UUIDs of its GPUs, by position."""
+    """The UUIDs of the node's GPUs, by position."""
     job: int = 0
 
 
 def read_word(payload: bytes) -> MachineWord | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     return match and MachineWord(match[1].decode(), tuple(match[2].decode().split(",")))
 
 
 class HeardMachines:
-    """The GPUs that nodes have, as far as they told."""
+    """The GPUs of the nodes that have reported them."""
 
     def __init__(self) -> None:
         self.told: Mapping[str, tuple[str, ...]] = {}
-        """A new mapping at each change."""
+        """By node, the UUIDs of its GPUs; a new mapping at each change."""
 
     def hear(self, word: MachineWord) -> None:
-        """Keeps it; a node tells anew at each start of its guard."""
+        """Keeps a notice; a node sends one at each start of its guard."""
         if self.told.get(word.node) != word.uuids:
             self.told = {**self.told, word.node: word.uuids}
 
 
 def others(machines: Mapping[str, Machine], told: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Returns the nodes whose GPUs are others than those of their topology files; parts of GPUs are not compared."""
+    """Returns the nodes whose GPUs differ from their topology files; MIG instances are not compared."""
     known = ((name, machines[name].gpus, now) for name, now in told.items() if name in machines)
     return frozenset(
         name for name, gpus, now in known if tuple(gpu.uuid for gpu in gpus) != now and not any(gpu.mig for gpu in gpus)

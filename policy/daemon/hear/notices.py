@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/develop/formats.md).
+"""Notices of nodes: "job J ends on node N", from `berth-notice`, and those of guards (docs/develop/formats.md).
 
-A thread serves the sockets, so that no peer keeps the planner waiting, and the planner, which itself often waits for
-slurmctld, keeps no Epilog longer than `ANSWER_WITHIN`. Decoding a credential may wait for munged, and so it has another
-thread. The planner finds what has come through a descriptor of its own select.
+One thread serves the sockets: no peer delays the planner, and the planner, which often waits for slurmctld, delays no
+Epilog longer than `ANSWER_WITHIN`. Another thread decodes credentials, which may wait for munged. The planner learns of
+new notices through a descriptor in its own select.
 """
 
 import contextlib
@@ -34,22 +34,22 @@ _PAYLOAD = re.compile(rb"berth/1 epilog job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.
 _MOST_JOBS = 2**32 - 1
 
 _HINTS_AT_ONCE, _HINTS_A_SECOND = 128.0, 64.0
-"""Notices without a credential that are heard: each costs Slurm the look at a job."""
+"""Notices without a credential that are accepted, at once and each second: for each Slurm is asked about a job."""
 
 _MOST_OPEN = 256
-"""Together with the planner's own files well below 1,024, beyond which select() takes none."""
+"""Connections open at a time. With the planner's own files they stay below 1,024, the limit of select()."""
 _MOST_AT_ONCE = 64
 ANSWER_WITHIN = 0.03
-"""Seconds from an Epilog's call after which it goes on even if the planner has not written its pins yet: what is pinned
-to the node already starts then, and the plan goes on from there."""
+"""Seconds after an Epilog's call at which it is answered even if the planner has not written its pins yet. Jobs pinned
+to the node earlier start then, and the planner goes on from there."""
 
 _PATIENCE = 2.0
-"""Seconds for a connection from beginning to end; the client goes after 0.3."""
+"""Seconds that a connection may last; the client closes after 0.3."""
 _MAY_BE_SILENT = 0.05
-"""Seconds in which a connection has to begin to speak when others want its place."""
+"""Seconds after which a silent connection is closed if other ones wait for its place."""
 _SAY_EVERY = 60.0
 _LOOK_EVERY = 0.2
-"""Seconds between looks for connections that have become too old."""
+"""Seconds between checks for connections that have lasted too long."""
 
 
 FAR_OFF = float("inf")
@@ -67,13 +67,13 @@ class _Connection:
 
     @property
     def until(self) -> float:
-        """Returns when it is given up."""
+        """Returns the time at which the connection is closed."""
         return self.since + _PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A root of this cluster says that a job ends on a node, and its Epilog waits for the answer; or a guard speaks."""
+    """One notice: a job ends on a node, and its Epilog waits for the answer; or another message of a node."""
 
     job: int
     node: str
@@ -83,15 +83,15 @@ class Notice:
     word: Word | None = None
     """The message of a node; an Epilog's notice has none."""
     is_hint: bool = False
-    """True if nothing vouches for the sender: Slurm's own record tells whether the job ends."""
+    """True if the notice has no credential: Slurm is asked whether the job ends."""
 
     def answer(self, *, done: bool = True) -> None:
-        """Let the Epilog end. `done=False` where another controller is in charge: it asked that one as well."""
+        """Answers the sender. `done=False` if another controller is in charge: an Epilog asks that one too."""
         self._reply(DONE if done else STANDBY)
 
 
 class Notices:
-    """Hostile or slow peers cost at most some connections and munged's time."""
+    """Receives notices; hostile or slow peers cost at most some connections and some of munged's time."""
 
     def __init__(
         self, listener: socket.socket, decode: Callable[[bytes], Credential], within: float = ANSWER_WITHIN
@@ -99,11 +99,11 @@ class Notices:
         self.taken = 0
         self.refused = 0
         self.late = 0
-        """Notices that were answered before the planner was through with them."""
+        """Notices that were answered before the planner had handled them."""
         self.in_charge = False
-        """True if the controller of this host decides; told to nodes that the planner does not answer in time."""
+        """True if the slurmctld of this host is in charge; it decides the answer that a late planner's nodes get."""
         self.busy_until = 0.0
-        """Time until which the planner takes no notice, as far as it knows."""
+        """The planner's estimate of the time until which it will handle no notice."""
         self._within = within
         self._listener = listener
         self._decode = decode
@@ -111,13 +111,13 @@ class Notices:
         self._poll = select.epoll()
         self._listening = True
         self._open: dict[int, _Connection] = {}
-        """Eldest first: all have the same patience."""
+        """Connections by file number, the oldest first."""
         self._work: queue.SimpleQueue[tuple[_Connection, bytes] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[_Connection, Credential | None]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[_Connection, bytes]] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         self._unanswered: deque[_Connection] = deque()
-        """Eldest first."""
+        """Connections that wait for the planner's answer, the oldest first."""
         self._ending = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -133,16 +133,16 @@ class Notices:
 
     @property
     def port(self) -> int:
-        """Returns where it listens."""
+        """Returns the port on which it listens."""
         port: int = self._listener.getsockname()[1]
         return port
 
     def fileno(self) -> int:
-        """Readable when something has come, to wait for in a select."""
+        """Returns a descriptor for select(): it is readable when notices have come."""
         return self._bell
 
     def ready(self) -> list[Notice]:
-        """Returns what has come since the last call."""
+        """Returns the notices that have come since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         found: list[Notice] = []
@@ -152,7 +152,7 @@ class Notices:
         return found
 
     def close(self) -> None:
-        """Hang up on all."""
+        """Closes all connections and ends the threads."""
         self._ending = True
         os.eventfd_write(self._wake, 1)
         self._server.join()
@@ -187,12 +187,12 @@ class Notices:
             self._listen_again()
 
     def _until_next(self) -> float:
-        """Seconds until the first notice has waited long enough; at most a little while."""
+        """Returns the seconds until the first notice has waited long enough, or until the next check."""
         next_one = self._unanswered[0].answer_by - time.monotonic() if self._unanswered else _LOOK_EVERY
         return max(0.0, min(next_one, _LOOK_EVERY if self._listening else _MAY_BE_SILENT))
 
     def _answer(self) -> None:
-        """Pass on what the planner answered, and let those connections go that have waited long enough."""
+        """Sends the planner's answers, and answers the connections that have waited long enough."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._say_to(*self._answers.get_nowait())
@@ -206,7 +206,7 @@ class Notices:
     def _say_to(self, connection: _Connection, line: bytes) -> None:
         if connection.closed:
             return
-        # A client that has gone has met its own deadline.
+        # A client that has closed has met its own deadline.
         with contextlib.suppress(OSError):
             connection.socket.send(line)
         self._close(connection)
@@ -230,7 +230,7 @@ class Notices:
                 self._read(connection)
 
     def _make_room(self) -> bool:
-        """Closes a connection that has been silent for a while; without one, new ones wait in the backlog."""
+        """Closes a silent connection if there are too many; if none is silent, new connections wait in the backlog."""
         if len(self._open) < _MOST_OPEN:
             return True
         eldest = next((one for one in self._open.values() if one.reading), None)
@@ -284,7 +284,7 @@ class Notices:
         self._take(connection, replace(notice, is_hint=True))
 
     def _decode_all(self) -> None:
-        """The other thread."""
+        """Decodes credentials, in a thread of its own."""
         while (work := self._work.get()) is not None:
             connection, credential = work
             if connection.closed:
@@ -293,7 +293,7 @@ class Notices:
             os.eventfd_write(self._wake, 1)
 
     def _vouched(self, connection: _Connection, credential: bytes) -> Credential | None:
-        """Returns what munged says; None where it cannot even be asked."""
+        """Returns munged's answer; None after an unexpected exception."""
         try:
             return self._decode(credential)
         except Exception as fault:  # noqa: BLE001 - one credential must not end the answers to all
@@ -315,7 +315,7 @@ class Notices:
                 self._hear(connection, credential)
 
     def _hear(self, connection: _Connection, credential: Credential) -> None:
-        # Any user can have munge vouch for any text: what is none of ours is not even read.
+        # Any user can get a credential for any text: only root's and berthd's own user's are read.
         notice = self._notice(connection, credential.payload) if self._may_speak(credential) else None
         if notice is None:
             self.refused += 1
@@ -326,11 +326,11 @@ class Notices:
 
     def _take(self, connection: _Connection, notice: Notice) -> None:
         self.taken += 1
-        # The sender of another word waits for what is done about it, not for a while.
+        # Only an Epilog is answered after a while; the sender of another message waits until it is handled.
         if notice.word is None:
             connection.answer_by = connection.since + self._within
             if self.busy_until > connection.answer_by:
-                # To wait for a planner that will not come in time helps no Epilog.
+                # The planner will not answer in time, so the Epilog is answered now.
                 connection.answer_by = connection.since
                 self._unanswered.appendleft(connection)
             else:
@@ -338,7 +338,7 @@ class Notices:
         self._tell(notice)
 
     def _notice(self, connection: _Connection, payload: bytes) -> Notice | None:
-        """Returns what a payload says; None where it is no notice."""
+        """Returns the notice in a payload; None if it is not one."""
         reply = partial(self._reply, connection)
         if word := words.read(payload):
             return Notice(word.job, word.node, reply, word=word)
@@ -346,14 +346,14 @@ class Notices:
 
     @staticmethod
     def _epilog(content: re.Match[bytes] | None, reply: Callable[[bytes], None]) -> Notice | None:
-        """Returns an Epilog's notice; None where it is none."""
+        """Returns an Epilog's notice; None if it is not one."""
         if content is None or int(content[1]) > _MOST_JOBS:
             return None
         return Notice(int(content[1]), content[2].decode(), reply, degraded=bool(content[3]))
 
     @contextlib.contextmanager
     def _alone(self, connection: _Connection) -> Iterator[None]:
-        """A fault of ours over one connection costs that connection, and not the thread that serves all."""
+        """Closes a connection if berthd itself fails over it, so that the thread goes on for all others."""
         try:
             yield
         except Exception as fault:  # noqa: BLE001 - nothing starts this thread again
@@ -368,7 +368,7 @@ class Notices:
         os.eventfd_write(self._bell, 1)
 
     def _reply(self, connection: _Connection, line: bytes) -> None:
-        """In the planner's thread."""
+        """Queues an answer; called in the planner's thread."""
         if not self._ending:
             self._answers.put((connection, line))
             os.eventfd_write(self._wake, 1)
@@ -384,9 +384,9 @@ class Notices:
         connection.socket.close()
 
     def _say_why(self, peer: str, credential: Credential) -> None:
-        """Log a refusal so that an admin knows what to mend."""
+        """Logs a refusal and how an admin can mend its cause."""
         content = _PAYLOAD.fullmatch(credential.payload)
-        # A sender with the key may name any node, but only to put it into our log.
+        # A sender with the key may name any node: the name is only logged.
         sender = content[2].decode() if content and credential.uid in self._trusted else peer
         what = f"a notice from {sender} was refused"
         if credential.error in {EXPIRED, REWOUND}:
@@ -404,7 +404,7 @@ class Notices:
             self._say("text", f"{what}: it is not a notice of this version of Berth")
 
     def _say(self, kind: str, text: str) -> None:
-        """At most once a minute for each kind of trouble."""
+        """Logs a text at most once a minute for each kind of trouble."""
         now = time.monotonic()
         if now >= self._said.get(kind, 0.0):
             self._said[kind] = now + _SAY_EVERY
@@ -412,7 +412,7 @@ class Notices:
 
 
 def open_notices(port: int, munge_socket: str = "") -> Notices | None:
-    """Listen on every interface; None, and a line in the log, where that cannot be: the timer alone pins jobs then."""
+    """Listens on every interface; if that fails, logs it and returns None, and jobs are pinned by the timer alone."""
     try:
         return Notices(listen(port), Credentials(munge_socket).decode)
     except DaemonError as problem:

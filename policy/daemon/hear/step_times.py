@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/develop/formats.md).
+"""Records the step times of jobs that guards report, for the scores: `berth-steps/1` (docs/develop/formats.md).
 
-The ranks of a job report at about the same time, from all of its nodes, and become one line. Berthd keeps no database:
-where the record is lost, scores are again what the last calibration made them.
+The guards of all nodes of a job report at about the same time, and their reports become one line. Berthd keeps no
+database: if the record is lost, the scores of the last calibration count again.
 """
 
 import re
@@ -26,16 +26,16 @@ _PAYLOAD = re.compile(
     rb" mhz=([0-9]{1,5}) watts=([0-9]{1,5}) seconds=([0-9]{1,6})"
 )
 _TOGETHER_S = 120.0
-"""Seconds after the first of its ranks until a job's line is written: nodes report within a minute."""
+"""Seconds from a job's first report until its line is written: all nodes report within a minute."""
 _WINDOW = 4
-"""Lines of a job that runs by which it is judged: so many hours."""
+"""The last lines by which a running job is judged: one for each hour."""
 _MOST_PENDING = 65_536
-"""GPUs whose reports wait to be written."""
+"""The most GPUs whose reports wait to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepWord:
-    """One notice: a GPU of a job; 0 is what its guard has not seen."""
+    """A guard's report on one GPU of a job; a figure of 0 was not measured."""
 
     node: str
     gpu: int
@@ -50,7 +50,7 @@ class StepWord:
 
 
 def read_word(payload: bytes) -> StepWord | None:
-    """Read a notice's payload; None where it is another one's."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None:
         return None
@@ -68,31 +68,31 @@ class _Pending:
 
 
 class HeardStepTimes:
-    """Gathers what comes, and writes each job's line once its ranks are there. Without a record it does nothing.
+    """Collects reports, and writes each job's line once its nodes have reported. Without a record it does nothing.
 
-    Of a job that runs, the last lines are kept, and what made it slow meanwhile is found anew with each.
+    It keeps the last lines of each running job, and with each line looks again for what makes the job slow.
     """
 
     def __init__(self, record: Path | None) -> None:
         self._lately: dict[int, deque[JobReport]] = {}
         self.slow: dict[int, str] = {}
-        """By job what makes it slow while it runs, as the end of a sentence."""
+        """By job number the reason why a running job is slow, as the end of a sentence."""
         self._record = record
         self._pending: dict[int, _Pending] = {}
         self._waiting = 0
         self._broken = ""
 
     def hear(self, word: StepWord, job: JobFacts | None, app_class: str, at: float) -> None:
-        """One GPU's report. A job that Slurm no longer shows has no class, and is left out."""
+        """Takes one GPU's report; drops it if the job is not known, as its class is not known either."""
         if self._record is None or job is None or self._waiting >= _MOST_PENDING:
             return
-        # The number says which command it is. Its user belongs to it: only runs of one user are known to be alike.
+        # `app` stands for the command. The user is added: only runs of one user are known to be alike.
         one = self._pending.setdefault(job.id, _Pending(at, f"{job.user}-{word.app}", app_class))
         self._waiting += (word.node, word.gpu) not in one.words
         one.words[word.node, word.gpu] = word
 
     def write_due(self, at: float, model_of: Callable[[str, str], str]) -> None:
-        """Add the lines of those jobs whose ranks have had time to report; `model_of` a GPU of a node, by its UUID."""
+        """Records the jobs whose nodes have had time to report; `model_of` returns a GPU's model by node and UUID."""
         due = [job for job, one in self._pending.items() if at - one.since >= _TOGETHER_S]
         if self._record is None or not due:
             return
@@ -111,7 +111,7 @@ class HeardStepTimes:
             self._broken = str(problem)
 
     def keep(self, jobs: Container[int]) -> None:
-        """Forgets the lines of jobs that run no more."""
+        """Forgets the lines of all other jobs."""
         self._lately = {job: one for job, one in self._lately.items() if job in jobs}
         self.slow = {job: one for job, one in self.slow.items() if job in jobs}
 
@@ -125,7 +125,7 @@ class HeardStepTimes:
                 found[job] = analyse(times)
         doubtful = {job: ranks for job, one in found.items() if (ranks := one.doubtful)}
         nodes = {rank.node for ranks in doubtful.values() for rank in ranks}
-        # No other job that runs has these GPUs: what others found lies in the record.
+        # No other running job has these GPUs: earlier jobs' times on them are in the record.
         others = step_records.reports_on(record, nodes) if nodes else []
         for job, one in found.items():
             surer = analyse(one.times, in_other_jobs(others, str(job))) if job in doubtful and others else one

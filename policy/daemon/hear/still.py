@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that hang: all of their nodes say that nothing moves any more, for longer than the job's rhythm allows."""
+"""Jobs that hang: all of their nodes report that nothing has moved for longer than the job's rhythm allows."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from policy.formats.slurm_facts import JobFacts
 
 _BELIEVED_FOR = 150.0
-"""Seconds for which a node's word counts; it is told again each minute, as long as it lasts."""
+"""Seconds for which a node's notice counts; the node sends it again each minute while nothing moves."""
 
 _RANK = rb"(?:[0-9]|[1-5][0-9]|6[0-3]):(?:-|[0-9]{1,15}):[01]"
 _PAYLOAD = re.compile(
@@ -28,17 +28,17 @@ class StillWord:
     """Seconds since the last sign of life."""
     allowed: int
     ranks: tuple[tuple[int, int, bool], ...]
-    """Position, steps (-1: not told), and whether the GPU runs a kernel, such as a collective that waits."""
+    """By rank: GPU position, steps (-1: not known), and True if the GPU runs a kernel, such as a waiting collective."""
 
 
 class Hang(NamedTuple):
-    """A job that hangs, as it is told."""
+    """A job that hangs, as it is shown."""
 
     since: int
-    """Seconds since 1970."""
+    """The last sign of life, in seconds since 1970."""
     allowed: int
     behind: str
-    """The rank that is behind the others, as a text; empty if none is."""
+    """Text that names the ranks that are behind the others; empty if none are."""
 
 
 def read_word(payload: bytes) -> StillWord | None:
@@ -53,16 +53,16 @@ def read_word(payload: bytes) -> StillWord | None:
 
 @dataclass(slots=True)
 class StillJobs:
-    """The nodes' words about jobs in which nothing moves."""
+    """The nodes' notices of jobs in which nothing moves."""
 
     _heard: dict[tuple[int, str], tuple[float, StillWord]] = field(default_factory=dict)
 
     def hear(self, word: StillWord, at: float) -> None:
-        """Remembers what a node says of a job, in place of what it said before."""
+        """Takes a node's notice of a job in place of its last one."""
         self._heard[word.job, word.node] = at, word
 
     def hangs(self, jobs: Iterable[JobFacts], at: float) -> dict[int, Hang]:
-        """Returns by number the jobs of which all nodes say the same. A guest that is held back hangs not."""
+        """Returns by number the jobs that all their nodes report; no packed jobs, and no guests, which may pause."""
         self._heard = {key: one for key, one in self._heard.items() if at - one[0] < _BELIEVED_FOR}
         told_of = {job for job, _ in self._heard}
         found = {}
@@ -70,7 +70,7 @@ class StillJobs:
             if job.id not in told_of or job.state != "RUNNING" or job.rides or job.share:
                 continue
             said = [one for node in job.nodes if (one := self._heard.get((job.id, node)))]
-            # An earlier word is about an earlier run.
+            # A notice from before the start is about an earlier run.
             words = [(told, word) for told, word in said if told - word.allowed >= (job.start or 0)]
             if len(words) == len(job.nodes):
                 since = max(told - word.still for told, word in words)
@@ -79,7 +79,7 @@ class StillJobs:
 
 
 def _behind(words: list[tuple[float, StillWord]]) -> str:
-    """Names the rank with fewest steps; of equal ones that whose GPU runs nothing while the others wait for it."""
+    """Names the ranks with the fewest steps; if all are equal, those whose GPUs run nothing while the others wait."""
     ranks = [(steps, busy, f"{word.node}:{gpu}") for _, word in words for gpu, steps, busy in word.ranks]
     if len(ranks) < 2 or min(ranks)[0] < 0:
         return ""

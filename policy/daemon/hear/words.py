@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of nodes other than that a job ends there: one reader for each kind of notice (docs/develop/formats.md)."""
+"""Reads all notices of nodes but those of Epilogs: one reader for each kind (docs/develop/formats.md)."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ _READERS: tuple[Callable[[bytes], Word | None], ...] = (
 
 
 def read(payload: bytes) -> Word | None:
-    """Returns what a payload says; None where it is no such notice."""
+    """Returns the notice in a payload; None if no reader knows it."""
     for reader in _READERS:
         if word := reader(payload):
             return word

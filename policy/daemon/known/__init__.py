@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Knowledge of the planner from beside slurmctld: topology, scores, profiles, limits; read anew when it changes."""
+"""The planner's data that do not come from slurmctld: topology, scores, profiles and limits."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles and the matcher for the planner: which guest goes beside which owner, and what guards tell of both.
+"""The planner's profiles and matcher: they choose which guest goes beside which owner, and learn from guards.
 
-Where the site names no file of profiles nothing of this is there, and guests are seated by rules alone.
+If the site names no file of profiles, guests are seated by rules alone.
 """
 
 import time
@@ -23,11 +23,11 @@ from policy.sharing.neighbours import Neighbours
 from policy.site import log
 
 _READINGS_KEPT = 10
-"""Readings in which those are looked for whom a fault ended: when the guard's word comes they are gone."""
+"""Readings that are searched for the jobs that a fault ended: the last one lacks them when the notice comes."""
 
 
 class ProfileKeeper:
-    """All that the planner has to do with profiles."""
+    """The planner's interface to profiles and to the matcher."""
 
     def __init__(self, sharing: Sharing) -> None:
         self._profiles: Profiles | None = None
@@ -40,19 +40,19 @@ class ProfileKeeper:
             log.error(f"{problem}; guests are seated by rules alone", 647)
         self._matcher = ProcessMatcher()
         self.activity = Activity()
-        """Activity of the SMs under owners, for the shares of guests beside them."""
+        """SM activity of owners, for the shares of the guests beside them."""
         self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
         self._by_id: Mapping[int, JobFacts] | None = None
         self.classes = Classes(self._profiles.companions if self._profiles is not None else None)
         self.chooser: Chooser | None = None
-        """Gives guests their seats; None: rules do."""
+        """Chooses guests' seats; None if rules do."""
         if self._profiles is not None:
             tries = sharing.unsure == "try"
             self.chooser = Chooser(self._profiles.companions, tries=tries, trials_a_day=sharing.trials)
 
     @property
     def foes(self) -> frozenset[tuple[Mate, Mate]]:
-        """Jobs that brought each other down, as packed jobs are told apart."""
+        """Returns the pairs of jobs that brought each other down."""
         return self._profiles.foes if self._profiles is not None else frozenset()
 
     @property
@@ -61,7 +61,7 @@ class ProfileKeeper:
         return self._profiles.neighbours if self._profiles is not None and self._looks else None
 
     def look(self, reading: Reading, *, writes: bool) -> None:
-        """Slurm was read; `writes`: whether the file of profiles is this berthd's to write."""
+        """Takes a new reading; with `writes` this berthd may write the file of profiles."""
         if self._profiles is not None:
             self._lately.append(reading)
             self._by_id = None
@@ -70,19 +70,19 @@ class ProfileKeeper:
                 self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
 
     def match(self) -> None:
-        """Hands matchings that are due to the matcher, and its answers to the chooser of seats."""
+        """Gives a matching that is due to the matcher, or the matcher's answer to the chooser of seats."""
         chooser = self.chooser
         if chooser is None:
             return
         problem, chooser.problem = chooser.problem, None
         if problem is not None:
-            # An answer to an earlier question, which has come too late, goes with it.
+            # This also drops a late answer to an earlier problem.
             self._matcher.ask(problem)
         elif (found := self._matcher.done()) is not None:
             chooser.take(found)
 
     def hear(self, word: GuardWord, at: float) -> str:
-        """Learn from a guard; why its guest should go elsewhere, or empty."""
+        """Learns from a guard's notice; returns the reason why its guest should move, or an empty text."""
         if self._profiles is None or not self._lately:
             return ""
         if word.word == "fault" and word.job:
@@ -96,7 +96,7 @@ class ProfileKeeper:
         return self._profiles.hear(word, self._by_id, at)
 
     def close(self) -> None:
-        """Let go of the matcher, and write what was learned."""
+        """Ends the matcher, and writes the profiles."""
         self._matcher.close()
         if self._profiles is not None:
             self._profiles.close(time.time())

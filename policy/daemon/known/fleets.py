@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fleet that berthd plans on: what Slurm says of the nodes, with topology, fabric and scores."""
+"""The fleet that berthd plans on: Slurm's nodes with their topology, fabric and scores."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ _CHANGED = "{} has other GPUs than its topology file; run berth topo discover th
 
 
 class Fleets:
-    """Made anew only when something that seldom changes did: it travels to the answerer each time."""
+    """Makes the fleet of a reading, anew only if one of its parts changed: each new one is sent to the answerer."""
 
     def __init__(self, config: Config) -> None:
         self._topologies = Topologies(config.topology_dir, config.fabric)
@@ -35,7 +35,7 @@ class Fleets:
         self._new_files = self._new_scores = False
         self._nodes: list[NodeFacts] = []
         self._told: frozenset[str] = frozenset()
-        """The reasons why nodes get no jobs, as they were logged."""
+        """The reasons why nodes get no jobs that were logged."""
         self._key: object = None
 
     def of(
@@ -45,11 +45,11 @@ class Fleets:
         foes: frozenset[tuple[Mate, Mate]] = frozenset(),
         told: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Fleet:
-        """The fleet of a reading; `apart` are the users whose packed jobs get GPUs of their own, `foes` are pairs.
+        """Returns the fleet of a reading. Packed jobs of the users `apart` share no GPU, and no pair of `foes` does.
 
-        `told` are the GPUs that nodes say they have: a node with others than its topology file says is left to Slurm.
+        `told` has the GPUs that nodes report: a node whose GPUs differ from its topology file is left to Slurm.
         """
-        # What is new stays so until a fleet is made of it.
+        # New files count as new until a fleet is made of them.
         self._new_files = self._topologies.refresh() or self._new_files
         self._new_scores = self._scores.refresh() or self._new_scores
         key = (
@@ -106,12 +106,12 @@ class Fleets:
         return self._fleet
 
     def model_of(self, node: str, uuid: str) -> str:
-        """The model of a GPU as its topology file has it; empty where there is none."""
+        """Returns a GPU's model from the topology file of its node; empty if it is not there."""
         machine = self._topologies.machines.get(node)
         return next((gpu.name for gpu in machine.gpus if gpu.uuid == uuid), "") if machine else ""
 
     def _same_nodes(self, reading: Reading) -> bool:
-        """Tells whether no node is another than before, apart from what changes with each job."""
+        """Tells whether the nodes are the same as before, apart from what changes with each job."""
         if len(reading.nodes) != len(self._nodes):
             return False
         return all(
@@ -124,15 +124,15 @@ def _lasting(node: NodeFacts) -> NodeFacts:
 
 
 AWAY_FOR = 600.0
-"""Seconds after which a node that takes no jobs may be on its way out of slurm.conf; a reboot takes less."""
+"""Seconds after which a node that takes no jobs may soon be taken out of slurm.conf; a reboot takes less."""
 
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks: each change makes all places be computed anew."""
+"""Seconds between two looks: after each change all places are computed anew."""
 
 
 class Absences:
-    """Remembers since when nodes take no jobs."""
+    """Notes since when nodes take no jobs."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -140,7 +140,7 @@ class Absences:
         self._away: frozenset[str] = frozenset()
 
     def of(self, nodes: Iterable[NodeFacts], at: float) -> frozenset[str]:
-        """Those that can vanish while Slurm runs, or have taken no jobs for long."""
+        """Returns the nodes that are dynamic, or have taken no jobs for long: both may vanish from Slurm."""
         nodes = list(nodes)
         if self._last is None or not 0 <= at - self._last < LOOK_EVERY:
             self._last = at

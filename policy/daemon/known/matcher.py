@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matchings, in a process of their own: scipy's memory and its solver's seconds are no concern of the planner's.
+"""Matches guests to seats in a process of its own, so that scipy's memory and seconds do not burden the planner.
 
-It is started when the first matching is asked for. If it dies or hangs berthd does not wait for it: guests get their
-seats one by one, and the next matching starts it anew.
+The process starts with the first matching. If it dies or hangs, berthd does not wait for it: guests get their seats one
+by one, and the next matching starts it anew.
 """
 
 import os
@@ -24,7 +24,7 @@ _HEAD = struct.Struct("!Q")
 
 
 class ProcessMatcher:
-    """One helper, one matching at a time."""
+    """The planner's end: one process, and one matching at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -32,7 +32,7 @@ class ProcessMatcher:
         self._said = bytearray()
 
     def ask(self, problem: Problem) -> None:
-        """Begin with a matching; one that is not done yet is given up with its process."""
+        """Begins a matching; ends the process first if it still works on an earlier one."""
         if self._waits or (self._process is not None and self._process.poll() is not None):
             self.close()
         try:
@@ -41,12 +41,12 @@ class ProcessMatcher:
             log.error(f"guests are not matched, but seated one by one: {failed}", 646)
             return
         data = pickle.dumps((problem.seats, problem.guests, problem.tables), protocol=5)
-        # A pipe holds less than that, and a helper that has just been started reads nothing for a second.
+        # In a thread: a pipe holds less than that, and a new process reads nothing for a second.
         threading.Thread(target=_send, args=(process, _HEAD.pack(len(data)) + data), daemon=True).start()
         self._waits = True
 
     def done(self) -> Matching | None:
-        """The answer, once it is there."""
+        """Returns the answer once it is complete; None until then."""
         process = self._process
         if not self._waits or process is None or process.stdout is None:
             return None
@@ -69,7 +69,7 @@ class ProcessMatcher:
         return found
 
     def close(self) -> None:
-        """End the helper."""
+        """Ends the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -87,7 +87,7 @@ class ProcessMatcher:
 
 
 def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
-    # That it has ended shows where its answer is waited for.
+    # If the process has ended, `done` finds that out.
     with suppress(OSError, ValueError):
         assert process.stdin is not None, "it was started with pipes"  # noqa: S101 - narrows the type
         process.stdin.write(data)
@@ -95,9 +95,9 @@ def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 def main() -> int:
-    """Answer matchings until the planner is gone."""
+    """Answers matchings until the planner is gone."""
     give_way()
-    # What a library prints must not come between.
+    # A library that prints must not write between the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while (asked := _read(sys.stdin.buffer)) is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of jobs: read from the profiles file, completed by guards, and written back now and then.
+"""Profiles of jobs: read from the profiles file, completed by guards, and written back every ten minutes.
 
-The file is its owner's: an admin's tools may change it while berthd runs, and what guards said meanwhile is added to
-what they wrote. A file that cannot be read or written is logged and costs the profiles, nothing more.
+An admin's tools may change the file while berthd runs: what guards reported meanwhile is added to what they wrote. If
+the file cannot be read or written, that is logged, and berthd goes on.
 """
 
 import pwd
@@ -30,29 +30,29 @@ WRITE_EVERY = 600.0
 """Seconds between two writings; a pair that failed together is written at once."""
 
 USED_AFTER = 600.0
-"""Seconds after which new figures of a job whose profile is in use are used as well."""
+"""Seconds for which figures of a job stay in use before newer ones replace them."""
 
 ENOUGH_S = 30.0
-"""Seconds beside each other that say something about a pair."""
+"""Seconds beside each other from which on the figures of a pair count."""
 
 MOST = 20_000
-"""Profiles, and pairs, that are kept: some users give each job a name of its own, and only lose their own ones."""
+"""The most profiles, and pairs, that are kept. A user who gives each job a new name loses only own ones."""
 
 KNOWN_EVERY = 60.0
-"""Seconds between two looks at what is new of packed jobs: it travels to the answerer."""
+"""Seconds between two updates of what is known of packed jobs: each is sent to the answerer."""
 
 MOST_NEIGHBOURS = 2_000
-"""Profiles by which packed jobs are put together, each user's latest: some milliseconds of the answerer's."""
+"""The most profiles by which packed jobs are put together, each user's latest; they cost the answerer milliseconds."""
 
 _FULL_RUN_S = 600.0
-"""As many seconds alone count as one run."""
+"""Seconds alone on a GPU that count as one run."""
 
 _MODE = 0o600
-"""Other users may not read it: it names what users run."""
+"""The file's mode: other users may not read which jobs users run."""
 
 
 class Profiles:
-    """The store that berthd places guests by."""
+    """The profiles by which berthd places guests and packed jobs."""
 
     def __init__(self, path: Path, fit: str = "", name_of: Callable[[int], str] | None = None) -> None:
         self._path = path
@@ -66,11 +66,11 @@ class Profiles:
         self._written = 0.0
         self._urgent = self._writes = False
         self._used: dict[ProfileKey, float] = {}
-        """Since when a job's last figures have been in use; a job that is not in here has waited long enough."""
+        """By job, the time since which its last figures have been in use; if it is missing, new ones may be used."""
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
         self.neighbours: Neighbours | None = None
-        """The knowledge of packed jobs; replaced whenever something new is known."""
+        """What is known of packed jobs; a new object after each change."""
         self._neighbours_at = -KNOWN_EVERY
         self._news = True
         self.store = Store()
@@ -78,13 +78,13 @@ class Profiles:
         self.companions = Companions(self.store, self._fit, self.name_of)
 
     def name_of(self, user: int) -> str:
-        """A user's name, asked for once."""
+        """Returns a user's name, and remembers it."""
         if user not in self._names:
             self._names[user] = self._find_name(user)
         return self._names[user]
 
     def refresh(self, at: float, *, writes: bool) -> None:
-        """Read the file if another wrote it, and write it if it is time; `writes`: whether this berthd may."""
+        """Reads the file if another program wrote it; with `writes`, writes it when that is due."""
         self._written, self._writes = self._written or at, writes
         if self._writer is not None and self._writer.is_alive():
             return
@@ -97,7 +97,7 @@ class Profiles:
             self._writer.start()
 
     def know_neighbours(self, at: float, least: float, *, capped: bool) -> None:
-        """Bring what is known of packed jobs up to date, now and then."""
+        """Updates `neighbours` if there are new figures, at most once a minute."""
         if not self._news or at - self._neighbours_at < KNOWN_EVERY:
             return
         self._news, self._neighbours_at = False, at
@@ -105,21 +105,21 @@ class Profiles:
         measured = [item for item in named if item[1].busy is not None]
         measured.sort(key=lambda item: item[1].at, reverse=True)
         kept = shared_out(measured, lambda item: item[0].user, MOST_NEIGHBOURS)
-        # The last measured one counts, if one name has several.
+        # If several profiles have one name, the one measured last counts.
         last = sorted(kept, key=lambda item: item[1].at)
         known = {mate: numbers_of(one) for key, one in last if (mate := self._mate(key)) is not None}
         if self.neighbours is None or known != self.neighbours.known:
             self.neighbours = Neighbours(known, self._fit, least=least, capped=capped)
 
     def close(self, at: float) -> None:
-        """Write what is not written yet."""
+        """Writes the figures that are not yet written."""
         if self._writer is not None:
             self._writer.join()
         if self._is_new and self._writes:
             self._save(self._to_write(at))
 
     def hear(self, word: GuardWord, jobs: Mapping[int, JobFacts], at: float) -> str:
-        """Learn what a guard measured; why its guest should go elsewhere, or empty."""
+        """Adds a guard's figures; returns the reason why its guest should move, or an empty text."""
         if word.alone is not None and word.alone.job in jobs:
             self._learn_alone(jobs[word.alone.job], word.alone, at)
         together = word.together
@@ -131,7 +131,7 @@ class Profiles:
         return f"its host ran at {together.speed:.2f} of its speed beside it, and the two are not put together again"
 
     def fault(self, culprit: JobFacts, others: Iterable[JobFacts], at: float) -> None:
-        """A job brought others down: no such pair comes together again."""
+        """Notes that a job brought others down: none of them is put beside it again."""
         one = self._key(culprit)
         for other in {self._key(job) for job in others}:
             self.store.fault(one, other, at)
@@ -148,7 +148,7 @@ class Profiles:
         self.foes = frozenset((one, other) for one, other in known if one is not None and other is not None)
 
     def _mate(self, key: ProfileKey) -> Mate | None:
-        """Returns the user in Slurm's records; None where the user is gone."""
+        """Returns the uid and name of a profile's job; None if the user is gone."""
         if key.user not in self._uids:
             user = next((uid for uid, name in self._names.items() if name == key.user), None)
             self._uids[key.user] = _uid_of(key.user) if user is None else user
@@ -184,7 +184,7 @@ class Profiles:
                 self.companions.learned(one)
 
     def _learn_together(self, host: JobFacts, guest: JobFacts, said: Together, at: float) -> None:
-        # What the guest did is not heard: it did what it can beside this host, for as long as it was let.
+        # The guest's own speed is not reported: its predicted speed beside this host counts, times its duty.
         speed = said.duty * self.companions.predicted(who_is(host), who_is(guest)).guest
         pair = self._key(host), self._key(guest)
         self.store.trial(*pair, (said.speed, speed), at)
@@ -215,7 +215,7 @@ class Profiles:
         self._find_foes()
 
     def _to_write(self, at: float) -> Store:
-        """Returns what the file is to hold: a copy, which does not change meanwhile."""
+        """Returns a copy of the profiles for the file, which does not change while it is written."""
         self._new, self._new_pairs = Store(), set()
         self._used = {key: since for key, since in self._used.items() if at - since < USED_AFTER}
         self.store.age(at)
@@ -224,7 +224,7 @@ class Profiles:
         return Store(dict(self.store.measured), dict(self.store.tried))
 
     def _save(self, store: Store) -> None:
-        """In a thread: thousands of lines take a while, and so may a disk."""
+        """Writes the file, in a thread: thousands of lines take a while, and so may a disk."""
         try:
             atomic.replace(self._path, store.write().encode(), _MODE)
             self._mark = _stamp(self._path)
@@ -233,7 +233,7 @@ class Profiles:
 
 
 def load_fit(path: str = "") -> Fit:
-    """The predictor's fit: the site's own, or the one that ships."""
+    """Returns the predictor's fit: the site's own, or the one that ships."""
     try:
         return Fit.read(Path(path).read_text() if path else files("policy.sharing").joinpath("fit.json").read_text())
     except OSError as problem:

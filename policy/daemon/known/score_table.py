@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scores that berthd plans with, read again when their file changed: as calibrated, or as jobs saw them since."""
+"""The scores that berthd plans with, calibrated or refreshed by jobs; read again when their file changes."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from topology.scores import Score, load
 
 
 class ScoreTable:
-    """A table that cannot be read is logged and costs the scores, nothing more."""
+    """The table of scores; if it cannot be read, all GPUs count as equally fast."""
 
     def __init__(self, path: Path | None, steps: Path | None = None) -> None:
         self._calibrated, self._steps = path, steps
@@ -20,7 +20,7 @@ class ScoreTable:
         self._scores: tuple[Score, ...] = ()
 
     def refresh(self) -> bool:
-        """Tells whether there is anything new."""
+        """Reads the table if it changed; tells whether it did."""
         if self._calibrated is None:
             return False
         path = table_now(self._calibrated, self._steps)
@@ -37,7 +37,7 @@ class ScoreTable:
         return True
 
     def on(self, fleet: Fleet) -> dict[str, Floats]:
-        """The scores of each class on a fleet."""
+        """Returns by application class the scores of a fleet's GPUs."""
         return scores_on(fleet, self._scores)
 
 

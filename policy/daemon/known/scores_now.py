@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scores as they are now: the calibrated table, refreshed by what jobs told since, in a file beside their record.
+"""The current scores: the calibrated table, refreshed by the step times of jobs, in a file beside their record.
 
-What is calibrated stays as it is, so that no report ever counts twice. The arithmetic may take long on a large cluster,
-so the planner leaves it to a program of the lowest priority, once an hour where the record has grown.
+The calibrated table itself stays as it is, so that no report counts twice. The arithmetic may take long on a large
+cluster, so the planner leaves it to a program of the lowest priority, once an hour if the record has changed.
 """
 
 import os
@@ -19,7 +19,7 @@ _COMMAND = (sys.executable, "-m", "policy.cli.main", "scores", "refresh")
 
 
 def table_now(calibrated: Path, steps: Path | None) -> Path:
-    """The table to plan with: the one beside the record, unless there was a calibration after it."""
+    """Returns the table to plan with: the one beside the record, unless the calibrated one is newer."""
     if steps is not None:
         now = place_of(steps)
         with suppress(OSError):
@@ -29,7 +29,7 @@ def table_now(calibrated: Path, steps: Path | None) -> Path:
 
 
 class ScoresNow:
-    """Starts the program when it is time, and looks how it ended."""
+    """Starts the program when it is due, and logs if it failed."""
 
     def __init__(self, steps: Path | None, scores: Path | None, command: tuple[str, ...] = _COMMAND) -> None:
         self._steps = steps if scores is not None else None
@@ -39,7 +39,7 @@ class ScoresNow:
         self._child: subprocess.Popen[bytes] | None = None
 
     def step(self, at: float) -> None:
-        """In each pass; `at` in seconds since 1970."""
+        """Does what is due; called in each pass. `at` is in seconds since 1970."""
         if self._child is not None and (code := self._child.poll()) is not None:
             if code:
                 log.error(f"berth scores refresh ended with status {code}; the scores stay as they are", 637)

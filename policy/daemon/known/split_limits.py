@@ -3,7 +3,7 @@
 
 A split on more nodes holds the same GPUs, and more nodes, CPUs and memory. So a limit of any account, user or QOS that
 names another TRES than GPUs or licences may refuse it, whichever user the job belongs to. sacctmgr runs beside the
-planner. Until it has answered, and where it fails, a limit counts as there.
+planner. Until it has answered, and if it fails, a limit counts as there.
 """
 
 import subprocess
@@ -32,7 +32,7 @@ def _start(words: list[str], out: IO[bytes]) -> "subprocess.Popen[bytes]":
 
 
 class SplitLimits:
-    """Looks at the limits once in a while, and remembers what it saw."""
+    """Reads the limits once a minute, and remembers whether one may refuse a split."""
 
     def __init__(self, start: Start = _start) -> None:
         self._start = start
@@ -64,7 +64,7 @@ class SplitLimits:
                 self._may_refuse = True
 
     def _outputs(self) -> list[str]:
-        """Returns what each command has printed; empty for one that failed."""
+        """Returns the output of each command; empty for one that failed."""
         found = []
         for process, out in self._running:
             if process.poll() is None:

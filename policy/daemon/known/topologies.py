@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines and the fabric that berthd plans with, read again when a file of theirs changed."""
+"""The machines and the fabric that berthd plans with, read again when their files change."""
 
 import time
 from pathlib import Path
@@ -12,18 +12,18 @@ from topology.network.fabric import Fabric
 from topology.providers import slurm_fabric
 
 PATIENCE = 20
-"""A look at all files costs at most one part in so many of the time; at 12,500 nodes it takes 70 ms."""
+"""Looks at all files take at most one part in so many of the time; at 12,500 nodes a look takes 70 ms."""
 
 
 class Topologies:
     """The topology files and Slurm's topology.conf or topology.yaml.
 
-    What cannot be read is logged and costs as little as it can: a broken topology file its node, a broken fabric the
-    leaves and pods.
+    An unreadable file is logged. Without its topology file, a node gets no jobs; without the fabric, no leaves and
+    pods are known.
     """
 
     def __init__(self, folder: Path, fabric: str = "") -> None:
-        """`fabric` is that of berth.conf."""
+        """`fabric` is the key of that name in berth.conf."""
         self._folder, self._choice = folder, fabric
         self._mark = ""
         self._next_look = 0.0
@@ -31,7 +31,7 @@ class Topologies:
         self.fabric = Fabric.flat(())
 
     def refresh(self) -> bool:
-        """Tells whether there is anything new."""
+        """Reads the files if one changed; tells whether one did."""
         begin = time.monotonic()
         if begin < self._next_look:
             return False

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4_096)
 def names_of(user: int) -> tuple[str, frozenset[str]]:
-    """Returns name and groups of a user; an empty name if there is no such user."""
+    """Returns a user's name and groups; an empty name if there is no such user."""
     with suppress(KeyError):
         one, groups = pwd.getpwuid(user), set()
         for group in os.getgrouplist(one.pw_name, one.pw_gid):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what the metrics show of the cluster, for the state file, from what the planner knows.
+"""Makes the cluster's part of the state file, from which metrics are served.
 
 A cluster of 100,000 GPUs costs the planner some milliseconds each time.
 """
@@ -28,7 +28,7 @@ from topology.sets.tables import MOST_GPUS, Ints
 from topology.sets.wiring import positions
 
 MAKE_EVERY = 5.0
-"""Seconds; Prometheus asks less often."""
+"""Seconds between two states; Prometheus asks less often."""
 
 SLOW_FROM = 1.05
 """Score from which on a GPU is slow: an application class takes 5 % longer on it than on its median peer."""
@@ -37,14 +37,14 @@ MOST_SLOW = 1_000
 """Slow GPUs that are named, the slowest first; all of them are counted."""
 
 STARTING, NEW = "starting", "new"
-"""Kinds of waiting jobs beside those of `wait_reasons`: the place is free, and no reason was written yet."""
+"""Two more reasons beside those of `wait_reasons`: the job's place is free, and no reason was written yet."""
 
 _HOLDS = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"})
 _FAILED_OF = "failed."
 
 
 class StateMaker:
-    """Collects durations, and makes the state when it is time."""
+    """Collects durations, and makes the state."""
 
     def __init__(self, *, job_info: bool) -> None:
         self._job_info = job_info
@@ -88,7 +88,7 @@ def planner_counts(pins: Pins, evictions: Evictions, taken: int, late: int) -> d
 
 
 def free_islands(free: Ints, cluster: Cluster) -> list[tuple[str, int, int]]:
-    """Counts the sets of free GPUs that NVLink joins, by model and size; a domain may span nodes."""
+    """Counts the sets of free GPUs that NVLink joins, by model and size; an NVLink domain may span nodes."""
     fleet = cluster.fleet
     alike: Counter[tuple[str, int, int]] = Counter()
     domains: Counter[tuple[str, int]] = Counter()
@@ -215,7 +215,7 @@ def slow_gpus(
 
 
 def waiting_by_reason(queue: Iterable[Waiting]) -> dict[str, int]:
-    """Counts the jobs that wait for GPUs by the reason that was written into them; rest of arrays count as one."""
+    """Counts the jobs that wait for GPUs by the reason in their plans; the waiting rest of an array counts as one."""
     counts = dict.fromkeys((*KINDS, STARTING, NEW), 0)
     for entry in queue:
         if entry.job.wants_gpus:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
+"""Writes into waiting jobs why they wait; `squeue -O AdminComment` and `berth why` show it."""
 
 import time
 from collections.abc import Set as AbstractSet
@@ -18,37 +18,37 @@ from policy.site import log
 from policy.slurm.interface import Gateway
 
 FIRST_AFTER = 60.0
-"""Seconds that a job has waited before its reason is worth an update; most jobs start before."""
+"""Seconds that a job must have waited before its reason is written; most jobs start earlier."""
 
 AGAIN_AFTER = 300.0
 MOST_REASONS = 5
-"""Updates after one reading."""
+"""The most updates after one reading."""
 
 _LONGEST = 0.02
-"""Seconds of looking for a reason that changed before an Epilog has its turn."""
+"""Seconds of searching for a changed reason, after which an Epilog may have its turn."""
 
 
 class Explainer:
-    """A few jobs each pass, those that were looked at longest ago."""
+    """Updates the reasons of a few jobs in each pass, in turn."""
 
     def __init__(self, gateway: Gateway, policy: Policy) -> None:
         self._gateway = gateway
         self._policy = policy
         self._said: dict[int, tuple[float, object]] = {}
-        """When each job was looked at, and what was said of it."""
+        """By job, the time of its last check and the reason that was written."""
         self._next = 0
         self.left = 0
-        """Updates that may still be written after the last reading."""
+        """Updates that may still be written before the next reading."""
         self._queue: list[Waiting] = []
         self._old: list[Waiting] = []
-        """Those jobs of this queue that have waited for long enough."""
+        """The jobs of this queue that have waited for long enough."""
 
     def explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
-        """Update one reason that has changed; whether there was one.
+        """Writes one reason that has changed; returns True if there was one.
 
-        Jobs that were `changed` since the last reading are left alone: their plans here are the former ones.
+        Jobs that were `changed` since the last reading are left out: their plans here are out of date.
         """
-        # One that finds nothing to say, or fails, is the last one after this reading.
+        # A search that finds nothing, or fails, is the last one after this reading.
         left, self.left = self.left - 1, 0
         if left < 0 or not self._explain_one(plan, running, changed):
             return False
@@ -86,7 +86,7 @@ class Explainer:
             promised = None if promise is None else (int(promise.start), int(promise.latest))
             told = *because, HELPS(helps or None), UNTIL(until), PROMISED(promised)
             try:
-                # Another program may have given the job back since it was read.
+                # Another program may have undone the job's pin since the reading.
                 present = latest(self._gateway.job(entry.job.id).admin_comment, None)
                 if present != entry.job.known:
                     continue
@@ -98,8 +98,8 @@ class Explainer:
         return False
 
     def _begin(self, queue: list[Waiting], at: float) -> None:
-        """Walks along a queue once: with tens of thousands of jobs that takes as long as many answers to notices."""
-        # An array's number would mean its running tasks too, and those have plans of their own.
+        """Prepares a new queue, once: with tens of thousands of jobs that takes as long as many answers to notices."""
+        # The number of an array would stand for its running tasks too, which have plans of their own.
         waiting = [entry for entry in queue if entry.job.wants_gpus and not entry.job.tasks]
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots on their way from the planner to the answerer.
+"""Hands snapshots from the planner to the answerer.
 
-Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole snapshot or
-none, however slowly the planner writes. What seldom changes, the fleet and what is known of jobs, travels only when it
-is new. Of the jobs that Slurm shows only those travel that came or went: a long queue has tens of thousands.
+Each snapshot is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole
+snapshot or none, however slowly the planner writes. The fleet and what is known of packed jobs seldom change, and are
+sent only if they are new. A long queue has tens of thousands of jobs, so only those that came or went are sent.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from typing import Any
 from policy.cluster.snapshot import Cluster
 
 UNSEEN = b"unseen"
-"""The answerer's word back: it gave places to jobs that no snapshot has shown yet."""
+"""The answerer's message that it gave places to jobs that no snapshot has shown yet."""
 
 HURRY = b"hurry"
-"""Its other one: it gave a place to a job that a guest has to leave for."""
+"""The answerer's message that it gave a place to a job for which a guest has to leave."""
 
 
 _ALIVE = b"alive"
 """The planner's sign of life."""
 
 _SIGN_EVERY = 1.0
-"""Seconds; more often is no more news."""
+"""The least seconds between two signs of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state that the answerer needs; `cluster` is None where Slurm could not be read, `problem` says why."""
+    """The state that the answerer needs; if Slurm could not be read, `cluster` is None and `problem` says why."""
 
     cluster: Cluster | None
     seen: AbstractSet[str]
@@ -44,27 +44,27 @@ class Snapshot:
     gateway: str
     problem: str
     leave: str = ""
-    """The reason for leaving all jobs to Slurm; empty where they are not."""
+    """The reason why all jobs are left to Slurm; empty if they are not."""
     refused: frozenset[str] = frozenset()
     """Nonces of jobs that Slurm refused at their submission."""
     observed: Mapping[str, str] = field(default_factory=dict)
-    """Counts of a watching Berth, for `berth status`."""
+    """The counts of a Berth that only watches, for `berth status`."""
     notices: int = 0
     notices_late: int = 0
-    """Those whose Epilogs went on before their pins were written."""
+    """Notices whose Epilogs went on before the pins were written."""
     updates: int = 0
     took: Mapping[str, str] = field(default_factory=dict)
-    """Milliseconds of the planner's last looks at Slurm and passes, in the middle, for `berth status`."""
+    """The median milliseconds of the planner's last readings and passes, for `berth status`."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """Jobs that failed since berthd's start, by class, for `berth status`."""
     given_up: Mapping[str, int] = field(default_factory=dict)
-    """GPUs, by node, of which packed jobs give up their parts by changes that are not written yet."""
+    """By node, a mask of the GPUs whose packed jobs are to move elsewhere by changes that are not written yet."""
     gone: AbstractSet[str] = frozenset()
-    """On its way only: nonces that the last snapshot had in `seen`, which then has the new ones alone."""
+    """Only while it is sent: nonces of jobs that went since the last snapshot; `seen` then has only those that came."""
 
 
 class Sender:
-    """The planner's end."""
+    """The planner's end of the channel."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -73,17 +73,17 @@ class Sender:
         self._next_sign = 0.0
 
     def sign(self) -> None:
-        """Let the answerer know that the planner goes on."""
+        """Sends a sign of life, at most once a second."""
         now = time.monotonic()
         if now < self._next_sign:
             return
         self._next_sign = now + _SIGN_EVERY
-        # A full channel has signs enough in it, and that the other end is gone is seen where it is read.
+        # A full channel has enough signs in it; if the other end is gone, the next read shows it.
         with contextlib.suppress(OSError):
             self._channel.send(_ALIVE, socket.MSG_DONTWAIT)
 
     def send(self, snapshot: Snapshot) -> None:
-        """Hand over a snapshot."""
+        """Sends a snapshot."""
         data = io.BytesIO()
         seen = self._seen if snapshot.cluster is None else snapshot.seen
         came, gone = (seen - self._seen, self._seen - seen) if seen is not self._seen else (frozenset(), frozenset())
@@ -100,7 +100,7 @@ class Sender:
 
 
 class Receiver:
-    """The answerer's end."""
+    """The answerer's end of the channel."""
 
     def __init__(self, channel: socket.socket) -> None:
         # Python's recv_fds passes no flags on, so the socket itself must not block.
@@ -111,12 +111,12 @@ class Receiver:
         self._sign = False
 
     def take_sign(self) -> bool:
-        """Tells whether there was a sign of life since the last call: a word or a snapshot, not why there is none."""
+        """Tells whether there was a sign of life since the last call; a snapshot counts if it has a cluster."""
         sign, self._sign = self._sign, False
         return sign
 
     def receive(self) -> Snapshot | None:
-        """The newest snapshot that waits; None where there is none (yet), an EOFError where there will be none."""
+        """Returns the newest snapshot that has come, or None; raises EOFError if the planner is gone."""
         newest: Snapshot | None = None
         while True:
             try:
@@ -141,7 +141,7 @@ class Receiver:
 
 
 def _lasting(snapshot: Snapshot) -> dict[str, object]:
-    """Returns what both ends remember of a snapshot."""
+    """Returns the parts of a snapshot that both ends remember."""
     cluster = snapshot.cluster
     return {} if cluster is None else {"fleet": cluster.fleet, "neighbours": cluster.neighbours}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listeners: what nodes say of jobs and guests, and what follows from it."""
+"""Hears the notices of nodes, and does what follows from them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 
 class Apart(Protocol):
-    """Runs a step; what it throws costs that step alone, which then gives None."""
+    """Runs a step; an exception ends that step alone, which then returns None."""
 
     def __call__(self, step: Callable[..., T], *arguments: object) -> T | None:
         """Runs the step."""
 
 
 class Listeners:
-    """The parts of berthd that hear nodes."""
+    """The parts of berthd that hear notices."""
 
     def __init__(
         self,
@@ -67,20 +67,20 @@ class Listeners:
         self.scores_now = ScoresNow(config.steps, config.scores)
 
     def hear(self, found: Sequence[Notice], apart: Apart) -> None:
-        """Does what nodes ask for, and remembers what they tell; the yes means that they need not say it again."""
+        """Handles notices; a sender that is answered `done` need not repeat its notice."""
         for notice in found:
             if not apart(self._hear_one, notice):
                 notice.answer(done=False)
 
     def note_degraded(self, found: Sequence[Notice], apart: Apart) -> None:
-        """Remembers the jobs that ended because their nodes could not set up their shares."""
+        """Notes the jobs that ended because their nodes could not set up their shares."""
         for notice in found:
             if notice.degraded and self._looks.acts:
                 apart(self.degraded.note, notice.job, notice.node, time.time())
                 apart(self.failures.leave, notice.job, time.time())
 
     def look(self, reading: Reading, apart: Apart) -> int:
-        """Does what a new reading of Slurm asks for; returns how many updates that took."""
+        """Does what a new reading asks for; returns the number of updates."""
         updates = apart(self.degraded.send_elsewhere, reading.at) or 0
         held = apart(self.disagreements.look, reading) or ()
         updates += apart(self.degraded.tell_held, held) or 0
@@ -88,7 +88,7 @@ class Listeners:
         return updates
 
     def told(self, hangs: Mapping[int, Hang]) -> dict[int, dict[str, Any]]:
-        """Returns by job what the overview tells of it: that it hangs, and what makes it slow."""
+        """Returns by job what the overview shows: if it hangs, and the reason why it is slow."""
         found: dict[int, dict[str, Any]] = {job: {"slow": text} for job, text in self.hosts.slow.items()}
         for job, hang in hangs.items():
             found.setdefault(job, {})["hangs"] = hang._asdict()
@@ -123,7 +123,7 @@ class Listeners:
         return True
 
     def _hear_guard(self, word: GuardWord, notice: Notice) -> None:
-        """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
+        """Handles a guard's notice; a guest that has to leave is requeued first, so that it ends as Slurm expects."""
         self.guards.hear(word, time.time())
         if word.word == "fault" and word.job:
             self.mps_faults.blame(word.job, time.time())
@@ -134,7 +134,7 @@ class Listeners:
             self._move_on(word.job, harm)
 
     def _send_away(self, word: GuardWord) -> bool:
-        """Puts a guest back as its guard asks; returns whether the guard may leave that to berthd."""
+        """Requeues a guest as its guard asks; returns True if the guard may leave that to berthd."""
         if not word.sends_away:
             return True
         job = self._looks.jobs().get(word.job)
@@ -147,7 +147,7 @@ class Listeners:
         return word.patience is not None or self._evictions.has_asked(word.job)
 
     def _move_on(self, job_id: int, reason: str) -> None:
-        """Puts a guest back that harms its host, so that it gets another seat."""
+        """Requeues a guest that harms its owner, so that it gets another seat."""
         job = self._looks.jobs().get(job_id)
         if self._looks.acts and job is not None and job.rides:
             self._updates.count(self._evictions.begin(job, reason, time.time()))

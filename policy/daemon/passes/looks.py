@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SlurmLooks at Slurm: the last reading, what it allows, and how long looks take."""
+"""Reads Slurm: the last reading, what it allows, and the time that a reading takes."""
 
 import statistics
 import time
@@ -18,13 +18,13 @@ from policy.slurm.releases import why_only_watched
 from policy.slurm.waits import WAITS
 
 _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"})
-"""States of a job that keeps what it has, or has nothing yet."""
+"""States of a job that keeps its GPUs, or has none yet."""
 
 _REST_OF_HINTS = 20.0
-"""For so many times as long as a question about a job takes, Slurm is asked no other for a hint."""
+"""After a question about a hint no other one is asked for so many times as long as it took."""
 
 LAST = 60
-"""SlurmLooks and passes of which `berth status` tells how long they took: about a minute of them."""
+"""Readings and passes whose median times `berth status` shows: about a minute of them."""
 
 
 class SlurmLooks:
@@ -38,13 +38,13 @@ class SlurmLooks:
         self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
         self._looked_at = 0.0
         self._asks_from = 0.0
-        """Time from which on Slurm may be asked about a job for a hint."""
+        """Monotonic time from which on Slurm may be asked about a hint again."""
         self._blind = False
-        """True if Slurm answers and its answer cannot be read: no process keeps the pins then."""
+        """True if Slurm answers and its answer cannot be read: no process updates the pins then."""
         self.problem = ""
         """The reason why Slurm cannot be read now."""
         self.leave = ""
-        """The reason why all jobs are left to Slurm; empty if jobs are Berth's to change."""
+        """The reason why all jobs are left to Slurm; empty if Berth may change jobs."""
         self.unreadable = frozenset[int]()
         """Jobs whose records cannot be read."""
         self.reading: Reading | None = None
@@ -53,12 +53,12 @@ class SlurmLooks:
 
     @property
     def in_charge(self) -> bool:
-        """Tells whether the slurmctld of this host is the one that decides."""
+        """Tells whether the slurmctld of this host is in charge."""
         return self.reading is not None and self.reading.in_control
 
     @property
     def acts(self) -> bool:
-        """Tells whether jobs are Berth's to change: not on a standby, or while only watching."""
+        """Tells whether Berth may change jobs: not on a standby, nor while it only watches."""
         return self.in_charge and not self.leave and not self._observes
 
     @property
@@ -73,11 +73,11 @@ class SlurmLooks:
 
     @property
     def takes(self) -> float:
-        """Returns the seconds that a look takes, of late."""
+        """Returns the median of the seconds that the last readings took."""
         return statistics.median(self.took) if self.took else 0.0
 
     def may_look_again(self, rest: float) -> bool:
-        """Tells whether Slurm has had its rest, so many times as long as a look takes."""
+        """Tells whether Slurm has rested for `rest` times as long as a reading takes."""
         return time.monotonic() >= self._looked_at + rest * self.takes
 
     def jobs(self) -> Mapping[int, JobFacts]:
@@ -89,9 +89,9 @@ class SlurmLooks:
         return self._by_number[1]
 
     def ends(self, job_id: int) -> bool:
-        """Tells whether a job that ran at the last look ends by Slurm's record of this moment.
+        """Asks Slurm whether a job that ran at the last reading ends now.
 
-        Anyone may give such hints. So Slurm is asked for a twentieth of the time at most; the next look finds the rest.
+        Anyone may send such hints. So questions take a twentieth of the time at most; the next reading shows the rest.
         """
         known, began = self.jobs().get(job_id), time.monotonic()
         if known is None or not known.nodes or began < self._asks_from:
@@ -107,7 +107,7 @@ class SlurmLooks:
         began = time.monotonic()
         try:
             reading = self._gateway.read(ended=ended)
-            # One job's record costs that job; if all have another form, it is Slurm's answer that cannot be read.
+            # An unreadable record costs that job alone; if all are unreadable, Slurm's answer counts as unreadable.
             if len(reading.unreadable) > 1 and not reading.jobs:
                 raise UnreadableError(f"no job's record can be read: {next(iter(reading.unreadable.values()))}")
         except SlurmError as fault:
@@ -122,7 +122,7 @@ class SlurmLooks:
         self._tell_unreadable(reading)
         reading = reading if reading.wakes else _without_sleepers(reading)
         self.leave = _why_left(reading)
-        # A site that only watches can also do so where Slurm alone chooses the GPUs of a node.
+        # Without typed GRES Slurm alone chooses the GPUs of a node; Berth still numbers them to watch.
         reading = numbered(reading) if self._watches else reading
         self.reading = self._node_pins.shown(reading) if self._node_pins is not None else reading
         self._looked_at = time.monotonic()
@@ -137,7 +137,7 @@ class SlurmLooks:
         self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
 
     def _tell_unreadable(self, reading: Reading) -> None:
-        """Logs each job that cannot be read, once while that lasts: it is left to Slurm."""
+        """Logs each unreadable job once; it is left to Slurm."""
         for job_id in reading.unreadable.keys() - self.unreadable:
             log.error(
                 f"JobId={job_id} is left to Slurm, Berth cannot read its record: {reading.unreadable[job_id]}", 664
@@ -145,17 +145,17 @@ class SlurmLooks:
         self.unreadable = frozenset(reading.unreadable)
 
     def sign(self) -> None:
-        """Tells the answerer that this process works, unless Slurm answers and its answers cannot be read."""
+        """Sends the answerer a sign of life, unless Slurm's answers cannot be read."""
         if not self._blind:
             self._sender.sign()
 
     def close(self) -> None:
-        """Ends the signs of life while Slurm is waited for."""
+        """Ends the signs of life that are sent during waits for Slurm."""
         WAITS.tell(None)
 
 
 def _without_sleepers(reading: Reading) -> Reading:
-    """A node that is powered down is open to jobs, as Slurm powers it up; without a way to do so it is closed."""
+    """Returns a reading in which powered-down nodes are closed, for a site where Slurm cannot power them up."""
     nodes = tuple(replace(node, up=False) if node.up and node.lost else node for node in reading.nodes)
     return replace(reading, nodes=nodes)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the state file: the overview of GPUs and queue as the last pass saw them, and what the metrics are made from.
+"""Writes the state file: the overview of GPUs and queue after the last pass, and the data of the metrics.
 
-The file is described in docs/develop/formats.md (11.7). A thread makes and writes it from values that no pass changes,
-so neither passes nor Epilogs wait for it. The overview takes a fiftieth of a processor at most; on a large cluster
-the metrics are written more often than it.
+Its format is in docs/develop/formats.md (11.7). A thread makes and writes it from values that no pass changes, so
+neither passes nor Epilogs wait for it. The overview takes a fiftieth of a processor at most; on a large cluster the
+metrics are written more often.
 """
 
 import json
@@ -49,14 +49,14 @@ EVERY = 2.0
 """Least seconds between two overviews."""
 
 REST = 50.0
-"""For so many times as long as an overview takes of a processor, no other is made."""
+"""After an overview no other one is made for so many times its processor time."""
 
 _PRIVATE = 0o600
 Idle = Mapping[tuple[str, int], HeldGpu]
-"""By node and position, the GPUs that a job holds and lets idle."""
+"""By node and position, the idle GPUs that a job holds."""
 _NONE_IDLE: Idle = {}
 Told = Mapping[int, Mapping[str, Any]]
-"""By job number, what else is told of it: that it hangs, or what makes it slow."""
+"""By job number, more fields of the overview: that it hangs, or why it is slow."""
 _NOTHING_TOLD: Told = {}
 
 _KEPT_BY_SLURM = frozenset({*HOLDING, "COMPLETING"})
@@ -68,27 +68,27 @@ class PlannedPlace(NamedTuple):
     nodes: tuple[int, ...]
     mask: int
     start: float | None
-    """Seconds since 1970; 0 for now, None for not in sight."""
+    """Seconds since 1970; 0: now; None: no start is in sight."""
     until: float
-    """Time until which the job insists on its level; 0 where it insists on none."""
+    """The time until which the job insists on its level; 0 if it does not insist."""
 
 
 class Moment(NamedTuple):
-    """The values that an overview is made of; none of them changes any more."""
+    """The values that an overview is made of; none of them changes later."""
 
     fleet: Fleet
     reading: Reading
     open: tuple[bool, ...]
-    """Nodes that take jobs: up, and not reserved."""
+    """By node, True if it takes jobs: up, and not reserved."""
     closed: Mapping[int, int]
     places: Mapping[int, PlannedPlace]
-    """By job number, in the order in which the jobs were planned: of those that are told, or that are to start now."""
+    """By job number, in the order of planning: places of the jobs that are shown, or that are to start now."""
     idle: Idle = _NONE_IDLE
     told: Told = _NOTHING_TOLD
 
 
 def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE, told: Told = _NOTHING_TOLD) -> Moment | None:
-    """Returns what the last pass left, for an overview; None before the first pass."""
+    """Returns the values for an overview from the last pass; None before the first pass."""
     if plan.book is None:
         return None
     cluster = plan.book.cluster
@@ -123,7 +123,7 @@ def overview_of(moment: Moment) -> dict[str, Any]:
 
 
 class OverviewWriter:
-    """Writes the file after a pass if there is something new for it and the last one is written."""
+    """Writes the file after a pass, in a thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +141,7 @@ class OverviewWriter:
         idle: Idle = _NONE_IDLE,
         told: Told = _NOTHING_TOLD,
     ) -> None:
-        """Begins to write if an overview is due, or if the metrics' state is a new one; returns at once."""
+        """Begins to write if an overview is due or the metrics are new, unless the last write goes on; never waits."""
         is_due = time.monotonic() >= self._due
         if not (is_due or metrics is not self._metrics) or (self._thread is not None and self._thread.is_alive()):
             return
@@ -153,7 +153,7 @@ class OverviewWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits a moment for the overview that is being written."""
+        """Waits up to a second for the write under way."""
         if self._thread is not None:
             self._thread.join(1.0)
 
@@ -180,7 +180,7 @@ def _with_metrics(overview: bytes, metrics: ClusterState | None) -> bytes:
 
 
 def _encode(overview: Mapping[str, Any]) -> bytes:
-    """Returns the overview as JSON, made piece by piece: `json.dumps` keeps the interpreter from all other threads."""
+    """Returns the overview as JSON, made piece by piece: `json.dumps` blocks all other threads."""
     pieces = []
     for key, value in overview.items():
         whole = not isinstance(value, list)
@@ -245,7 +245,7 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
 
 
 def _idle_jobs(nodes: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
-    """Returns by job how many of its GPUs idle, and since when they all do."""
+    """Returns by job the number of its idle GPUs, and the time since which all of them have been idle."""
     found: dict[int, dict[str, int]] = {}
     for gpu in (gpu for node in nodes for gpu in node["gpus"] if "idle" in gpu):
         one = found.setdefault(gpu["owner"], {"gpus": 0, "since": 0})
@@ -255,7 +255,7 @@ def _idle_jobs(nodes: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
 
 
 def _planned_now(moment: Moment) -> dict[tuple[int, int], int]:
-    """Returns the first waiting job that is to start on each GPU as soon as Slurm looks."""
+    """Returns by GPU the first waiting job that Slurm may start on it now."""
     found: dict[tuple[int, int], int] = {}
     for job_id, planned in moment.places.items():
         if planned.start == 0.0:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planning process: reads Slurm, keeps the pins of waiting jobs right, hands snapshots to the answerer.
+"""The planning process: reads Slurm, updates the pins of waiting jobs, and sends snapshots to the answerer.
 
-It may take its time, and it may die: the answerer goes on with the last snapshot and starts a new one.
+It may be slow, and it may die: the answerer goes on with the last snapshot and starts a new planner.
 """
 
 import statistics
@@ -43,17 +43,17 @@ from policy.slurm.interface import Gateway
 T = TypeVar("T")
 
 _CHEAP = 0.01
-"""Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
+"""Seconds of a pass up to which a notice gets a whole pass, which finds more than a look at a few nodes."""
 
 REST = 20.0
-"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs, it takes no submission."""
+"""Slurm is read again after so many times the time of a reading: while it packs its jobs, it takes no submission."""
 
 HAND_OVER_EVERY = 0.2
-"""Seconds between snapshots for the answerer that notices give rise to: each costs it a millisecond or two."""
+"""Seconds between snapshots that follow notices: each costs the answerer a millisecond or two."""
 
 
 class Planner:
-    """One pass after another, and in between what an ended job frees."""
+    """Plans all jobs in each pass, and between passes the GPUs that ended jobs free."""
 
     def __init__(
         self, gateway: Gateway, config: Config, sender: Sender, overviews: OverviewWriter | None = None
@@ -96,20 +96,20 @@ class Planner:
 
     @property
     def in_charge(self) -> bool:
-        """Tells whether the slurmctld of this host is the one that decides."""
+        """Tells whether the slurmctld of this host is in charge."""
         return self._looks.in_charge
 
     @property
     def look_takes(self) -> float:
-        """Returns the seconds that a look at Slurm takes, of late."""
+        """Returns the median of the seconds that the last readings took."""
         return self._looks.takes
 
     def _apart(self, step: Callable[..., T], *arguments: object) -> T | None:
-        """One part of a pass; what it throws, other than Slurm's own trouble, costs that part alone."""
+        """Runs one part of a pass; an exception ends that part alone, which then returns None."""
         return self._plan.isolation.group(time.time(), step, *arguments)
 
     def one_pass(self, *, ended: bool) -> None:
-        """Reads, plans, hands over; what is to be written is put off, so that Epilogs need not wait for it."""
+        """Reads, plans, and sends a snapshot; most updates are queued, so that Epilogs need not wait for them."""
         self._updates.begin_pass()
         self._apart(self._pins.begin)
         tracker = self._look(ended=ended or self._heard.failures.asks_for_ended)
@@ -125,7 +125,7 @@ class Planner:
         if self._plan.book is None:
             return
         if changes is not None:
-            # A plan that is not whole leaves the answerer with its last snapshot, or with none.
+            # After a failed pass the answerer keeps its last snapshot.
             self._hand_over(reading, changes)
         self._updates.plan_is_made()
         hangs = apart(self._heard.still.hangs, reading.jobs, reading.at) or {}
@@ -140,7 +140,7 @@ class Planner:
         apart(self._plan.expect_notices)
 
     def _prepare_updates(self, changes: Sequence[Change], tracker: Tracker, reading: Reading) -> None:
-        """Puts off what the plan changes, and asks each part of berthd for its own updates."""
+        """Queues the changes of the plan, and lets each part of berthd make its own updates."""
         apart = self._apart
         apart(self._heard.scores_now.step, reading.at)
         if self._pins.fleet is not None:
@@ -158,7 +158,7 @@ class Planner:
         self._explainer.left = MOST_REASONS
 
     def take(self, found: Sequence[Notice]) -> None:
-        """Plans what ended jobs have freed: pins on their nodes, then their Epilogs go on, then the other pins."""
+        """Handles notices. When GPUs come free: pins jobs to their nodes, lets Epilogs go on, queues other pins."""
         words = [notice for notice in found if notice.word]
         self._heard.hear(words, self._apart)
         if words and self._tracker is not None:
@@ -181,7 +181,7 @@ class Planner:
         self.hand_over_if_due()
 
     def _true_ones(self, found: Sequence[Notice]) -> list[Notice]:
-        """Leaves out hints of jobs that do not end by Slurm's records; their Epilogs go on at once."""
+        """Drops hints of jobs that do not end by Slurm's records; their Epilogs go on at once."""
         hinted = {notice.job for notice in found if notice.is_hint}
         ends = {job for job in hinted if self._looks.acts and self._apart(self._looks.ends, job)}
         true = [notice for notice in found if not notice.is_hint or notice.job in ends]
@@ -194,16 +194,16 @@ class Planner:
         tracker.closed = self._heard.guards.closed(tracker.fleet.index, at)
 
     def close(self) -> None:
-        """Writes what is in memory alone."""
+        """Writes the data that are only in memory."""
         self._looks.close()
         self._heard.company.close()
         if self._overviews is not None:
             self._overviews.close()
 
     def write_one(self) -> bool:
-        """Writes one update that was put off; returns False if none is left.
+        """Writes one queued update; returns False if none is left.
 
-        Each takes its time, and Epilogs come between.
+        One at a time, so that Epilogs are answered in between.
         """
         reading, tracker, moved = self._looks.reading, self._tracker, self._updates.moved
         if reading is None or tracker is None:
@@ -229,7 +229,7 @@ class Planner:
         return bool(looks.chooses_gpus and apart(self._moving.search, self._plan, tracker, reading))
 
     def hand_over_if_due(self) -> None:
-        """Lets the answerer know what notices have changed, and that this process goes on."""
+        """Sends a sign of life, and a snapshot if notices have changed the plan."""
         self._looks.sign()
         if self._looks.reading is not None and self._answerer.is_due:
             self._hand_over(self._looks.reading)
@@ -238,7 +238,7 @@ class Planner:
         tracker, looks = self._tracker, self._looks
         if tracker is None or looks.reading is None or not looks.acts:
             return []
-        # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
+        # The notices themselves say which jobs end: to ask Slurm, the Epilog would have to wait for slurmctld's locks.
         known = [tracker.end(notice.job, notice.node) for notice in found]
         nodes = set().union(*known)
         left = nodes.copy()
@@ -284,7 +284,7 @@ class Planner:
         return changes
 
     def _look(self, *, ended: bool) -> Tracker | None:
-        """Brings the tracker up to date; returns None if Slurm cannot be read."""
+        """Reads Slurm and updates the tracker; returns None if Slurm cannot be read."""
         reading = self._looks.look(ended=ended)
         if reading is None:
             return None
@@ -310,7 +310,7 @@ class Planner:
         return tracker
 
     def _hand_over(self, reading: Reading, changes: Iterable[Change] = ()) -> None:
-        """Gives the answerer the book, and what its `changes`, and those that were put off before, still have to do."""
+        """Sends the answerer the book, and the parts of GPUs that unwritten changes, old and new, give up."""
         book = self._plan.book
         assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         self._answerer.send(
@@ -333,7 +333,7 @@ class Planner:
         )
 
     def _told(self) -> dict[str, str]:
-        """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
+        """Returns the counters of all parts, for `berth status` and the metrics."""
         counts = {"unreadable": len(self._looks.unreadable)} if self._looks.unreadable else {}
         heard, plan = self._heard, self._plan
         for part in (
@@ -356,17 +356,17 @@ class Planner:
 
 
 class ToTheAnswerer:
-    """Hands snapshots to the answerer, not too often."""
+    """Sends snapshots to the answerer."""
 
     def __init__(self, sender: Sender, gateway: str) -> None:
         self._sender, self.gateway = sender, gateway
         self._at = 0.0
         self.stale = False
-        """True if notices have changed the plan since then."""
+        """True if notices have changed the plan since the last snapshot."""
 
     @property
     def is_due(self) -> bool:
-        """Tells whether the answerer's snapshot is out of date, and old enough for a new one."""
+        """Tells whether the last snapshot is out of date, and was sent long enough ago."""
         return self.stale and time.monotonic() - self._at >= HAND_OVER_EVERY
 
     def send(self, snapshot: Snapshot) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planning process's loop: a pass every tick, and between two passes the notices, then one write after another."""
+"""The planning process's loop: a pass every tick; between two passes it handles notices and writes updates."""
 
 import argparse
 import gc
@@ -27,23 +27,23 @@ from policy.site.config import load
 from policy.slurm.gateways import open_gateway
 
 _SHOWN_AFTER = 0.05
-"""Seconds until Slurm shows a job that was just answered for."""
+"""Seconds after its answer until Slurm shows a job."""
 _LATELY = 8
-"""Passes, and answers to notices, that tell how long the next one will take."""
+"""The last passes, and answers to notices, by which the time of the next one is estimated."""
 _READ_WITHIN = 1.5
-"""Ticks until a look that saw a change has ended, unless that takes longer than half of one: what goes wrong has to be
-mended within two seconds."""
+"""Ticks from the begin of a reading to the end of the next one, unless a reading takes longer than half a tick: faults
+must be mended within two seconds."""
 _TURN = 0.0005
-"""Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
+"""Seconds for which a pass holds the interpreter before another thread gets it; a notice needs it some six times."""
 _COLLECT_EVERY = 10.0
-"""Seconds between two collections of garbage, each in a quiet moment if one comes within as many seconds more: it holds
-up the threads of the notices."""
+"""Seconds between two collections of garbage. A collection delays notices, so it waits up to as long again for a quiet
+moment."""
 _COLLECT_PART = 1_000
-"""Nor is garbage collected again for so many times as long as that took: the more jobs, the longer."""
+"""After a collection no other one is made for so many times as long as it took: the more jobs, the longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan until the answerer's end of the channel closes."""
+    """Plans until the answerer's end of the channel closes; returns the exit status."""
     know_users_by(names_of)
     parser = argparse.ArgumentParser(prog="berthd-planner")
     parser.add_argument("--channel", type=int, required=True)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # The answerer decides when to end: it closes the channel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Planning gives way to whatever answers a waiting user.
+    # Planning gives way to processes that answer a waiting user.
     os.nice(1)
     sys.setswitchinterval(_TURN)
     channel = socket.socket(fileno=options.channel)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
-    # As in the answerer, what exists now is never walked over again.
+    # As in the answerer, the collector skips objects that exist now.
     gc.freeze()
     gc.disable()
     collect_at = 0.0
@@ -106,7 +106,7 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
                     due = min(due, time.monotonic() + _SHOWN_AFTER)
                     left = min(left, _SHOWN_AFTER)
             if listener and (found := listener.ready()):
-                # Notices that come meanwhile are served after these.
+                # Notices that come meanwhile are handled after these.
                 with _busy(listener, takes, 2.0):
                     planner.take(found)
                 writing = True
@@ -120,7 +120,7 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
 
 @contextmanager
 def _busy(listener: Notices | None, lately: deque[float], times: float = 1.0) -> Iterator[None]:
-    """Tells the threads of the notices how long the planner will probably take, from how long it took lately."""
+    """Tells the threads of the notices how long the planner will be busy, by the median of the last times."""
     began = time.monotonic()
     if listener:
         listener.busy_until = began + times * statistics.median(lately)
@@ -131,7 +131,7 @@ def _busy(listener: Notices | None, lately: deque[float], times: float = 1.0) ->
 
 
 def pause(tick: float, look_takes: float) -> float:
-    """Seconds from one look at Slurm to the next.
+    """Returns the seconds from one reading to the next.
 
     >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.25), pause(1.0, 0.75)
     (1.0, 1.2, 1.25, 1.0)
@@ -140,9 +140,9 @@ def pause(tick: float, look_takes: float) -> float:
 
 
 def _write_until(began: float, ended: float, tick: float) -> float:
-    """Until when writing may put off the next pass, which plans anew what was not written.
+    """Returns the time until which writing may delay the next pass, which plans anew what was not written.
 
-    Where passes take longer than the tick, no time is left for it otherwise: one update a pass.
+    If passes take longer than a tick, there would otherwise be time for only one update a pass.
     """
     took = ended - began
     return ended + took / 2 if took > tick else began

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planned updates of jobs that are not written yet: one for each job or task, and one writer for all of them."""
+"""The planned updates that are not yet written, one for each job or task, and their one writer."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -14,41 +14,41 @@ Key = tuple[int, str | int | None]
 
 
 class Updates:
-    """Keeps updates until they are written, and knows the jobs of which the last reading is out of date."""
+    """Keeps updates until they are written, and the jobs that have changed since the last reading."""
 
     def __init__(self, plan: Plan, pins: Pins) -> None:
         self._plan, self._pins = plan, pins
         self.waiting: dict[Key, Change] = {}
-        """Updates that are not written yet; later plans replace earlier ones."""
+        """Updates that are not yet written; a later plan replaces an earlier one."""
         self.moved: set[int] = set()
-        """Jobs that were changed since the last reading: what it shows of them is out of date."""
+        """Jobs that were changed since the last reading, which is out of date for them."""
         self._sent_away: set[int] = set()
-        """Guests that were sent away since then. A pin from what it shows of them would take back why they left."""
+        """Guests that were sent away since the last reading. A pin based on it would overwrite why they left."""
 
     def count(self, written: int | None) -> None:
         """Counts updates that a part of berthd has written by itself."""
         self._pins.written += written or 0
 
     def begin_pass(self) -> None:
-        """Drops what could not be written: it is planned anew."""
+        """Drops the updates that are not yet written: they are planned anew."""
         for change in self.waiting.values():
             self._plan.reread(change.job.id)
         self.waiting.clear()
 
     def plan_is_made(self) -> None:
-        """Trusts the last reading again: the plan was made of it."""
+        """Clears the changed jobs: the plan was made from the last reading."""
         self.moved.clear()
         self._sent_away.clear()
 
     def put_off(self, changes: Iterable[Change]) -> None:
-        """Keeps updates for later."""
-        # A guest's way out takes longest.
+        """Queues updates, evictions first."""
+        # An eviction takes longest.
         for change in sorted(changes, key=lambda change: not isinstance(change, Evict)):
             self.waiting[_key(change)] = change
             self.moved.add(change.job.id)
 
     def take_over(self, changes: Iterable[Change]) -> None:
-        """Drops earlier updates of jobs that are about to be written."""
+        """Drops queued updates of jobs that are about to be written."""
         for change in changes:
             self.waiting.pop(_key(change), None)
             self.moved.add(change.job.id)
@@ -58,7 +58,7 @@ class Updates:
         self._write(changes, reading, hurry=True)
 
     def write_one(self, reading: Reading) -> bool:
-        """Writes one of those that were put off; returns False if none is left."""
+        """Writes one queued update; returns False if none is left."""
         if not self.waiting:
             return False
         self._write([self.waiting.pop(next(iter(self.waiting)))], reading, hurry=False)
@@ -79,7 +79,7 @@ class Updates:
         return [change for change in changes if change.job.id not in self._sent_away]
 
     def guest_leaves(self, guest: JobFacts) -> None:
-        """Lets nothing be written into a guest that leaves before it was read again."""
+        """Drops the updates of a guest that leaves; until the next reading no more are written into it."""
         self._sent_away.add(guest.id)
         for key in [key for key in self.waiting if key[0] == guest.id]:
             self._plan.reread(guest.id)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observing: each job that Slurm starts is compared with what Berth would have chosen, and the sums are kept.
+"""Compares each job that Slurm starts with the place that Berth would have chosen, and keeps the sums.
 
-The job_submit plugin is not needed for that.
+It does not need the job_submit plugin.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from policy.site import log
 
 @dataclass(slots=True)
 class Watcher:
-    """Counts since berthd's start."""
+    """The counts since berthd's start."""
 
     policy: Policy
     jobs: int = 0
@@ -26,7 +26,7 @@ class Watcher:
     _running: frozenset[int] = frozenset()
 
     def watch(self, book: Book, reading: Reading) -> None:
-        """Look at the jobs that have started since the last reading."""
+        """Compares the jobs that have started since the last reading."""
         now = {job.id: job for job in holding(reading) if job.partition not in book.fleet.skipped}
         reader = Reader(book.fleet)
         for job_id in now.keys() - self._running:
@@ -36,7 +36,7 @@ class Watcher:
         self._running = frozenset(now)
 
     def told(self) -> dict[str, str]:
-        """For `berth status`."""
+        """Returns the counts for `berth status`."""
         if not self.jobs:
             return {}
         return {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""berthd's processes: how one is started beside it, watched, told of and ended."""
+"""Starts, watches and ends berthd's processes, and notifies systemd."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of berthd's that it can do without: started beside it, started again when it ends, ended with it."""
+"""An optional process of berthd's: started with berthd, started again if it ends, and ended with berthd."""
 
 import subprocess
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from policy.site import log
 
 
 class Child:
-    """The process knows by the end of its standard input that berthd is no more."""
+    """One such process; when berthd is gone, its standard input ends."""
 
     def __init__(self, name: str, command: Sequence[str], again_after: float = 30.0) -> None:
         self._name = name
@@ -18,7 +18,7 @@ class Child:
         self._start_at = 0.0
 
     def tend(self, now: float) -> None:
-        """See whether it lives; never waits for it."""
+        """Starts the process if it does not run; never waits for it."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._let_go(self._process)
             self._start_at = now + self._again_after
@@ -31,7 +31,7 @@ class Child:
                 log.error(f"{self._name} cannot be started: {problem.strerror}", 653)
 
     def stop(self) -> None:
-        """End it."""
+        """Ends the process."""
         if self._process is not None:
             process = self._process
             process.terminate()

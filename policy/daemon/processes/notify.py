@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling systemd how berthd is doing (sd_notify), where systemd asked for it."""
+"""Notifies systemd of berthd's state (sd_notify), if systemd asks for it."""
 
 import os
 import socket
 
 
 def notify(state: str) -> None:
-    """Send one line such as READY=1; nothing happens without NOTIFY_SOCKET."""
+    """Sends one line such as READY=1; does nothing without NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -16,11 +16,11 @@ def notify(state: str) -> None:
         try:
             channel.sendto(state.encode(), address)
         except OSError:
-            # A manager that went away is no reason to stop placing jobs.
+            # If the service manager is gone, berthd goes on placing jobs.
             return
 
 
 def watchdog_seconds() -> float | None:
-    """Returns how often systemd wants to hear from us; half of its limit, as its manual advises."""
+    """Returns the seconds between two signs of life for systemd: half of its limit, as its manual advises."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     return int(microseconds) / 2e6 if microseconds.isdigit() and int(microseconds) else None

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches whether the planner lives, and decides whether to start it again.
+"""Watches the planner, and decides if it is started again.
 
-Pins that no process moves may keep jobs waiting for ever. While there is no planner that works they are undone at best,
-and it takes the end of berthd for that: its unit gives waiting jobs back to Slurm.
+Pins that no process moves may keep jobs waiting for ever. If no planner works, it is best to undo them. For that berthd
+ends: its unit then gives waiting jobs back to Slurm.
 """
 
 from collections import deque
 
 SILENT_FOR = 60.0
-"""Seconds without a sign of life after which a planner counts as hung. A sign comes before each wait for Slurm, which
-takes 20 s at most, and with each step of a pass, which takes a tenth of a second for 100,000 GPUs."""
+"""Seconds without a sign of life after which a planner counts as hung. A sign comes before each wait for Slurm, of 20 s
+at most, and with each step of a pass, of a tenth of a second for 100,000 GPUs."""
 
 MOST_ENDS, WITHIN = 5, 300.0
-"""Planners that may end within so many seconds: the last of them was not the first by chance."""
+"""Ends of planners within so many seconds that are no chance: berthd then gives up."""
 
 _LAG = 5.0
-"""Seconds between two looks beyond which it is this process that stood still, and cannot judge another."""
+"""Seconds between two checks beyond which this process itself stood still, and cannot judge the planner."""
 
 
 class PlannerWatchdog:
-    """Watches one planner after another; all moments are of the monotonic clock."""
+    """Watches one planner after another; all times are of the monotonic clock."""
 
     def __init__(self, silent_for: float = SILENT_FOR, most_ends: int = MOST_ENDS, within: float = WITHIN) -> None:
         self.silent_for = silent_for
@@ -30,15 +30,15 @@ class PlannerWatchdog:
         self._silences: deque[float] = deque(maxlen=2)
 
     def hear(self, now: float) -> None:
-        """The planner begins, or has given a sign of life."""
+        """Notes the planner's start, or a sign of life."""
         self._heard = now
 
     def end(self, now: float) -> None:
-        """A planner has ended, by itself or not."""
+        """Notes that a planner has ended, by itself or not."""
         self._ends.append(now)
 
     def is_silent(self, now: float) -> bool:
-        """Tells whether the planner is to be given up; it then has as long again to end, or to be replaced."""
+        """Tells whether the planner must be killed; it then has as long again to end, or to be replaced."""
         if now - self._looked > _LAG:
             self._heard = max(self._heard, now)
         self._looked = now
@@ -50,7 +50,7 @@ class PlannerWatchdog:
 
     @property
     def hopeless(self) -> str:
-        """Returns why another planner would fare no better; empty where it may."""
+        """Returns why another planner would fail too; empty if it may work."""
         if _all_within(self._silences, 10 * self.silent_for):
             return f"the planner was silent for {self.silent_for:g} s once more"
         if _all_within(self._ends, self._within):
@@ -59,5 +59,5 @@ class PlannerWatchdog:
 
 
 def _all_within(moments: deque[float], seconds: float) -> bool:
-    """Tells whether as many as are remembered came so close together."""
+    """Tells whether the deque is full, and all of its times lie within these seconds."""
     return len(moments) == moments.maxlen and moments[-1] - moments[0] <= seconds

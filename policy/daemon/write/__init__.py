@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes into Slurm: pins, releases, evictions, second tries, the list of pinned jobs."""
+"""Writes into Slurm: pins, releases, evictions, retries and the list of pinned jobs."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what waiting jobs asked for where the plugin finds it, and plans a job anew whose owner changed that.
+"""Keeps the requests of waiting jobs for the plugin, and plans a job anew if its owner changed its request.
 
-job_modify may ask no daemon. So each job that the plan may write has a file with the fields that undo its pin
-(docs/develop/formats.md, section 1.5): the plugin puts them beside the owner's change, and leaves a mark for berthd.
+job_modify may ask no daemon. So each pinned job has a file with the fields that undo its pin (docs/develop/formats.md,
+section 1.5): the plugin adds them to the owner's change, and leaves a mark for berthd.
 """
 
 import re
@@ -52,15 +52,15 @@ from policy.site import log
 from policy.slurm.interface import Gateway
 
 MOST_BYTES = 4_000
-"""Longest file; the plugin reads no longer one."""
+"""The longest file that the plugin reads."""
 MOST_FILES = 2_000
-"""Jobs that have a file, the first ones of the queue: each takes a page of the controller's memory."""
+"""The most jobs that have a file, the first ones of the queue: each takes a page of the controller's memory."""
 MOST_A_PASS = 10
 _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
-"""Seconds: among many jobs a change without a new state is read so late (gateway_read.c)."""
+"""Seconds by which a change without a new state may be read late, among so many jobs (gateway_read.c)."""
 
 _MOST_AHEAD = 60.0
-"""Seconds by which a mark may be newer than the last reading."""
+"""Seconds by which a mark may be newer than the last reading; beyond that the clock was set back."""
 
 _WHY = "its owner changed what it asks for"
 _SHARES = (SHARE, TIER, UPGRADE, PARKED)
@@ -70,7 +70,7 @@ _OF_THE_PLACE = (NODES, GPUS, SEATS, START, LEVEL, GBPS, SUM, SPLITS, SPREAD, OP
 
 
 def words(job: JobFacts) -> str:
-    """Returns the fields that undo the pin of a job, as `key=value`; empty if its owner may not change the request."""
+    """Returns the fields that undo a job's pin, as `key=value`; empty if its owner may not change the request."""
     plan = job.known
     if WAS not in plan or plan.has_any(_SHARES) or "berth_" in job.licenses:
         return ""
@@ -79,15 +79,15 @@ def words(job: JobFacts) -> str:
     found |= {key: asked[key] for key in ("tres_per_task", "cpus_per_tres") if key in asked}
     if OTHERS in plan and not job.excluded:
         found["exc_nodes"] = ""
-    # A pin by berthd alone, of a job that came while it was away, changes nothing else.
+    # A job that came while berthd was away was pinned by berthd alone, which changed nothing else.
     if plan[WAS] != NOTHING_ELSE:
         if was.get("min_nodes", "1") != str(n):
             found["min_nodes"] = was.get("min_nodes", "1")
         of_tasks = "num_tasks" in was and "max_nodes" not in was
-        # The first word: the plugin asks whether the change itself names GPUs of a node.
+        # This comes first: the plugin checks whether the change itself names GPUs of a node.
         most = {"max_nodes_of_tasks": was["num_tasks"]} if of_tasks else {"max_nodes": was.get("max_nodes", "0")}
         found = most | found
-        # Slurm counts the job's CPUs anew from these, so only what a pin can have changed is named.
+        # Slurm counts the job's CPUs anew from these, so only fields that a pin can have changed are named.
         if "cpus_per_tres" in asked:
             found["cpus_per_task"] = was.get("cpus_per_task", "1")
         if n != 1 and not asked.keys().isdisjoint(_BY_TASK):
@@ -101,7 +101,7 @@ def words(job: JobFacts) -> str:
 
 
 def anew(job: JobFacts, text: JobText) -> JobPlan:
-    """Returns the plan of a job by what its record asks for now: to be planned again, or left to Slurm."""
+    """Returns a job's plan by the present request in its record: to be planned again, or left to Slurm."""
     plan = readable(text.admin_comment) or NOTHING
     old = plan.without(*_OF_THE_PLACE)
     request = {"tres_per_job": text.tres_per_job, "tres_per_node": text.tres_per_node, "req_nodes": text.required}
@@ -118,10 +118,10 @@ def anew(job: JobFacts, text: JobText) -> JobPlan:
 
 
 class Asked:
-    """The files of the jobs, and the marks that the plugin leaves."""
+    """The files of jobs, and the marks that the plugin leaves."""
 
     def __init__(self, gateway: Gateway, pinned_file: Path, pin_again: Callable[[JobFacts], None]) -> None:
-        """Files of an earlier berthd are written anew; marks stay."""
+        """At the first step files of an earlier berthd are removed; marks stay."""
         self._gateway, self._pin_again = gateway, pin_again
         folders = (Path(f"{pinned_file}.{name}") for name in ("asked", "changed", "excluded"))
         self._files, self._marks, self._excluded = folders
@@ -130,7 +130,7 @@ class Asked:
         self._began = False
 
     def step(self, queue: Iterable[Waiting], reading: Reading) -> int:
-        """Plan anew the jobs that were changed, and bring the files up to date; how many updates that took."""
+        """Plans changed jobs anew, and updates the files; returns the number of updates in Slurm."""
         if not self._began:
             for folder in (self._files, self._marks, self._excluded):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -161,15 +161,15 @@ class Asked:
         return updates
 
     def has_changed(self, job_id: int) -> bool:
-        """Tells whether a job's owner changed, since it was read, what a pin would write over."""
+        """Tells whether a job's owner has changed, since the reading, fields that a pin would overwrite."""
         return self._began and any((marks / str(job_id)).exists() for marks in (self._marks, self._excluded))
 
     def has_written_ours(self, job: JobFacts) -> bool:
-        """Tells whether a job's owner wrote, since it was read, the list of excluded nodes that it has from Berth."""
+        """Tells whether a job's owner has written, since the reading, the same list of excluded nodes as Berth."""
         return self._began and excluded_nodes.is_ours(_listed(self._excluded / str(job.id)), job.known)
 
     def _forget_list(self, job_id: int) -> int:
-        """Forgets that a list of excluded nodes is Berth's, as the job's user has written the same one."""
+        """Marks a list of excluded nodes as the user's, who has written the same one as Berth."""
         text = self._gateway.job(job_id)
         plan = readable(text.admin_comment) or NOTHING
         if text.state != "PENDING" or not excluded_nodes.is_ours(text.excluded, plan):
@@ -185,7 +185,7 @@ class Asked:
             return 0
         if "gres/gpu:g" in text.tres_per_node + text.tres_per_job:
             if not (text.required or excluded_nodes.is_ours(text.excluded, readable(text.admin_comment))):
-                # Slurm refused the change after it had taken the nodes away.
+                # Slurm refused the change after it had removed the required nodes.
                 return int(self._gateway.release(job.id, "its owner's change was refused", for_now=True))
             if "[berth/" not in text.extra:
                 self._pin_again(job)
@@ -197,7 +197,7 @@ class Asked:
         return 1
 
     def _keep(self, jobs: Iterable[JobFacts]) -> None:
-        # A record that did not change is the same object.
+        # An unchanged record is the same object.
         known, self._known = self._known, {}
         for job in jobs:
             before = known.get(job.id)
@@ -220,10 +220,10 @@ def _listed(mark: Path) -> str:
 
 
 def _is_read(mark: Path, at: float, late: float) -> bool:
-    """Tells whether a reading shows what a mark stands for; one far ahead of it is of a clock that was set back."""
+    """Tells whether a reading shows a mark's change; a mark far ahead of it is from before the clock was set back."""
     return not at - late <= _left_at(mark) <= at + _MOST_AHEAD
 
 
 def _left_at(mark: Path) -> float:
-    """Returns when a mark was left; a file that was moved there keeps the time of its content."""
+    """Returns the time at which a mark was left, by ctime: a file that was moved there keeps its mtime."""
     return mark.stat().st_ctime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the first waiting job close its partition while no other can start there, and opens it before one does."""
+"""Lets the first waiting job close its partition while no job can start there, and opens it before one does."""
 
 import time
 from collections import Counter
@@ -15,38 +15,38 @@ from policy.plan.queue import closers as plan
 from policy.site import log
 
 QUIET = 3.0
-"""Seconds without a start or an end after which partitions are closed: a cluster of short jobs would gain nothing."""
+"""Seconds without a start or an end after which partitions are closed: with short jobs that gains nothing."""
 
 TRIES = 3
-"""Times that a job is written for its reason: a pass of Slurm's that had begun before gives the old one again."""
+"""Updates of a job for its reason: a pass of Slurm's that began before an update sets the old reason again."""
 
 MOST_A_PASS = 10
-"""Updates, as for lists of excluded nodes."""
+"""The most updates in a pass, as for lists of excluded nodes."""
 
 
 class Closers:
-    """The jobs that close their partitions, and those whose reason is left from an open one."""
+    """The jobs that close their partitions, and those whose reason is left from an open partition."""
 
     def __init__(self, pins: Pins, *, allowed: bool) -> None:
-        """Without lists of excluded nodes, which a site may forbid, no job closes its partition."""
+        """`allowed` is False if the site forbids lists of excluded nodes; then no job closes its partition."""
         self._pins, self._allowed = pins, allowed
         self._closing: set[int] = set()
         self._due: dict[int, bool] = {}
-        """Jobs to be written: True if to close, False if to require their nodes, and to get a reason anew."""
+        """Jobs to be written: True to close the partition, False to require their nodes and to get a new reason."""
         self._told: Counter[int] = Counter()
-        """Jobs that were written since a job started or ended, and how often; `TRIES` of one that Slurm refused."""
+        """By job, updates since a job last started or ended; `TRIES` if Slurm refused one."""
         self._quiet_from = time.monotonic() + QUIET
 
     def look(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
-        """Open what has to be open, and note what is to be written, once in each pass.
+        """Opens partitions that have to be open, and notes the jobs to be written; called in each pass.
 
-        A job that is `moved` requires the nodes of its new place soon.
+        A job that is `moved` is left out: it will soon require the nodes of its new place.
         """
         closing = [entry.job for entry in queue if entry.job.closes is not None]
         self._closing = {job.id for job in closing}
         in_the_way = plan.in_the_way(queue, fleet, self._closing)
         for job in closing:
-            # A list that is not Berth's any more, or is from before a node came, leaves other nodes open.
+            # A list that the user changed, or from before a node came, leaves other nodes open.
             right = self._allowed and job.closes == mark_of(fleet.others.but(job.required))
             if job.id not in moved and (job in in_the_way or not right):
                 self._write(job, fleet, closes=False)
@@ -67,7 +67,7 @@ class Closers:
                 self._due[job.id] = False
 
     def before_start(self, queue: Sequence[Waiting], fleet: Fleet, moved: Container[int]) -> None:
-        """Open a partition before an Epilog ends; if it was closed, the next job that waits closes it at once."""
+        """Opens partitions before an Epilog ends; after a quiet time the next waiting jobs close them at once."""
         was_quiet = time.monotonic() >= self._quiet_from
         self._stir()
         if not self._closing:
@@ -80,7 +80,7 @@ class Closers:
                 self._write(job, fleet, closes=closes)
 
     def write_one(self, jobs: Mapping[int, JobFacts], fleet: Fleet, moved: Container[int]) -> bool:
-        """Write one job; False if none is left for this pass."""
+        """Writes one job; returns False if none is left for this pass."""
         while self._due:
             job_id = next(iter(self._due))
             closes, job = self._due.pop(job_id), jobs.get(job_id)
@@ -108,5 +108,5 @@ class Closers:
 
 
 def _is_left(reason: str) -> bool:
-    """Tells whether a reason is one that Slurm gives where another waiting job takes a required node."""
+    """Tells whether a reason is the one that Slurm gives if another waiting job takes a required node."""
     return reason.startswith("ReqNodeNotAvail") and reason.replace("_", " ").endswith("for other job")

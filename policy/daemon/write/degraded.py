@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed jobs, hosts and guests whose node could not set their share up: they are sent elsewhere, a few times.
+"""Requeues packed jobs, owners and guests whose node could not set their share up, a few times.
 
-Their task was stopped before the user's code, and the Epilog says so. Such a job is put back into the queue once Slurm
-has it as failed, and only then: one that finished, was cancelled or ran out of time is never run again. What it has to
-keep away from stands in its plan, so that no restart of berthd forgets it; its user's node lists stay as they are.
+Their task was stopped before the user's code, and the Epilog says so. Such a job is requeued once Slurm has it as
+failed, and only then: a job that finished, was cancelled or ran out of time is never run again. The nodes that it has
+to avoid stand in its plan, so that they survive a restart of berthd; its user's node lists stay as they are.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,18 +22,18 @@ from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import outcome
 
 MOST = 3
-"""Most times that a job is sent elsewhere."""
+"""The most times that a job is sent elsewhere."""
 
 AVOID_FOR = 3_600.0
-"""Seconds for which it keeps away from a node that failed it."""
+"""Seconds for which a job avoids a node that could not set its share up."""
 
 PATIENCE = 300.0
-"""Seconds to wait for a job to end after its Epilog has spoken, for its other nodes have Epilogs too, and for Slurm to
-take what is to be done."""
+"""Seconds after an Epilog's notice within which the job must end (its other nodes have Epilogs too) and Slurm must take
+the updates."""
 
 _ENDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT"})
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "PENDING"})
-"""States of a job that did not get to its user's code; PENDING if it was requeued by another hand before."""
+"""States of a job that did not get to its user's code; PENDING if another program has requeued it."""
 
 
 class Degraded:
@@ -44,15 +44,15 @@ class Degraded:
         self._ask = ask
         self._met: dict[int, tuple[float, set[str]]] = {}
         self._again: dict[int, int] = {}
-        """The start of the run, for each job whose message was handled: a node repeats it until it is told."""
+        """By job, the start of the run in a repeated notice: a node repeats its notice until it is answered."""
 
     def note(self, job: int, node: str, at: float) -> None:
-        """A node's Epilog says that the job could not have its share there."""
+        """Takes an Epilog's notice that the job could not have its share on a node."""
         self._met.setdefault(job, (at, set()))[1].add(node)
         self._again.pop(job, None)
 
     def note_again(self, job: int, node: str, start: int, at: float) -> None:
-        """A node says it once more, after the job's end: nothing is done if its Epilog was heard."""
+        """Takes a repeated notice after the job's end: nothing is done if the Epilog's notice was handled."""
         if job in self._met:
             self._met[job][1].add(node)
             return
@@ -60,7 +60,7 @@ class Degraded:
         self._again[job] = start
 
     def send_elsewhere(self, at: float) -> int:
-        """Requeue those that have ended by now; how many updates that took."""
+        """Requeues the jobs that have ended by now; returns the number of updates."""
         updates = 0
         for job_id, (since, nodes) in list(self._met.items()):
             try:
@@ -70,7 +70,7 @@ class Degraded:
                 if not self._is_known(job):
                     updates += self._send(job, nodes, since, at)
             except SlurmError as problem:
-                # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
+                # A busy slurmctld, or one that has the job between two states, takes the update a moment later.
                 if at - since < PATIENCE:
                     continue
                 log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}", 601)
@@ -79,14 +79,14 @@ class Degraded:
         return updates
 
     def _is_known(self, job: JobText) -> bool:
-        """Tells whether the run that a late word speaks of was seen to already: the job waits, or has run again."""
+        """Tells whether the run of a repeated notice was handled already: the job waits, or has run again."""
         start = self._again.get(job.id)
         if start is None:
             return False
         return job.state == "PENDING" or self._ask(job.id).started != start
 
     def tell_held(self, held: Iterable[tuple[int, str]]) -> int:
-        """Tell the users of jobs that were held on these nodes why, as Slurm's record has it; how many updates."""
+        """Tells users why their jobs were held on these nodes; returns the number of updates."""
         updates = 0
         for job_id, where in held:
             try:
@@ -98,7 +98,7 @@ class Degraded:
         return updates
 
     def _tell(self, job: JobText, plan: JobPlan, where: str) -> int | None:
-        """Write why a job that waits is held, unless that is done; how many updates, None if it may start."""
+        """Writes why a waiting job is held, unless that is done; returns the updates made, or None if it may start."""
         why = disagreement.of_text(job, plan) if job.state == "PENDING" else ""
         if not why:
             return None
@@ -118,7 +118,7 @@ class Degraded:
             return 0
         count = 0 if DEGRADED not in plan else plan.get(DEGRADED, MOST)
         if count >= MOST:
-            # Its plan says so since the last time: Slurm changes nothing of a job that has ended.
+            # Its plan has said so since the last time: Slurm does not change a job that has ended.
             log.error(
                 f"JobId={job.id} could not have its share on {where}; it was sent elsewhere {count} times already", 604
             )
@@ -134,13 +134,13 @@ class Degraded:
 
 
 def sent(plan: JobPlan, where: str, at: float) -> JobPlan:
-    """Returns the plan of a job that is sent away from some nodes."""
+    """Returns the plan of a job that is sent away from these nodes."""
     count = plan.get(DEGRADED, 0) + 1
     last = "; if that fails, it is left as it ends" if count >= MOST else ""
     return plan.without(HELD, HELD_TEXT).having(
         DEGRADED(count),
         DEGRADED_TEXT(f"{where} could not set its share up: sent elsewhere, time {count} of {MOST}{last}"),
         avoiding(plan, at, dict.fromkeys(where.split(","), at + AVOID_FOR)),
-        # Its seat is given up, and it need not wait as long as Slurm lets a requeued job wait.
+        # A guest gives its seat up, and waits less than Slurm lets a requeued job wait.
         PARKED(int(at + BACK_AFTER) if plan.get(TIER) == OPPORTUNISTIC else None),
     )

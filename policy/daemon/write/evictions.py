@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests on their way out: warned where the site says so, put back into the queue, and seen to have left.
+"""Evicts guests: warns them if the site says so, requeues them, and checks that they leave.
 
-What a guest has to come back to stands in its plan before it goes, so that no restart of berthd forgets it. Only a
-guest that runs is put back: one that finished by itself, even in the same moment, is not run again. The seat is its
-owner's from the first step on, for the plan counts guests as air; the owner waits for the seat in Slurm's own queue.
+A guest's plan says what it comes back to before it leaves, so that this survives a restart of berthd. Only a guest
+that runs is requeued: a guest that finished by itself, even in the same moment, is not run again. The seat is its
+owner's from the first step on, as the plan ignores guests; the owner waits for it in Slurm's own queue.
 
 Requeue of the guest's record is set before each try, since its user may have cleared it. A guest that Slurm still
 does not requeue is ended: its owner waits 10 s for that, and then as long as Slurm or the guard takes to end a job.
@@ -24,19 +24,19 @@ from policy.site import log
 from policy.slurm.interface import Gateway
 
 AGAIN_AFTER = 5.0
-"""Seconds until a guest that could not be put back is tried again."""
+"""Seconds after which a refused requeue is tried again."""
 
 ENDED_AFTER = 10.0
-"""Seconds from the first refusal in which such a guest is tried; then it is ended. KillWait (30 s) comes on top."""
+"""Seconds after the first refusal at which the guest is ended. KillWait (30 s) is added to them."""
 
 SHORT = 600.0
-"""Seconds: a guest that is sent away sooner after its start has lost its run for little."""
+"""Seconds of a run below which it counts as short: the guest lost its run for little."""
 
 LONGEST_BACK_OFF = 600.0
-"""Seconds for which a guest gets no new seat at most, however often it was sent away."""
+"""The most seconds for which a guest gets no new seat, however often it was sent away."""
 
 _FORGOTTEN_AFTER = 30.0
-"""Seconds without a try after which a refusal is forgotten: the owner needs the seat no more."""
+"""Seconds without a try after which a refusal is forgotten: the owner does not need the seat any more."""
 
 
 @dataclass(slots=True)
@@ -45,24 +45,24 @@ class _Going:
     reason: str
     since: float
     until: float
-    """When it is put back if it has not ended before."""
+    """The time at which it is requeued if it has not ended before."""
     warned: bool
     asked: bool = False
-    """True if Slurm was asked to requeue it."""
+    """True if Slurm has taken its requeue."""
     told: bool = False
-    """True if the log already says that it takes long."""
+    """True if it was logged that its end takes long."""
     ended: bool = False
-    """True if it was ended, because Slurm did not requeue it."""
+    """True if it was cancelled because Slurm did not requeue it."""
 
 
 @dataclass(slots=True)
 class _Refused:
-    """A guest that could not be put back."""
+    """A guest that Slurm did not requeue."""
 
     since: float
     again: float
     noted: bool
-    """True if its plan says what it comes back to."""
+    """True if its plan already says what it comes back to."""
 
 
 class Evictions:
@@ -77,11 +77,11 @@ class Evictions:
         """Number of guests that had to leave."""
 
     def has_asked(self, job_id: int) -> bool:
-        """Tells whether Slurm was asked to put a guest back."""
+        """Tells whether Slurm has taken a guest's requeue."""
         return job_id in self._going and self._going[job_id].asked
 
     def begin(self, job: JobFacts, reason: str, at: float) -> int:
-        """Send a guest away, warned where the site says so; how many updates that took."""
+        """Sends a guest away, after a warning if the site says so; returns the number of updates."""
         # A guest that Slurm did not requeue has had its warning.
         grace = 0 if job.id in self._failed else self._sharing.evict_grace
         if job.id in self._going or not self._note(job, reason, at, grace, {}, warned=self._sharing.evict_grace > 0):
@@ -91,9 +91,9 @@ class Evictions:
     def obey(
         self, job: JobFacts, reason: str, at: float, avoid: Mapping[str, float], patience: float | None = None
     ) -> int:
-        """Send a guest away as its guard says, not to come back to the nodes of `avoid` for now.
+        """Sends a guest away as its guard asks; it avoids the nodes of `avoid` until the times there.
 
-        With `patience` the guard has warned it and ends it before so many seconds have passed; else it goes at once.
+        With `patience` the guard has warned it and ends it within so many seconds; else it is requeued at once.
         """
         known = job.id in self._going
         if not known and not self._note(job, reason, at, patience or 0.0, avoid, warned=patience is not None):
@@ -105,13 +105,13 @@ class Evictions:
     def _note(
         self, job: JobFacts, reason: str, at: float, wait: float, avoid: Mapping[str, float], *, warned: bool
     ) -> bool:
-        """Write into the plan what the guest comes back to, before anything happens to it."""
+        """Writes into the plan what the guest comes back to, before it is warned or requeued; returns True if done."""
         failed = self._failed.get(job.id)
         if failed is not None and at < failed.again:
             return False
         noted = failed is not None and failed.noted
         try:
-            # It may have been pinned and started since it was read.
+            # It may have been pinned and started since the reading.
             plan = latest(self._gateway.job(job.id).admin_comment, job.plan)
             plan = plan if noted else evicted(plan, reason, at + wait + BACK_AFTER, avoid)
             plan = plan if noted or avoid else backed_off(plan, at - (job.start or at))
@@ -125,7 +125,7 @@ class Evictions:
         return True
 
     def step(self, jobs: Iterable[JobFacts], at: float) -> int:
-        """Go on with the guests that were warned, and see which have left."""
+        """Requeues the guests whose warning is over, and drops those that have left; returns the number of updates."""
         if not self._going:
             return 0
         known = {job.id: job for job in jobs if job.id in self._going}
@@ -167,12 +167,12 @@ class Evictions:
         return self._gone_by_itself(going)
 
     def _gone_by_itself(self, going: _Going) -> int:
-        """It ended before it was put back: by its own will, unless the warning killed it."""
+        """Handles a guest that ended before it was requeued; it is requeued only if the warning killed it."""
         job_id = going.job.id
         try:
             job = self._gateway.job(job_id) if going.warned else None
             if job is not None and job.state == "COMPLETING":
-                return 0  # the next step tells
+                return 0  # the next step finds its state
             self._going.pop(job_id, None)
             if going.ended:
                 return 0
@@ -195,7 +195,7 @@ class Evictions:
             )
 
     def _refused(self, job: JobFacts, reason: str, problem: SlurmError, at: float, *, noted: bool) -> int:
-        """Notes a refusal; a guest that has to leave for so long is ended."""
+        """Notes a refused requeue; ends the guest if Slurm has refused it for long enough."""
         self._failed = {one: known for one, known in self._failed.items() if known.again + _FORGOTTEN_AFTER > at}
         failed = self._failed.setdefault(job.id, _Refused(at, at, noted))
         failed.again, failed.noted = at + AGAIN_AFTER, noted
@@ -227,11 +227,11 @@ class Evictions:
 
 
 def backed_off(plan: JobPlan, ran: float) -> JobPlan:
-    """Returns the plan of a guest that is sent away after it `ran` so long.
+    """Returns the plan of a guest that is sent away after it `ran` for so many seconds.
 
-    After several short runs its next seat waits: else a user who submits exclusive jobs and cancels them would restart
-    the guest again and again, each time for seconds of a GPU. No owner waits for that, so a guest that is to become
-    one keeps its time.
+    After several short runs it waits longer for a seat: else a user who submits exclusive jobs and cancels them would
+    restart the guest again and again, each time for seconds of a GPU. A guest that is to become an owner does not
+    wait longer.
     """
     row = plan.get(SHORT_RUNS, 0) + 1
     if ran >= SHORT or UPGRADE in plan:
@@ -242,7 +242,7 @@ def backed_off(plan: JobPlan, ran: float) -> JobPlan:
 
 
 def evicted(plan: JobPlan, reason: str, back: float, avoid: Mapping[str, float]) -> JobPlan:
-    """Returns the plan of a guest that is sent away: from `back` on it may have another seat."""
+    """Returns the plan of a guest that is sent away; from the time `back` on it may have another seat."""
     return plan.without(HELD, HELD_TEXT).having(
         PARKED(int(back)), EVICTED(plan.get(EVICTED, 0) + 1), EVICTED_TEXT(reason), avoiding(plan, back, avoid)
     )

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that failed: what of, and whether they are tried again.
+"""Handles failed jobs: classifies each failure, and retries the jobs that ask for it.
 
-The first node of a job that failed says what the end of its log is a sign of (docs/admin/failures.md), and says it
-again until the job was looked into: so no end of berthd loses a failure. Slurm refuses changes of a job that is over.
-So the class stands in its plan only once the job is back in the queue, together with its tries and the time of the next
-one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that
-another system requeues after it failed (an Epilog, a recovery service) is noted, and from then on left to that system:
-two that requeue one job would end each other's tries. So is one whose comment names such a system, from the beginning.
+The first node of a failed job sends the class that the end of its log shows (docs/admin/failures.md), and repeats it
+until the job was handled: so no end of berthd loses a failure. Slurm refuses changes of an ended job. So the class
+stands in the job's plan only once the job is back in the queue, together with its tries and the time of the next one;
+for a job that stays failed, the class goes into the accounting. Slurm decides what may be requeued. A job that another
+system requeues after a failure (an Epilog, a recovery service) is left to that system from then on: two systems that
+requeue one job would end each other's tries. A job whose comment names such a system is left to it from the beginning.
 """
 
 from collections import Counter
@@ -45,22 +45,21 @@ from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import outcome
 
 WORD_WITHIN = 60.0
-"""Seconds that the node of a failed job has to say what its log is a sign of: it is busy, and no try begins earlier."""
+"""Seconds to wait for the node's notice of a failed job: the node is busy, and no retry begins earlier."""
 
 PATIENCE = 600.0
-"""Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
+"""Seconds after which a job that does not end is given up, and a notice is forgotten."""
 
-"""Segment key of a job that was requeued after it had failed, and not by Berth."""
 
 MOST_ONE_BY_ONE = 64
-"""Ended jobs whose records are asked for one by one; of more, the next look at Slurm tells which ended well."""
+"""The most ended jobs whose records are asked for one by one; of more, the next reading shows which ended well."""
 
 MOST_OVER = 4_096
-"""Ended jobs that may wait to be looked into; beyond that the oldest are given up."""
+"""The most ended jobs that wait to be handled; beyond that the oldest are given up."""
 
 _LOOK_AGAIN = 1.0
 _NODES_SHOWN = 0.5
-"""Seconds, beyond those by which a reading's nodes may be late, until it shows of a node what it showed of its jobs."""
+"""Seconds, added to the delay of a reading's nodes, after which it shows the nodes as they were for its jobs."""
 _HOLDING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
@@ -69,18 +68,18 @@ _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEM
 
 @dataclass(slots=True)
 class _Over:
-    """A job that runs no more."""
+    """A job that has ended, or was requeued."""
 
     id: int
     since: float
     due: float
     job: JobFacts | None = None
-    """As it ran; None where only its node tells of it."""
+    """The job as it ran; None if only a node's notice tells of it."""
     found: Outcome | None = None
 
 
 class Failures:
-    """The jobs that have just ended, and what is known of those that failed."""
+    """The jobs that have just ended, and the notices of those that failed."""
 
     def __init__(
         self,
@@ -99,13 +98,13 @@ class Failures:
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
         self._settled: dict[tuple[int, int, str], float] = {}
-        """Job, start and first node of runs that were looked into: those nodes need not speak any more."""
+        """Runs that were handled, by job, start and first node: that node need not repeat its notice."""
         self._left: dict[int, float] = {}
-        """Jobs that failed before they began, and are others' to send on."""
+        """Jobs whose ends are handled elsewhere, such as those whose share could not be set up."""
         self._classes: Counter[str] = Counter()
         self._retried = 0
         self.asks_for_ended = False
-        """True if the next reading should show the jobs that have ended, too."""
+        """True if the next reading should also show the jobs that have ended."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -116,7 +115,7 @@ class Failures:
         return {"failed": self._classes.total(), "retried": self._retried, **counts}
 
     def hear(self, word: NodeWord, at: float) -> bool:
-        """A node speaks of a job, perhaps not for the first time; whether it was looked into."""
+        """Takes a node's notice, which may be repeated; returns True if the job was handled already."""
         self._words = {job: one for job, one in self._words.items() if one[0] + PATIENCE > at}
         self._settled = {run: since for run, since in self._settled.items() if since + PATIENCE > at}
         if (word.job, word.start, word.node) in self._settled or word.failure not in CLASSES:
@@ -127,17 +126,17 @@ class Failures:
         if word.job in self._over:
             self._over[word.job].due = at
         elif word.job not in self._running:
-            # So short a run that no reading has shown it, or one that ended while there was no berthd.
+            # The run was too short for any reading, or it ended while there was no berthd.
             self._over[word.job] = _Over(word.job, at, at)
         return False
 
     def leave(self, job_id: int, at: float) -> None:
-        """A job's share could not be set up: that was no failure of its own."""
+        """Notes that a job's end is handled elsewhere, and does not count as its failure."""
         self._left = {job: since for job, since in self._left.items() if since + PATIENCE > at}
         self._left[job_id] = at
 
     def watch(self, reading: Reading) -> None:
-        """Find the GPU jobs that ran at the last reading and run no more."""
+        """Finds the GPU jobs that ran at the last reading and do not run any more."""
         running = {
             job.id: self._running.get(job.id) or as_it_ran(job) if job.state == "COMPLETING" else job
             for job in reading.jobs
@@ -151,7 +150,7 @@ class Failures:
         self.asks_for_ended = len(self._over) > MOST_ONE_BY_ONE
 
     def step(self, reading: Reading, at: float) -> int:
-        """Go on with one job whose time has come, and say which; 0 where there is none."""
+        """Handles one job that is due; returns its number, or 0 if there is none."""
         self._accounts.tend(at)
         over = next((one for one in self._over.values() if one.due <= at), None)
         if over is None:
@@ -172,7 +171,7 @@ class Failures:
             self._settled[word.job, word.start, word.node] = at
 
     def _sort_out(self, reading: Reading) -> None:
-        """Drops the jobs that ended well; a busy site ends more of them than there is time to ask for."""
+        """Drops the jobs that ended well; a busy site ends more jobs than there is time to ask about."""
         at = reading.at
         for job in reading.jobs:
             over = self._over.get(job.id)
@@ -190,7 +189,7 @@ class Failures:
                 self._drop(job_id, at)
 
     def _settle(self, over: _Over, reading: Reading, at: float) -> bool:
-        """Look at one job; whether that was all."""
+        """Handles one job; returns True if it is done."""
         if self._left.pop(over.id, None) is not None:
             return True
         fresh = over.found is None
@@ -199,7 +198,7 @@ class Failures:
             if state in _HOLDING:
                 over.due = at + _LOOK_AGAIN
                 return at - over.since >= PATIENCE
-            # Most jobs end well, and their records are worth no question.
+            # Most jobs end well, and their full records are not needed.
             if not _is_worth_a_look(state):
                 return True
             over.found = self._ask(over.id)
@@ -216,7 +215,7 @@ class Failures:
             return True
         _, word = self._words.get(found.id, (0.0, None))
         if word is not None and word.start not in {0, found.started}:
-            word = None  # it speaks of an earlier run
+            word = None  # it is about an earlier run
         if word is None and found.state == "FAILED" and at - over.since < WORD_WITHIN:
             over.due = over.since + WORD_WITHIN
             return False
@@ -227,7 +226,7 @@ class Failures:
         return True
 
     def _conclude(self, found: Outcome, word: NodeWord | None, reading: Reading, at: float) -> None:
-        """A job failed: try it again where its user wants that and it may help."""
+        """Counts and logs a failure, and retries the job if its user wants that and it may help."""
         plan = found.plan or NOTHING
         self._settled[found.id, found.started, next(iter(found.nodes), "")] = at
         failure = class_of(found, word)
@@ -243,7 +242,7 @@ class Failures:
         new = failed(plan, runs, found.ended, decision, at)
         if decision is not None and decision.again:
             self._gateway.requeue(found.name)
-            # Until then Slurm itself keeps it from starting, for two minutes from its requeue on.
+            # Until then Slurm itself delays its start, for two minutes from the requeue on.
             self._gateway.delay(found.id, new, round(decision.wait_s))
             self._retried += 1
         else:
@@ -251,7 +250,7 @@ class Failures:
             self._accounts.note(found.id, new.into(text), config, at)
 
     def end_hung(self, job: JobFacts, sign: str, reading: Reading, at: float) -> bool:
-        """Requeues a job that hangs, where the rules for retries allow one more try; tells whether it did."""
+        """Requeues a job that hangs if the rules for retries allow one more try; returns True if it did."""
         found = self._ask(job.id)
         plan = found.plan or NOTHING
         if found.state != "RUNNING" or found.started != job.start or is_preflight(plan):
@@ -263,7 +262,7 @@ class Failures:
         if others or not decision.again:
             log.info(f"JobId={found.name} hangs and is not requeued: {others or decision.reason}", 620)
             return False
-        # Its end is known here: no look at it is needed, and it counts once.
+        # Its end is handled here, and must not count twice.
         self.leave(found.id, at)
         self._gateway.requeue(found.name)
         self._gateway.delay(found.id, failed(plan, runs, int(at), decision, at), round(decision.wait_s))
@@ -273,7 +272,7 @@ class Failures:
         return True
 
     def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
-        """A job failed, and was requeued by another hand before its class was known."""
+        """Notes a failed job that another program requeued before its class was known."""
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, and is tried again by others than Berth", 621)
         plan = now.plan or NOTHING
@@ -282,7 +281,7 @@ class Failures:
             self._gateway.annotate(found.id, failed(plan, runs, found.ended, None, at).having(BY_OTHERS.set))
 
     def _put_back(self, over: _Over, before: JobFacts, found: Outcome, reading: Reading, at: float) -> bool:
-        """Look at one job that is back in the queue; whether that was all."""
+        """Handles a job that is back in the queue; returns True if it is done."""
         lost = lost_nodes(before, reading)
         if reading.at - over.since < reading.nodes_late + _NODES_SHOWN and not lost:
             # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
@@ -296,7 +295,7 @@ class Failures:
         return True
 
     def _note_unseen(self, found: Outcome, at: float) -> None:
-        """A run was too short for any reading, and is back in the queue: only its node's word tells of it."""
+        """Notes a failed run that was too short for any reading: only its node's notice tells of it."""
         _, word = self._words.get(found.id, (0.0, None))
         if word is None or not word.start or not found.restarts or not _failed_by_itself(found):
             return
@@ -305,7 +304,7 @@ class Failures:
             self._step_back(run, found, class_of(run, word), at)
 
     def _note(self, before: JobFacts, found: Outcome, now: Outcome, lost: tuple[str, ...], at: float) -> None:
-        """A job was put back into the queue, by Slurm or a person: while it ran, or after it had failed."""
+        """Notes a job that Slurm or a person requeued, while it ran or after it had failed."""
         _, word = self._words.get(found.id, (0.0, None))
         if word is not None and (
             (lost and word.failure in LEFT_BY_LOSS) or not before.start or word.start != before.start
@@ -334,15 +333,15 @@ class Failures:
 
 
 def _is_another_run(now: Outcome, found: Outcome) -> bool:
-    """Tells whether a job that had failed has been put back into the queue since."""
+    """Tells whether a failed job has been requeued since."""
     return (now.state, now.restarts, now.started) != (found.state, found.restarts, found.started)
 
 
 def _failed_by_itself(found: Outcome) -> bool:
-    """Tells whether the last run ended with a status of its own; one that is put back while it runs keeps none."""
+    """Tells whether the last run ended with a status of its own; a run that was requeued has none."""
     return found.exit_code != 0 or found.signal not in {0, SIGTERM}
 
 
 def _is_worth_a_look(state: str) -> bool:
-    """Tells whether a job that ran failed, was put back, or has not come to its end."""
+    """Tells whether a job that ran has failed, was requeued, or has not ended yet."""
     return state in _FAILED or state in _HOLDING or state == "PENDING"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of jobs that hang, once each time, and requeues those whose users want that (`--on-hang=requeue`)."""
+"""Logs each job that hangs once, and requeues it if its user wants that (`--on-hang=requeue`)."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ class Hangs:
         return {"hanging": len(self._told)} if self._told else {}
 
     def step(self, hangs: Mapping[int, Hang], reading: Reading) -> int:
-        """In each pass; returns how many jobs were requeued."""
+        """Handles jobs that hang; called in each pass. Returns the number of jobs that were requeued."""
         requeued, now = 0, set()
         for job in reading.jobs if hangs else ():
             if hang := hangs.get(job.id):

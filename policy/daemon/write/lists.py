@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what pinned jobs exclude up to date: free of nodes that may be taken out of slurm.conf, and there at all.
+"""Updates the lists of excluded nodes of pinned jobs: adds missing lists, and drops nodes that may soon be gone.
 
-Once Slurm does not know a node any more, it refuses every change to a job whose record excludes it by name ("Invalid
-node name"): its user's as well as ours, so that it can neither move nor be given back. So a node that takes no jobs for
-long is taken off the lists of the jobs that wait. Those of jobs that run cannot be changed.
+If Slurm does not know a node any more, it refuses every change to a job whose record excludes that node by name
+("Invalid node name"), from its user as well as from Berth: the job can neither move nor be given back. So a node that
+takes no jobs for long is taken off the lists of waiting jobs. Those of running jobs cannot be changed.
 
-A job that may not start yet, held or for another's sake, excludes no node: Slurm does not test it, and a list takes
-time at its submission. It gets one when it may.
+A job that may not start yet, such as a held one, excludes no node: Slurm does not test it, and a list takes time at
+its submission. It gets a list when it may start.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -22,25 +22,25 @@ from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.site import log
 
 MOST_A_PASS = 10
-"""Updates: there is no hurry, and each takes slurmctld's write locks."""
+"""The most updates in a pass: they are not urgent, and each takes slurmctld's write locks."""
 
 _AT_ONCE = 200
-"""Jobs that are looked at before something else has its turn."""
+"""Jobs that are checked before another task has its turn."""
 
 
 class Lists:
-    """Goes through waiting jobs, some in each pass: lists that name what they should not, and jobs without one."""
+    """Corrects the lists of waiting jobs, some in each pass."""
 
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
         self._fleet: Fleet | None = None
         self._due: dict[int, None] = {}
         self._refused: set[int] = set()
-        """Jobs that Slurm did not let Berth change."""
+        """Jobs whose update Slurm refused."""
         self._left = 0
 
     def look(self, fleet: Fleet, jobs: Iterable[JobFacts]) -> None:
-        """Find whose list is to be written, once in each pass."""
+        """Finds the jobs whose lists are to be written; called in each pass."""
         before, self._fleet, self._left = self._fleet, fleet, MOST_A_PASS
         if before is not fleet:
             self._refused.clear()
@@ -53,9 +53,9 @@ class Lists:
             self._due |= {job.id: None for job in jobs if _waits(job)}
 
     def write_one(self, jobs: Mapping[int, JobFacts], moved: Container[int]) -> int | None:
-        """Bring one list up to date; the job's number, or None where none is left for this pass.
+        """Writes one list; returns the job's number, or None if none is left for this pass.
 
-        A job that has moved since the reading has a list, and another place than `jobs` says.
+        A job that has moved since the reading has a new list, and another place than `jobs` says.
         """
         if not self._left or self._fleet is None:
             return None
@@ -65,7 +65,7 @@ class Lists:
             if job is None or job_id in moved or not (_waits(job) or _lacks(job)) or self._is_right(job, self._fleet):
                 continue
             if any(name not in self._fleet.index for name in job.required):
-                continue  # Slurm takes no such node, and the plan gives the job another place
+                continue  # Slurm does not know that node, and the plan gives the job another place
             self._left -= 1
             try:
                 self._pins.pin_again(job)
@@ -85,9 +85,9 @@ def _waits(job: JobFacts) -> bool:
 
 
 def _lacks(job: JobFacts) -> bool:
-    """Tells whether a job that may start now, on whole GPUs that Berth gave it, excludes no node."""
+    """Tells whether a job that may start now on whole GPUs of Berth's choice has no list."""
     plan = job.known
-    # The first of these tells of nearly every job in a long queue.
+    # In a long queue the first of these is enough for nearly every job.
     if OTHERS in plan or NODES not in plan or GPUS not in plan or job.state != "PENDING":
         return False
     if not job.required or job.gpus is None or job.excluded or job.share or job.guest:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users whose programs brought an MPS server down, and with it the jobs of others: for a time they share no GPU.
+"""Users whose programs brought an MPS server down, and with it other users' jobs: for a time they share no GPU.
 
-Under MPS one user's faults hit all users of the GPU. So packed jobs of such a user get GPUs of their own, in the same
-books as ever. It is kept in memory alone: a berthd that begins anew has the nodes' own memory to rely on.
+Under MPS one user's faults hit all users of the GPU. So packed jobs of such a user get GPUs of their own. The list is
+only in memory: after a restart of berthd the nodes still remember such users.
 """
 
 from policy.formats.errors import SlurmError
@@ -10,18 +10,18 @@ from policy.site import log
 from policy.slurm.interface import Gateway
 
 APART_FOR = 3_600.0
-"""Seconds after the last fault."""
+"""Seconds from the last fault for which a user shares no GPU."""
 
 
 class MpsFaults:
-    """The users who are kept apart, and until when."""
+    """The users who are kept apart, and the times until which they are."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._until: dict[int, float] = {}
 
     def blame(self, job: int, at: float) -> None:
-        """A node says that a process of this job made MPS fail."""
+        """Keeps the user of a job apart, after a node's notice that the job made MPS fail."""
         try:
             user = self._gateway.job(job).user_id
         except SlurmError as problem:
@@ -31,6 +31,6 @@ class MpsFaults:
         self._until[user] = at + APART_FOR
 
     def users(self, at: float) -> frozenset[int]:
-        """Returns the users that are kept apart now."""
+        """Returns the users who are kept apart now."""
         self._until = {user: until for user, until in self._until.items() if until > at}
         return frozenset(self._until)

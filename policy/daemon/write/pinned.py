@@ -23,37 +23,37 @@ from policy.request.tiers import Rules
 HEADER = b"berth-pinned/2\n\0"
 
 PINNED = 1
-"""It has a place."""
+"""The job has a place."""
 PARKED = 2
 """A guest without a seat: nothing but its begin time holds it."""
 
 
 ELSEWHERE = 4
-"""It is in partitions alone that Berth does not touch: Berth does not look at what is asked for there."""
+"""All its partitions are ones that Berth does not touch, where Berth does not check requests."""
 UNCHECKED = 8
-"""There it asks for GPUs, so that it cannot come to Berth's partitions unseen."""
+"""It asks for GPUs there, so it must not come to Berth's partitions unchecked."""
 SHARES = 16
-"""It runs beside others on a GPU: were it requeued without its Extra, no node would hold it to its part."""
+"""It runs beside other jobs on a GPU: if it were requeued without its Extra, no node would hold it to its part."""
 
 COUNTED = 32
 """Its licences count its GPUs by model."""
 GUEST = 1024
-"""It is a guest, waiting or running: it has to be put back into the queue when the owner comes."""
+"""It is a guest, waiting or running: it has to be requeued when the owner comes."""
 
 PART = 64
-"""It waits for a part of a GPU or for a seat, which mean something in Berth's partitions alone."""
+"""It waits for a part of a GPU or for a seat, which only Berth's partitions have."""
 BY_PARTITION, BY_QOS = 128, 256
-"""Another partition, or another QOS, may not allow its tier; under `ANY_JOB` that of some job."""
+"""Another partition, or another QOS, may not allow its tier; under `ANY_JOB`, the tier of some job."""
 NO_GPUS = 512
-"""It asks for no GPUs, and its partition allows it none of its own."""
+"""It asks for no GPUs, and its partition does not allow it GPUs of its own."""
 ANY_JOB = 0
-"""Number under which the list has what may hold for a job that it does not name yet."""
+"""The number of the entry for jobs that the list does not name yet."""
 
 
 def listed(
     queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset(), allowed: Rules = ()
 ) -> dict[int, int]:
-    """Returns what the plugin has to know of which job; `jobs` are all that Slurm has, `allowed` the rules of tiers."""
+    """Returns by job the kinds for the plugin; `jobs` are all that Slurm has, `allowed` are the rules of tiers."""
     kinds: dict[int, int] = defaultdict(int)
     for entry in queue:
         job = entry.job
@@ -62,7 +62,7 @@ def listed(
         if entry.guest.parked is not None:
             kinds[job.id] |= PARKED | GUEST
             if job.tasks:
-                # To change one task makes a record of its own of it, with a number that is not known yet.
+                # A change of one task makes a record of its own for it, with a number that is not known yet.
                 kinds[job.array or job.id] |= PARKED | GUEST
     for job in jobs:
         waits = job.state in {"PENDING", "ARRAY"}
@@ -73,13 +73,13 @@ def listed(
         if "berth_" in job.licenses and counted.ours(job.licenses):
             kinds[job.id] |= COUNTED
         if skipped and skipped.issuperset(job.partition.split(",")):
-            # Of a job with a place its owner cannot change the request.
+            # The owner of a job with a place cannot change its request.
             unchecked = UNCHECKED if job.wants_gpus and not kinds.get(job.id) else 0
             bound = (ELSEWHERE | unchecked) if waits else 0
         else:
             bound = PART if waits and (job.share or job.guest) else 0
             bound |= _bound_by(allowed, job) if allowed else 0
-        # Of a task that gets a record of its own the number is not known yet.
+        # The number of a task that gets a record of its own is not known yet.
         for number in ({job.id, job.array} if job.tasks and job.array else {job.id}) if bound else ():
             kinds[number] |= bound
     if any_tier := functools.reduce(operator.or_, (_forbidden(allowed, {name}) for name in TIERS)):
@@ -88,7 +88,7 @@ def listed(
 
 
 def mark(path: Path) -> tuple[int, int, int] | None:
-    """Returns what tells this list from another one; None where there is no file."""
+    """Returns a mark that tells two versions of the file apart; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -97,7 +97,7 @@ def mark(path: Path) -> tuple[int, int, int] | None:
 
 
 def _bound_by(allowed: Rules, job: JobFacts) -> int:
-    """Returns what the rules of tiers forbid to a job that is allowed as it is."""
+    """Returns the kinds of changes after which the rules of tiers could forbid a job."""
     if not job.wants_gpus:
         may = tiers.find(allowed, "", job.partition.partition(",")[0])
         return NO_GPUS if may and tiers.EXCLUSIVE not in may.split("+") else 0
@@ -106,16 +106,16 @@ def _bound_by(allowed: Rules, job: JobFacts) -> int:
 
 
 def _forbidden(allowed: Rules, names: set[str]) -> int:
-    """Tells whether a rule for some partition, and for some QOS, could forbid all of these tiers after a change."""
+    """Returns the kinds of changes, of partition or of QOS, after which a rule could forbid all of these tiers."""
     against = {rule.kind for rule in allowed if names.isdisjoint(rule.value.split("+"))}
-    # A rule for the QOS that it has now may be all that allows it in its partition.
+    # Its partition may allow it only by a rule for its present QOS.
     by_qos = against and any(rule.kind == "qos" for rule in allowed)
     return (BY_PARTITION if against - {"qos"} else 0) | (BY_QOS if by_qos else 0)
 
 
 def write(path: Path, jobs: Mapping[int, int]) -> None:
-    """Replace the list by these jobs' own ids and kinds; a reader sees the former list or the new one, never a part."""
-    # Numbers alone are sorted in half the time of pairs, and there are tens of thousands.
+    """Writes the ids and kinds of these jobs; a reader sees the old list or the new one, never a part."""
+    # To sort numbers takes half as long as to sort pairs, and there are tens of thousands.
     words = array("I", [word for number in sorted(jobs) for word in (number, jobs[number])])
     if sys.byteorder == "big":
         words.byteswap()

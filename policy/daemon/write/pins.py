@@ -30,7 +30,7 @@ _RETRY_LIST_EVERY = 60.0
 
 
 class Pins:
-    """One update a change. What Slurm then shows is what later passes plan with."""
+    """Writes one update for each change. Later passes plan with what Slurm then shows."""
 
     def __init__(
         self,
@@ -52,34 +52,34 @@ class Pins:
         self.asked = Asked(gateway, pinned_file, self._write_again)
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
-        """The file as it was written: one that was removed or changed since is written again."""
+        """The mark of the file as it was written: if it was removed or changed since, it is written again."""
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
-        """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
+        """Nodes on which no packed job is pinned now: another packed job there could not be moved, and may start."""
         self._again: set[int] = set()
-        """Jobs whose excluded nodes may be others than the last reading shows."""
+        """Jobs whose excluded nodes may differ from the last reading."""
         self.fleet: Fleet | None = None
-        """All nodes; None where pinned jobs exclude none."""
+        """The fleet, if pinned jobs exclude all other nodes; else None."""
         self.counting: Fleet | None = None
-        """The same; None where the site counts no GPU model."""
+        """The fleet, if the site counts GPU models; else None."""
         self.written = 0
         self.first, self.again = 0, 0
-        """Pins of jobs that had no place yet, and of jobs that had another one."""
+        """Pins of jobs that had no place yet, and pins that moved a job."""
 
     def learn(self, fleet: Fleet, *, typed: bool) -> None:
-        """Notes the nodes; a pin that is not `typed` names nodes alone, and changes nothing else of the job."""
+        """Sets the fleet; a pin that is not `typed` names only nodes, and changes nothing else in the job."""
         self.fleet = fleet if 0 < self._exclude_others <= len(fleet.names) and typed else None
         self.counting = fleet if fleet.counted and typed else None
 
     def begin(self) -> None:
-        """Slurm is about to be read again: what could not be written is planned anew."""
+        """Prepares for a new reading, after which failed changes are planned anew."""
         self._kept_out.clear()
         self._again.clear()
 
     def write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> list[int]:
-        """Write some changes; one that fails does not keep the others. The jobs of those that failed come back.
+        """Writes some changes; a change that fails does not stop the others. Returns the jobs of those that failed.
 
-        In a `hurry`, for an Epilog waits, pins are based on the texts of the reading; else each job is looked at again.
+        In a `hurry`, when an Epilog waits, pins are based on the texts of the reading; else each job is read again.
         """
         failed: list[int] = []
         for change in changes:
@@ -108,7 +108,7 @@ class Pins:
             self.written += 1
             log.info(f"JobId={name} waits on no node: {change.reason}", 608)
         elif isinstance(change, Own):
-            # Its guard may have said something of it since it was read.
+            # Its guard may have changed its plan since the reading.
             present = latest(self._gateway.job(change.job.id).admin_comment, change.job.plan)
             self._gateway.annotate(change.job.id, present.having(OWNS.set, WHY(change.reason)))
             self.written += 1
@@ -135,10 +135,10 @@ class Pins:
         log.info(f"JobId={_name(change)} {where} pinned: {change.reason}", 610)
 
     def pin_again(self, job: JobFacts, alone: str = "") -> None:
-        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now.
+        """Writes the place of a waiting job again, with the nodes that it has to exclude now.
 
-        A list that is to keep it there `alone` makes it close its partition (policy/plan/queue/closers.py). A list that
-        its owner has written meanwhile, as Berth had written it, is left for the next look.
+        With the list `alone` it closes its partition (policy/plan/queue/closers.py). If its owner has meanwhile written
+        the same list as Berth, nothing is written until the next pass.
         """
         if not self.asked.has_written_ours(job):
             self._write_again(job, alone)
@@ -158,23 +158,23 @@ class Pins:
         return Pin(nodes, gpus, plan[SEATS], plan, share, excluded, self._licenses(plan, nodes, gpus))
 
     def _licenses(self, plan: JobPlan, nodes: tuple[str, ...], gpus: tuple[int, ...]) -> dict[str, int] | None:
-        """Return the licences that count a place by model: none for a share or a seat, None where no model counts."""
+        """Returns the licences that count a place by model: none for a share or a seat, None if no model is counted."""
         if self.counting is None:
             return None
         whole = SHARE not in plan and plan.get(TIER) != OPPORTUNISTIC
         return self.counting.licences(nodes, len(gpus)) if whole else {}
 
     def _give_up(self, job: JobFacts, why: str) -> None:
-        """Let Slurm place a job that no place can be written into: every pass would try it again."""
+        """Leaves a job to Slurm whose pin would be too long: otherwise each pass would try it again."""
         if not self._gateway.release(job.id, why):
-            # It waited for its first place, with a request that is its user's.
+            # It waited for its first place, so its request is still its user's.
             present = latest(self._gateway.job(job.id).admin_comment, job.plan)
             self._gateway.annotate(job.id, present.having(STATE(RELEASED), WHY(tagged(why, 106))))
         self.written += 1
         log.info(f"JobId={job.id} {why}", 606)
 
     def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
-        """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""
+        """Writes the list of jobs that their owners cannot change freely, for the plugin, if it has changed."""
         jobs = pinned.listed(queue, everybody, self._skipped, self._allowed)
         now = time.monotonic()
         as_written = jobs == self._listed and self._list_mark == pinned.mark(self._pinned_file)

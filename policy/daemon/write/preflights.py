@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds how long a job waits for its pre-flight; all else that a job needs of its pre-flight Slurm does by itself."""
+"""Bounds the time that a job waits for its pre-flight; Slurm does everything else about pre-flights by itself."""
 
 from collections.abc import Callable
 
@@ -12,21 +12,21 @@ from policy.slurm.by_command.command import run_command
 from policy.slurm.interface import Gateway
 
 _NOT_ITS_OWN = ("Dependency", "BeginTime")
-"""Reasons for which the job itself would wait as well."""
+"""Reasons of a pre-flight for which the job itself would wait as well."""
 
 
 class Preflights:
-    """The pre-flights that could begin and have not, from one reading to the next."""
+    """The pre-flights that could begin and have not begun."""
 
     def __init__(self, gateway: Gateway, wait: float, run: Callable[..., bytes] = run_command) -> None:
         self._gateway = gateway
         self._wait = wait
         self._run = run
         self._could_begin: dict[int, float] = {}
-        """Since when, by job, or since when it was last cancelled."""
+        """By pre-flight, the time since which it could begin, or of its last cancellation."""
 
     def step(self, reading: Reading) -> None:
-        """Cancels those that could have begun for longer than the site allows."""
+        """Cancels the pre-flights that could have begun for longer than the site allows."""
         waiting = [job for job in reading.jobs if job.state == "PENDING" and PREFLIGHT in job.known]
         firsts = [job for job in waiting if is_preflight(job.plan) and not job.reason.startswith(_NOT_ITS_OWN)]
         self._could_begin = {job.id: self._could_begin.get(job.id, reading.at) for job in firsts}
@@ -36,10 +36,10 @@ class Preflights:
                 self._give_up(first, [job for job in waiting if _waits_for(job, first)])
 
     def _give_up(self, first: JobFacts, jobs: list[JobFacts]) -> None:
-        """Ends a pre-flight, which is all that its job depends on it for, and tells the job's user why."""
+        """Cancels a pre-flight, on whose end its job waits, and tells the job's user why."""
         text = f"did not begin within {self._wait:.0f} s, so that the job goes on without it"
         try:
-            # As soon as the pre-flight is cancelled the job may start, and can be changed no more.
+            # Once the pre-flight is cancelled, the job may start, and cannot be changed any more.
             for job in jobs:
                 log.info(f"JobId={job.id} its pre-flight, job {first.id}, {text}", 624)
                 plan = latest(self._gateway.job(job.id).admin_comment, job.plan)
@@ -47,12 +47,12 @@ class Preflights:
         except SlurmError as problem:
             log.error(f"JobId={first.id}: what became of this pre-flight could not be written: {problem}", 623)
         try:
-            # One that has begun since the last reading runs on: its job waits for its end, as planned.
+            # A pre-flight that has begun since the reading runs on: its job waits for its end, as planned.
             self._run("scancel", "--state=PENDING", str(first.id))
         except SlurmError as problem:
             log.error(f"JobId={first.id} is a pre-flight that does not begin, and is not cancelled: {problem}", 623)
 
 
 def _waits_for(job: JobFacts, first: JobFacts) -> bool:
-    """Tells whether a pre-flight is a job's own: a job may name one of another user."""
+    """Tells whether a job waits for this pre-flight, of the same user: a job may name another user's."""
     return preflight_of(job.plan) == first.id and job.user == first.user

@@ -22,7 +22,7 @@ class RelocationWriter:
     """Writes each step of a move into Slurm."""
 
     def __init__(self, gateway: Gateway, pins: Pins, relocations: Relocations, moved: set[int]) -> None:
-        """`moved` gets the jobs that are written to: what the last reading shows of them is out of date."""
+        """Jobs that are written to are added to `moved`: the last reading is out of date for them."""
         self._gateway, self._pins, self._ask = gateway, pins, outcome
         self.relocations, self._moved = relocations, moved
         self._recovered = False
@@ -58,7 +58,7 @@ class RelocationWriter:
         jobs = reading.jobs
         if self.relocations.rules.enabled and not self._recovered:
             try:
-                # A usual reading does not show the jobs that have ended meanwhile.
+                # A usual reading does not show jobs that have ended meanwhile.
                 jobs = self._gateway.read(ended=True).jobs
                 self._recovered = True
             except SlurmError as problem:
@@ -67,7 +67,7 @@ class RelocationWriter:
             log.info(f"JobId={job_id} was being moved by an earlier berthd", 661)
 
     def _begin(self, moves: Sequence[Relocation], pin: Move | None, reading: Reading) -> None:
-        """Writes the plans of the jobs to be moved, pins the waiting job, and signals the jobs."""
+        """Writes the plans of the jobs to be moved, pins the waiting job, and sends the signals."""
         why = ""
         try:
             for going in moves:
@@ -138,6 +138,6 @@ class RelocationWriter:
         self._pins.written += 1
 
     def _present(self, job: JobFacts) -> JobPlan:
-        """Returns a job's plan before it is written: its guard may have written into it since it was read."""
+        """Returns a job's present plan from Slurm: levels may have been written into it since the reading."""
         self._moved.add(job.id)
         return latest(self._gateway.job(job.id).admin_comment, job.plan)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics for Prometheus: their table, their values, their paths and their readers."""
+"""Metrics for Prometheus: their table, values, paths and access rules."""

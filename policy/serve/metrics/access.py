@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which readers may see the metrics, and which controller serves them, by slurmctld's own rules (Slurm 26.05).
 
-slurmctld serves metrics to all users, unless PrivateData hides anything or MetricsAuthUsers names users; then it wants
-a JSON web token. berthd has no such tokens: the site gives Prometheus one word from a file.
+slurmctld serves metrics to all users, unless PrivateData hides anything or MetricsAuthUsers names users; then it
+requires a JSON web token. berthd has no such tokens: the site gives Prometheus one secret from a file.
 """
 
 import hmac
@@ -18,7 +18,7 @@ _HOST = re.compile(r"([^()\s]+)(?:\(([^()\s]+)\))?")
 
 
 class Access:
-    """The rules of one site."""
+    """One site's rules of access."""
 
     def __init__(self, rules: SlurmRules, token_file: Path | None) -> None:
         self._rules = rules
@@ -45,6 +45,6 @@ class Access:
         return (match[2] or match[1]) if match else ""
 
     def _is_private(self) -> bool:
-        # slurmctld does the same: what is hidden does not matter.
+        # As with slurmctld, it does not matter which data are hidden.
         hides = bool(self._rules.visibility().hidden)
         return hides and "ignore_private_data" not in self._rules.setting("MetricsParameters").lower()

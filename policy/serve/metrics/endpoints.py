@@ -151,7 +151,7 @@ class MetricsServer(BoundedServer):
         super().__init__((address, port), _Handler)
 
     def service_actions(self) -> None:
-        """Cuts connections that last too long, and takes the caller's turn."""
+        """Cuts connections that last too long, and calls `each_turn`."""
         super().service_actions()
         if self._each_turn is not None:
             self._each_turn()
@@ -192,4 +192,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Says nothing: scrapes come all day."""
+        """Logs nothing: scrapes come all day."""

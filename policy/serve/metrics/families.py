@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics: their names in one table, and their values from what berthd's processes tell.
+"""The metrics: their names in one table, and their values from berthd's processes.
 
 Labels are names of nodes, GPU positions, models, application classes, and words of fixed lists. Job numbers stand only
 in `berth_gpu_job_info`, which a site has to ask for.
@@ -26,11 +26,11 @@ PageName = Literal["nodes", "gpus", "fabric", "jobs", "scheduler"]
 
 
 class MetricSpec(NamedTuple):
-    """One line of the table."""
+    """One metric in the table."""
 
     page: PageName
     name: str
-    """As Prometheus shows it: with `_total` or `_info`; of a histogram without `_bucket`."""
+    """The name in Prometheus, with `_total` or `_info`; for a histogram without `_bucket`."""
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
@@ -123,19 +123,19 @@ _PLANNERS = {
     "berth_promises_kept_total": "promises_kept",
     "berth_jobs_retried_total": "retried",
 }
-"""The planner's counters by the names that `berth status` uses; a counter that is not told is 0."""
+"""The planner's counters, with their names in `berth status`; a missing counter is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All that the metrics are made from."""
+    """The data that the metrics are made from."""
 
     state: ClusterState | None
-    """The planner's; None if it has not written any."""
+    """The planner's state; None if it has not written any."""
     status: Mapping[str, str]
-    """The answering process's; empty if it does not answer."""
+    """The answering process's status; empty if it does not answer."""
     hook: HookCalls | None = None
-    """None if the plugin writes no log."""
+    """The counts of the hook log; None if the plugin writes none."""
 
 
 _Labels = tuple[str, ...]

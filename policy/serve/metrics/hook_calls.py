@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the calls of the job_submit plugin by reading its hook log (docs/develop/formats.md, section 6) as it grows.
 
-The log says what slurmctld saw: also the calls that berthd never got, or answered too late.
+The log has slurmctld's view: also the calls that berthd never got, or answered too late.
 """
 
 import contextlib
@@ -11,17 +11,17 @@ from pathlib import Path
 from policy.site.metrics_state import Histogram
 
 OUTCOMES = ("place", "later", "pass", "refuse", "dead", "timeout", "bad", "open", "large")
-"""Words of the hook log; with those after `refuse` the job went on without Berth, or was refused by `fail = closed`."""
+"""Outcomes in the hook log; from `dead` on the job goes on without Berth, or is refused by `fail = closed`."""
 
 BOUNDS = (0.000_25, 0.000_5, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
-"""Seconds; the plugin's deadline is 0.05 s unless the site sets another."""
+"""The histogram's bounds in seconds; the plugin's deadline is 0.05 s unless the site sets another."""
 
 _MOST_AT_ONCE = 1 << 20
-"""Bytes of one look; a look comes each half second."""
+"""Bytes that are read at a time, each half second."""
 
 
 class HookCalls:
-    """The calls since this process began."""
+    """The calls since this process started."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class HookCalls:
 
     def _count(self, line: bytes) -> None:
         words = line.split(b"\t")
-        # Other lines are of another release.
+        # Other lines come from another release.
         if len(words) >= 3 and words[1].isdigit() and (outcome := words[2].decode("ascii", "replace")) in self.outcomes:
             self.outcomes[outcome] += 1
             self.took.observe(int(words[1]) / 1_000_000)
@@ -81,4 +81,4 @@ class HookCalls:
         try:
             return self._path.stat().st_ino != inode
         except OSError:
-            return False  # the plugin may write on into the one that was moved away
+            return False  # the plugin may still write into the file that was moved away

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users' questions over TCP: what is told, and the port at which it is told."""
+"""Users' questions: their answers, and the sockets at which they are asked."""

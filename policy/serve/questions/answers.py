@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The questions that users may ask berthd, and the users that may see the answers (docs/develop/formats.md, 11.3).
 
-The user who asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to
-those to whom Slurm would show the job.
+munge or the kernel vouches for the user who asks. The answer about a job comes from Slurm's own records, and only
+users to whom Slurm would show the job get it.
 """
 
 import json
@@ -24,10 +24,10 @@ from policy.site.privacy import SlurmRules
 _QUESTION = re.compile(rb"berth/1 (?:(status)|(fleet|queue)|why job=([1-9][0-9]{0,9}))")
 
 BURST, EACH_SECOND = 20.0, 5.0
-"""Questions of one user at once, and for long: each costs Slurm the look at a job."""
+"""Questions that one user may ask at once, and in each second: for each Slurm is asked about a job."""
 
 DEAR = 2.0
-"""Number of questions that `fleet` and `queue` count as: on a large cluster each takes some 50 ms."""
+"""The number of questions that `fleet` or `queue` counts as: on a large cluster each takes some 50 ms."""
 
 _MOST_USERS = 4_096
 
@@ -66,7 +66,7 @@ class Questions:
         self._turns = QuestionBudget()
 
     def answer(self, uid: int, question: bytes) -> bytes | None:
-        """The reply to what a user asks; None for what is no question."""
+        """Returns the reply to a user's question; None if it is not a question."""
         match = _QUESTION.fullmatch(question)
         if match is None:
             return None
@@ -84,7 +84,7 @@ class Questions:
     def _of_job(self, uid: int, job_id: int) -> bytes:
         job, visibility = self._slurms_job(job_id), self._rules.visibility()
         if not visibility.shows("jobs", uid, job.user_id):
-            # In the words for a job that is none: that there is one is part of what is private.
+            # The same words as for a job that does not exist: that it exists is private too.
             raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
         plan = of_text(job.admin_comment)
         told = {"job": str(job.id), "state": job.state, **({} if plan is None else {"segment": plan.into("")})}
@@ -102,7 +102,7 @@ class Questions:
         return reply
 
     def _of_cluster(self, uid: int, question: str) -> bytes:
-        """Answers `fleet` and `queue` from the overview; no call to Slurm but for its PrivateData."""
+        """Answers `fleet` and `queue` from the overview; Slurm is asked only for its PrivateData."""
         visibility = self._rules.visibility()
         if question == "fleet" and not visibility.shows("nodes", uid):
             raise BerthError("Slurm hides the nodes from you (PrivateData=nodes); berth queue shows your jobs")
@@ -116,5 +116,5 @@ class Questions:
 
 
 def refusal(text: str) -> bytes:
-    """No answer, and why."""
+    """Returns a reply that refuses an answer, with the reason."""
     return wire.encode("refuse", {"message": text[: messages.MOST_BYTES]})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sockets for users' commands: one question and one reply a connection.
+"""The sockets for users' commands: one question and one reply per connection.
 
 On this host's own socket the kernel names the user; on the TCP port a credential does. One thread serves the sockets;
-another has credentials checked and asks Slurm, one question after the other.
+another one checks credentials and asks Slurm, one question after the other.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from policy.site.auth.credentials import FORM, MOST_BYTES
 from policy.site.auth.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential
 
 MOST_SILENT = 256
-"""Connections that have not asked yet; beyond that the eldest makes room for a new one."""
+"""The most connections without a question; at that bound the oldest is closed for a new one."""
 MOST_WAITING = 256
-"""Questions that wait for their turn."""
+"""The most questions that wait for their turn."""
 PATIENCE = 2.0
-"""Seconds for a question to come, and as many for its reply to be taken."""
+"""Seconds within which a question must come, and again for its reply to be taken."""
 TOO_LATE = 3.0
-"""Seconds after which the asker has gone."""
+"""Seconds after which the client has given up."""
 
 _BACKLOG = 1_024
 _SAY_EVERY = 60.0
@@ -43,7 +43,7 @@ class QuestionPort:
         self._decode = decode
         self._patience = patience
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """Eldest first."""
+        """Connections without a question, the oldest first."""
         self._waiting = 0
         self._worker = ThreadPoolExecutor(1, "berth-questions")
         self._said: dict[str, float] = {}
@@ -65,12 +65,12 @@ class QuestionPort:
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, OSError):
-            pass  # an asker that does not take the reply does without
+            pass  # the client did not take the reply
         finally:
             writer.transport.abort()
 
     async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-        """The one line that a client sends; None where it is too long, or does not come in time."""
+        """Returns the one line that a client sends; None if it is too long, or does not come in time."""
         while len(self._silent) >= MOST_SILENT:
             eldest = next(iter(self._silent))
             del self._silent[eldest]
@@ -98,7 +98,7 @@ class QuestionPort:
             self._waiting -= 1
 
     def _look_up(self, line: bytes, peer: int | None, came: float) -> bytes | None:
-        """In the other thread."""
+        """Answers a line, in the other thread."""
         if time.monotonic() - came > TOO_LATE:
             return None
         try:
@@ -121,7 +121,7 @@ class QuestionPort:
         self._say(f"a user's question was refused: {credential.reason}; {why}")
 
     def _say(self, text: str) -> None:
-        """At most once a minute."""
+        """Logs a text at most once a minute."""
         now = time.monotonic()
         if now >= self._said.get(text, 0.0):
             self._said = {said: until for said, until in self._said.items() if until > now}

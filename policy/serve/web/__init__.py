@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`berth web`: a page that shows the machine room, the queue and what happened, live or from a simulation."""
+"""`berth web`: a page of the machine room, the queue and past events, live or from a simulation."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out which user looks: by a trusted proxy's header, or by a token of a file."""
+"""Finds out which user views the page: by a trusted proxy's header, or by a token from a file."""
 
 import hmac
 import pwd
@@ -17,12 +17,12 @@ _LEAST_TOKEN = 16
 
 
 class NoAccessError(Exception):
-    """The viewer names a user without a proof of it, or has to name one and does not."""
+    """The viewer claims to be a user without proof, or must be known and is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebAccess:
-    """The rules of one server."""
+    """One server's rules of access."""
 
     proxies: frozenset[str] = frozenset()
     """Addresses whose header is believed."""
@@ -32,12 +32,12 @@ class WebAccess:
     must_be_known: bool = False
 
     def viewer(self, peer: str, headers: "Message[str, str]") -> int | None:
-        """Returns the user who looks, None if not known; a `NoAccessError` for a false claim."""
+        """Returns the viewer's uid, or None if it is not known; raises NoAccessError for a false claim."""
         kind, _, word = headers.get("Authorization", "").partition(" ")
         token = word.strip() if kind.lower() == "bearer" else _cookie(headers.get("Cookie", ""))
         if token:
             return self.of_token(token)
-        # From any other address the header may be the viewer's own invention.
+        # From any other address the viewer may have written the header.
         if peer.removeprefix("::ffff:") in self.proxies and (names := headers.get_all(self.header)):
             if len(names) > 1:
                 raise NoAccessError(f"the header {self.header} came more than once; the proxy has to remove users' own")
@@ -47,7 +47,7 @@ class WebAccess:
         return None
 
     def of_token(self, token: str) -> int:
-        """Returns the user of a token."""
+        """Returns the uid of a token's user."""
         found = [
             name
             for known, name in self.tokens.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth web`, which serves a page of the machine room, the queue and what happened."""
+"""The command `berth web`, which serves a page of the machine room, the queue and past events."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def serve_page(config: Config, overview: OverviewFile, gateway: Callable[[], Gateway], rules: SlurmRules) -> None:
-    """Serves the cluster as it is, with the options that berth.conf names."""
+    """Serves the live cluster, with the options that berth.conf names."""
     options = page_options.read(config.web_options or "")
     _serve_live(options, config, overview, gateway(), rules)
 
@@ -80,7 +80,7 @@ def _serve_live(
 def _serve(
     options: argparse.Namespace, source: WebSource, access: WebAccess, read: Callable[[], object] | None = None
 ) -> None:
-    """Serves a source; one that has to be read again and again has `read`."""
+    """Serves a source; a live source is read again and again by `read`."""
     from policy.serve.web.server import Exhibit, WebServer, poll  # noqa: PLC0415
 
     exhibit, names = Exhibit(source), frozenset(options.host_name)
@@ -124,7 +124,7 @@ def _access(options: argparse.Namespace) -> WebAccess:
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:
-    """Returns the nodes as the topology files and the score table describe them."""
+    """Returns these nodes, and all models' links, from the topology files, the fabric and the score table."""
     from policy.serve.web.model import WebNode, WebRoom  # noqa: PLC0415
     from policy.site.config import fabric_file  # noqa: PLC0415
     from policy.site.log import error  # noqa: PLC0415

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the cluster as berthd's overview tells it: the file that also `berth nodes`, `queue` and `top` are made of."""
+"""Shows the cluster by berthd's overview, the same file from which `berth nodes`, `queue` and `top` are answered."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ from policy.site.privacy import SlurmRules, Visibility
 OLD = 60.0
 """Age in seconds from which on an overview is called old."""
 OFTEN = 5.0
-"""Seconds for which a job's decision is kept, so that many viewers of a job are one question to Slurm."""
+"""Seconds for which a job's decision is cached, so that many viewers of a job cost Slurm one question."""
 MOST_DECISIONS = 1_000
 _SHOWN = ("PENDING", "RUNNING")
 _APP_CLASS = "compute"
@@ -34,11 +34,11 @@ _DECISION = (
     *("level", "because", "because_text", "why", "pins"),
     *("evicted", "evicted_text", "moves", "move_until", "move_text"),
 )
-"""Keys of the overview's jobs that a decision has too."""
+"""The decision's keys in the overview's jobs."""
 
 
 class LiveSource:
-    """Reads the overview when it is asked to, and notes what has changed since."""
+    """Reads the overview when it is called to, and notes what has changed since the last time."""
 
     live = True
 
@@ -68,7 +68,7 @@ class LiveSource:
         return self._latest
 
     def read(self) -> bool:
-        """Reads the overview once; tells whether there is one. The last one stays, with the reason, where not."""
+        """Reads the overview once; if that fails, keeps the last one with the reason, and returns False."""
         try:
             self._look()
         except BerthError as problem:
@@ -82,7 +82,7 @@ class LiveSource:
         return False
 
     def decision(self, job: WebJob) -> Mapping[str, str]:
-        """Returns all that is known of a job's decision, from Slurm; the overview's part where it does not answer."""
+        """Returns a job's decision from Slurm; if Slurm does not answer, the part that the overview has."""
         with self._lock:
             kept = self._decisions.get(job.id)
             if kept is not None and self._now() - kept[0] < OFTEN:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data that the page shows: `WebRoom`, which stays the same, and `WebMoment`, which is one reading.
 
-Both become JSON with `schema_version`. What a viewer may not see is taken out here, before anything is sent.
+Both become JSON with `schema_version`. Data that a viewer may not see are removed here, before anything is sent.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from policy.site.privacy import Visibility
 
 SCHEMA_VERSION = 1
 MOST_EVENTS = 1_000
-"""Events that a moment tells; older ones are left out."""
+"""The most events of a moment; older ones are left out."""
 KINDS: tuple[Literal["jobs"], Literal["nodes"]] = ("jobs", "nodes")
-"""What Slurm's PrivateData may hide here."""
+"""The kinds of data here that Slurm's PrivateData may hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class WebRoom:
 
     nodes: Sequence[WebNode]
     links: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
-    """For each model its NVLinks: GPU, GPU, GB/s."""
+    """By model, its NVLinks: GPU, GPU, GB/s."""
     live: bool = True
     zero: float = 0.0
-    """A simulation's first moment; times are shown from it on."""
+    """A simulation's first second; times are shown relative to it."""
     began: float = 0.0
     until: float = 0.0
 
@@ -65,7 +65,7 @@ class WebJob:
     end: float | None = None
     limit: float | None = None
     places: Sequence[tuple[int, int]] = ()
-    """Nodes by number, each with the mask of its GPUs; of a waiting job those that are planned."""
+    """Nodes by number, each with the mask of its GPUs; for a waiting job the planned ones."""
     reason: str = ""
     share: int = 0
     guest: bool = False
@@ -83,11 +83,11 @@ class WebJob:
 
 @dataclass(frozen=True, slots=True)
 class WebEvent:
-    """One thing that happened to a job."""
+    """One event of a job."""
 
     at: float
     kind: str
-    """start, end, re-pin, eviction, relocation or requeue."""
+    """One of start, end, re-pin, eviction, relocation and requeue."""
     job: str
     text: str = ""
 
@@ -99,15 +99,15 @@ class WebMoment:
     at: float
     jobs: Sequence[WebJob]
     events: Sequence[WebEvent] = ()
-    """Newest last."""
+    """Events, the newest last."""
     sick: Mapping[int, str] = field(default_factory=dict)
     """Nodes that take no job, with the reason."""
     hidden: Sequence[tuple[int, int]] = ()
     """Nodes and GPUs of jobs that the viewer may not see."""
     private: Sequence[str] = ()
-    """What Slurm's PrivateData hides from the viewer, of KINDS."""
+    """The KINDS that Slurm's PrivateData hides from the viewer."""
     problem: str = ""
-    """Tells why this reading may be old."""
+    """The reason why this reading may be old; empty if it is not."""
 
     def plain(self) -> dict[str, Any]:
         """Returns the moment for JSON."""
@@ -154,7 +154,7 @@ def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> We
         for job in moment.jobs:
             for node, mask in job.places if job.state == "RUNNING" and job.id not in names else ():
                 masks[node] = masks.get(node, 0) | mask
-        # Slurm does not tell any more whose jobs were that have ended.
+        # The users of ended jobs are not known here any more.
         events = [one for one in moment.events if one.job in names]
         moment = replace(moment, jobs=own, events=events, hidden=sorted(masks.items()))
     if "nodes" in private:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the page: files, JSON and events by HTTP, to readers only.
+"""Serves the page by HTTP, read-only: files, JSON and events.
 
-One poller reads for all viewers. A viewer's event says only that there is something new, so that at most one event
-waits for each viewer, however slow he is.
+One poller reads for all viewers. An event says only that there is something new, so at most one event waits for each
+viewer, however slow the viewer is.
 """
 
 import gzip
@@ -26,13 +26,13 @@ from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, W
 from policy.site.ahead import ahead_rows
 
 MOST_VIEWERS = 200
-"""Open event streams; a later viewer is told so, and may still load the page."""
+"""The most open event streams; a later viewer gets an error, and may still load the page."""
 MOST_KEPT = 64
-"""Replies that are kept ready."""
+"""The most replies that are cached."""
 PATIENCE = 15.0
-"""Seconds for a request to come, and between signs of life of an event stream."""
+"""Seconds within which a request must come, and between two signs of life of an event stream."""
 IDLE = 60.0
-"""Seconds after the last request in which the overview is still read."""
+"""Seconds after the last request for which the overview is still read."""
 
 _SCRIPTS = ("state", "draw", "room", "plan", "lists", "details", "app")
 _FILES = {
@@ -67,7 +67,7 @@ class Exhibit:
             self._news.notify_all()
 
     def wait(self, version: int, seconds: float) -> int:
-        """Returns the present version, as soon as it is another one than `version`, or after so many seconds."""
+        """Waits until the version differs from `version`, or for so many seconds; returns the present version."""
         with self._news:
             self._news.wait_for(lambda: self.version != version, seconds)
             return self.version
@@ -90,7 +90,7 @@ class Exhibit:
         return self._reply(("moment", self._kind(viewer), at), lambda: self._seen(viewer, at).plain())
 
     def job(self, viewer: int | None, name: str, at: float | None) -> dict[str, Any] | None:
-        """Returns a job's story; None for a job that is not there, or that this viewer may not see."""
+        """Returns a job's facts, events and decision; None if it is not there, or this viewer may not see it."""
         moment = self._seen(viewer, self._second(at))
         job = next((one for one in moment.jobs if one.id == name), None)
         events = [[one.at, one.kind, one.text] for one in moment.events if one.job == name]
@@ -106,13 +106,13 @@ class Exhibit:
         known = self.source.decision(job)
         if not known:
             return []
-        # The moments of a simulation are told by the page, on the simulation's clock.
+        # The page itself shows a simulation's times, on the simulation's clock.
         found = rows(0, job.state, JobPlan(known))
         clock = set() if self.source.live else {"expected", "decided", "moved on", "not before"}
         return [(name, text) for name, text in found if name != "job" and name not in clock]
 
     def _second(self, at: float | None) -> float | None:
-        """Returns the second that is shown for a moment: a viewer that varies it within a second gets the kept one."""
+        """Rounds a time of a simulation to the second, so that a cached reply serves the whole second."""
         room = self.source.room()
         return None if room.live or at is None else float(min(max(round(at), room.began), room.until))
 
@@ -141,7 +141,7 @@ class Exhibit:
 
 
 def poll(exhibit: Exhibit, read: Callable[[], object], every: float, stop: threading.Event) -> None:
-    """Reads until it is stopped, while there are viewers, which share these readings."""
+    """Reads for all viewers until it is stopped; pauses while there are none."""
     while not stop.is_set():
         read()
         exhibit.publish()
@@ -161,7 +161,7 @@ class WebHandler(BaseHTTPRequestHandler):
     server: "WebServer"
 
     def handle_one_request(self) -> None:
-        """Takes one of a connection's requests, each within a deadline of its own."""
+        """Reads one of a connection's requests, each within a deadline of its own."""
         self.server.expect(self.connection)
         super().handle_one_request()
 
@@ -249,7 +249,7 @@ class WebHandler(BaseHTTPRequestHandler):
             exhibit.viewers.release()
 
     def _sign_in(self, token: str, words: str) -> None:
-        """Keeps a token as a cookie, so that it does not stay in the address."""
+        """Sets a token as a cookie, so that it does not stay in the address."""
         self.server.access.of_token(token)
         self.send_response(HTTPStatus.SEE_OTHER)
         self.send_header("Location", f"./?{words}" if words else "./")
@@ -312,7 +312,7 @@ class WebServer(BoundedServer):
         super().__init__(address, WebHandler)
 
     def is_our_name(self, host: str) -> bool:
-        """Tells whether a Host header names this server, so that no other site's page can read it by a changed DNS."""
+        """Tells whether a Host header names this server: else another site's page could read it by DNS rebinding."""
         name, colon, port = host.rpartition(":")
         return (name if colon and port.isdigit() else host).lower() in self._names
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a run of `berth simulate --history FILE`, or what `berth collect` saved, at any moment of it."""
+"""Shows a run of `berth simulate --history FILE`, or days saved by `berth collect`, at any moment."""
 
 import json
 from bisect import bisect_right
@@ -63,18 +63,18 @@ class SimulatedSource:
         return self._room
 
     def decision(self, job: WebJob) -> Mapping[str, str]:
-        """Returns what the file has of a job's decision."""
+        """Returns a job's decision as the file has it."""
         return job.segment
 
     def ahead(self, job: WebJob, viewer: int | None) -> None:
         """Returns None: a recording has no overview."""
 
     def visibility(self) -> Visibility:
-        """Returns that all viewers see everything, as the jobs are made up or were given by the viewer."""
+        """Returns rules by which all viewers see everything: the jobs are simulated, or the viewer gave the file."""
         return Visibility(hidden=frozenset())
 
     def moment(self, at: float | None) -> WebMoment:
-        """Returns the cluster at a moment; the first one without `at`."""
+        """Returns the cluster at a moment; without `at`, at the first one."""
         when = self._room.began if at is None else min(max(at, self._room.began), self._room.until)
         here = self._jobs[: bisect_right(self._submitted, when)]
         until = bisect_right(self._times, when)
@@ -123,7 +123,7 @@ class SimulatedSource:
 
 
 class CollectedSource(SimulatedSource):
-    """The past days of a real cluster, as its accounting tells them."""
+    """Past days of a real cluster, from its accounting."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class CollectedSource(SimulatedSource):
         since: float = 0.0,
         until: float = float("inf"),
     ) -> None:
-        """`known` tells of nodes by their names what today's topology files say."""
+        """`known` returns nodes by name, as today's topology files have them."""
         try:
             with opened(path) as lines:
                 found = past_days(rows.read(lines), since, until)

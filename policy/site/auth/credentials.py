@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster's credentials, which tell berthd the user who speaks: MUNGE's, or those of Slurm's own auth/slurm."""
+"""The cluster's credentials, by which berthd knows a message's user: MUNGE's, or those of Slurm's own auth/slurm."""
 
 import re
 from typing import Protocol
@@ -9,7 +9,7 @@ from policy.site.auth.munge import NO_MUNGED, Credential, Munge
 from policy.site.auth.sack import Sack
 
 MOST_BYTES = 4_096
-"""MUNGE's take some 250, Slurm's up to 2,000."""
+"""The most bytes of a credential; MUNGE's take some 250, Slurm's up to 2,000."""
 FORM = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:|eyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2}")
 """A credential of either kind."""
 
@@ -21,7 +21,7 @@ class _Kind(Protocol):
 
 
 class Credentials:
-    """Makes credentials of the kind that is in force on this host, and has those of both kinds checked."""
+    """Makes credentials of the kind that this host uses, and checks both kinds."""
 
     def __init__(self, munge_socket: str = "", sack: Sack | None = None) -> None:
         self._munge_socket = munge_socket
@@ -30,15 +30,15 @@ class Credentials:
 
     @property
     def name(self) -> str:
-        """Returns the kind in force: Slurm's own where one of its daemons makes them here, else MUNGE's."""
+        """Returns the kind that this host uses: Slurm's own if a daemon of Slurm makes them here, else MUNGE's."""
         return "auth/slurm" if self._sack.is_there else "auth/munge"
 
     def encode(self, payload: bytes) -> bytes:
-        """A credential by which every host of this cluster knows the user that wrote a text."""
+        """Returns a credential by which every host of this cluster knows the user who wrote a text."""
         return self._of(is_munge=not self._sack.is_there).encode(payload)
 
     def decode(self, credential: bytes) -> Credential:
-        """Asks what makes such credentials about one of them; it may be any bytes."""
+        """Checks a credential, which may be any bytes, by MUNGE or by Slurm."""
         try:
             return self._of(is_munge=credential.startswith(b"MUNGE:")).decode(credential)
         except DaemonError as problem:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials made by munge: the user that wrote a text, on this cluster, and when. Only libmunge itself is needed."""
+"""Credentials of munge: they prove the user who wrote a text on this cluster, and the time. Needs only libmunge."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from policy.formats.errors import DaemonError
 
 EXPIRED, REWOUND, REPLAYED = 15, 16, 17
-"""The errors of a true credential that came too late, too early, or before; its content is known all the same."""
+"""Errors of a valid credential that came too late, too early, or twice; its content is known all the same."""
 NO_MUNGED = 6
 """Nothing on this host checks credentials of this kind."""
 
@@ -20,18 +20,18 @@ class Credential:
     """A credential, as munged decodes it."""
 
     error: int
-    """0 where all is well; else munge's own number."""
+    """0 if the credential is valid; else munge's error number."""
     reason: str
     """The error in munge's words."""
     uid: int
     """The user who made it, vouched for by the cluster's key; -1 if unknown."""
     payload: bytes
     skew: int
-    """Seconds that passed from its making to its decoding by the two hosts' clocks."""
+    """Seconds from its making to its decoding, by the two hosts' clocks."""
 
 
 class Munge:
-    """libmunge, for one thread at a time; a call waits for munged, for seconds where that hangs."""
+    """libmunge, for one thread at a time; a call waits for munged, for seconds if munged hangs."""
 
     def __init__(self, socket: str = "", library: str = _LIBRARY) -> None:
         try:
@@ -49,7 +49,7 @@ class Munge:
             raise DaemonError(f"libmunge does not take the socket {socket}")
 
     def encode(self, payload: bytes) -> bytes:
-        """A credential by which every host of this cluster knows the user that wrote a text."""
+        """Returns a credential by which every host of this cluster knows the user who wrote a text."""
         made = ctypes.c_char_p()
         error = self._library.munge_encode(ctypes.byref(made), self._context, payload, len(payload))
         if error or made.value is None:
@@ -60,7 +60,7 @@ class Munge:
         return credential
 
     def decode(self, credential: bytes) -> Credential:
-        """Ask munged about a credential; it may be any bytes."""
+        """Asks munged about a credential, which may be any bytes."""
         payload, length = ctypes.c_void_p(), ctypes.c_int()
         uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
         error = self._library.munge_decode(

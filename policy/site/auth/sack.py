@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials of Slurm's own (`auth/slurm`): tokens that slurmctld, slurmd or sackd of this computer makes and checks.
 
-They are asked over a UNIX socket, and know the user who asks by the socket's peer. Slurm's name for it is SACK.
+They are asked over a UNIX socket, and know the user by the socket's peer. Slurm's name for it is SACK.
 """
 
 import base64
@@ -19,14 +19,14 @@ from policy.formats.errors import DaemonError
 from policy.site.auth.munge import EXPIRED, REPLAYED, Credential
 
 SOCKETS = ("/run/slurm/sack.socket", "/run/slurmctld/sack.socket", "/run/slurmdbd/sack.socket")
-"""The sockets that Slurm's own programs try, in their order, unless SLURM_SACK_SOCKET names another."""
+"""The sockets that Slurm's own programs try, in this order, unless SLURM_SACK_SOCKET names another one."""
 NOT_VOUCHED = 1
 
 _CREATE, _VERIFY = 64_001, 64_002
 _ANY_PROTOCOL, _ANY_USER = 0, 0xFFFF_FFFF
 _MOST_TOKEN = 16_384
 _MOST_KEPT = 16_384
-"""Tokens that are remembered until they expire, so that none counts twice."""
+"""The most tokens that are remembered until they expire, so that none counts twice."""
 _SECONDS = 2.0
 
 
@@ -53,7 +53,7 @@ class Sack:
         return any(Path(path).exists() for path in self._sockets)
 
     def encode(self, payload: bytes) -> bytes:
-        """A credential by which every host of this cluster knows the user that wrote a text."""
+        """Returns a credential by which every host of this cluster knows the user who wrote a text."""
         answer = self._ask(_CREATE, struct.pack(">II", _ANY_USER, len(payload)) + payload)
         (length,) = struct.unpack(">I", answer[:4].rjust(4, b"\0"))
         token = answer[4 : 4 + length].rstrip(b"\0")
@@ -62,14 +62,14 @@ class Sack:
         return token
 
     def decode(self, credential: bytes) -> Credential:
-        """Asks Slurm about a credential; it may be any bytes."""
+        """Asks Slurm about a credential, which may be any bytes."""
         claims, now = _claims(credential), time.time()
         if claims is None or claims.context != "sack":
             return _refused(NOT_VOUCHED, "it is no credential of Slurm's")
         skew = round(now - claims.made)
         if claims.until < now:
             return _refused(EXPIRED, "it is too old", skew)
-        # Slurm answers with four zeros, and hangs up on what it does not vouch for.
+        # Slurm answers with four zeros to a valid credential, and hangs up on any other.
         if self._ask(_VERIFY, struct.pack(">I", len(credential) + 1) + credential + b"\0") != bytes(4):
             return _refused(NOT_VOUCHED, "Slurm does not vouch for it")
         if not self._is_new(credential, claims.until, now):
@@ -85,7 +85,7 @@ class Sack:
         return True
 
     def _ask(self, call: int, body: bytes) -> bytes:
-        """Returns what the first daemon that takes the call answers; it hangs up on what it refuses."""
+        """Returns the answer of the first daemon that takes the call; a daemon hangs up to refuse."""
         message = struct.pack(">HII", _ANY_PROTOCOL, 8 + len(body), call) + body
         problem = "there is none of its sockets"
         for path in self._sockets:
@@ -108,7 +108,7 @@ def _all_of(connection: socket.socket) -> bytes:
 
 
 def _claims(token: bytes) -> _Claims | None:
-    """Returns what a token says, which nothing vouches for yet; None if it is none."""
+    """Returns a token's claims, which are not checked yet; None if it is not a token."""
     body = [*token.split(b"."), b""][1]
     try:
         found = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))

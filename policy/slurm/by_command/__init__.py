@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway that runs Slurm's own commands and reads what they print. It works with every release."""
+"""The gateway that runs Slurm's own commands and reads their output. It works with every release."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway that is always there: Slurm's own commands."""
+"""The gateway by Slurm's own commands, which is always available."""
 
 import os
 import re
@@ -26,13 +26,13 @@ from policy.slurm.waits import WAITS
 
 _SECONDS = 20
 _MOST_RECORDS = 400
-"""Job records asked for in one reading: each costs Slurm's JSON writer about a millisecond."""
+"""The most job records asked for in a reading: each costs Slurm's JSON writer about a millisecond."""
 
 _RARELY = 15.0
-"""Seconds between readings of what seldom changes: configuration, the host in control, federation."""
+"""Seconds between two reads of seldom-changing data: configuration, the host in control, federation."""
 
 _HOLDING = frozenset(text.HOLDING_STATES.split(","))
-"""States in which a job holds what it has."""
+"""States in which a job holds GPUs."""
 
 _KEYS = {
     "req_nodes": "ReqNodeList",
@@ -48,19 +48,19 @@ _KEYS = {
     "node_count": "NumNodes",
     "min_cpus": "NumCPUs",
 }
-"""Names that scontrol has for the fields of a change."""
+"""scontrol's names for the fields of a change."""
 
 _TEXTS = {
     **{key: key for key in ("tres_per_node", "tres_per_job", "admin_comment", "extra", "licenses")},
     "exc_nodes": "excluded",
 }
-"""Those fields that are the base of later changes, and their names in a `JobText`."""
+"""The fields on which later changes are based, with their names in `JobText`."""
 
 _TASKS_AT_ONCE = 20
-"""Tasks of an array that are changed one by one in one update; the plan comes back to the others in its next pass."""
+"""The most tasks of an array that are changed one by one in an update; the next pass changes the others."""
 
 OVER = re.compile(r"already|not running|Invalid job id|not pending|finished|completing", re.IGNORECASE)
-"""Slurm's texts for a job that has ended."""
+"""Slurm's error texts for a job that has ended."""
 
 Runner = Callable[..., bytes]
 """Runs one command line, word by word, and returns its output."""
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class CommandGateway:
-    """Runs scontrol and squeue; nothing that a user wrote ever becomes part of a command but as one argument."""
+    """Runs scontrol and squeue; a user's text is never more of a command line than one argument."""
 
     def __init__(self, run: Runner | None = None, name: str = "command") -> None:
         self.name = name
@@ -82,11 +82,11 @@ class CommandGateway:
         self._unreadable: dict[int, str] = {}
 
     def version(self) -> str:
-        """Slurm's version."""
+        """Returns Slurm's version."""
         return self._run("scontrol", "version").rpartition(" ")[2].strip()
 
     def in_control(self) -> bool:
-        """Tells whether the first controller that answers, which is the one that decides, is on this host."""
+        """Tells whether the first controller that answers, which is the one in charge, is on this host."""
         try:
             answer = self._run("scontrol", "ping")
         except SlurmError:
@@ -96,11 +96,11 @@ class CommandGateway:
         return bool(up) and up[0].partition(".")[0] in {here, "localhost"}
 
     def config(self) -> Mapping[str, str]:
-        """Slurm's configuration, as the controller has it."""
+        """Returns the controller's configuration."""
         return text.config(self._run("scontrol", "show", "config"))
 
     def read(self, *, ended: bool) -> Reading:
-        """One look: nodes first, so that a job that starts in between is seen in the queue at least."""
+        """Reads nodes first, then jobs, so that a job that starts in between is at least in the queue."""
         seldom, at = self._read_seldom(), time.time()
         nodes = text.nodes(self._run("scontrol", "show", "node", "-o", "-d"))
         self._queue = self._read_queue("all" if ended else f"{self._waiting_states()},{text.HOLDING_STATES}")
@@ -114,7 +114,7 @@ class CommandGateway:
         jobs: Iterable[JobFacts],
         left_out: frozenset[str] = frozenset(),
     ) -> Reading:
-        """Completes a reading of nodes and jobs; jobs in the states `left_out` are known and not shown."""
+        """Completes a reading of nodes and jobs; jobs in the states `left_out` count as seen and are not shown."""
         config, in_control, federated = seldom
         partitions = text.partitions(self._run("scontrol", "show", "partition", "-o", "-a"))
         reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
@@ -135,40 +135,40 @@ class CommandGateway:
         )
 
     def job(self, job_id: int) -> JobText:
-        """One job's record, through JSON."""
+        """Returns one job's record, from JSON."""
         return self._record(job_id).job
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
-        """Write a place; in a hurry based on texts that are asked for only when they may have changed."""
+        """Writes a place; in a hurry, the job's record is read only if it may have changed."""
         job = self._known_text(job_id) if hurry else self._text(job_id)
         self._update(job_id, job, changes.pin(job, pin))
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
-        """Give a waiting job back to Slurm with a request equal to the user's."""
+        """Gives a waiting job back to Slurm, with a request equal to the user's."""
         return changes.give_back(
             lambda: self._text(job_id),
-            # No later pass comes back to the tasks that are left.
+            # No later pass would change the tasks that are left.
             lambda job, values: self._update(job_id, job, values, most_tasks=None),
             reason,
             for_now=for_now,
         )
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
-        """Another plan. Of an array, that of the tasks that have not split off."""
+        """Writes another plan; for an array, that of the tasks that have not split off."""
         job = self._text(job_id)
         self._update(job_id, job, changes.annotate(job, plan, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
-        """Put a job that runs, or has failed, back into the queue."""
+        """Requeues a job that runs or has failed."""
         self._run("scontrol", "requeue", job_id if isinstance(job_id, str) else self._name(job_id))
 
     def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
-        """Another plan, and a begin time."""
+        """Writes another plan and a begin time."""
         job = self._text(job_id)
         self._update(job_id, job, changes.delay(job, plan, seconds))
 
     def evict(self, job_id: int) -> bool:
-        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        """Requeues a running job; returns False if it has ended, or is about to."""
         try:
             self._run("scontrol", "requeue", "Incomplete", self._name(job_id))
         except SlurmError as problem:
@@ -178,32 +178,32 @@ class CommandGateway:
         return changes.was_put_back(self.job(job_id))
 
     def cancel(self, job_id: int) -> None:
-        """End a job for good."""
+        """Cancels a job."""
         self._run("scancel", "--ctld", self._name(job_id))
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
-        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        """Sends a signal to the steps of a running job, or only to its script's shell."""
         to = ["--batch"] if batch else []
-        # By itself scancel tries for a minute and a half to signal a job that waits or ends.
+        # Without --ctld, scancel tries for a minute and a half to signal a job that waits or ends.
         self._run("scancel", "--ctld", *to, "-s", signal, self._name(job_id))
 
     def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
-        """Take a waiting guest off its node."""
+        """Takes a waiting guest off its node."""
         job = self._text(job_id)
         self._update(job_id, job, changes.park(job, plan, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
+        """Returns waiting jobs with typed GPUs and required nodes, as pins have them, and jobs that may be requeued."""
         states = f"{self._waiting_states()},COMPLETING"
         return changes.pinned((line.job for line in self._read_queue(states).values()), called)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to close."""
 
     def _read_queue(self, states: str) -> dict[int, text.QueueLine]:
         mark = text.new_mark()
         self._unreadable = {}
-        # Without -r squeue would show a task that waits with a place of its own as a part of its array's record.
+        # Without -r, squeue would show a waiting task with its own place as a part of its array's record.
         printed = self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark))
         lines = text.jobs(printed, mark, self._unreadable)
         arrays: Mapping[int, str] = {}
@@ -217,7 +217,7 @@ class CommandGateway:
     def _kept(
         self, kind: str, facts: Iterable[T], known: Mapping[Hashable, object], key: Callable[[T], Hashable]
     ) -> tuple[T, ...]:
-        """The facts; where one says the same as in the last reading, the same object as there."""
+        """Returns the facts; one that is equal to the last reading's is the same object."""
         kept: list[T] = []
         for fact in facts:
             place = (kind, key(fact))
@@ -228,7 +228,7 @@ class CommandGateway:
         return tuple(kept)
 
     def _completed(self) -> Iterable[JobFacts]:
-        """The queue's jobs with what other lines, or other commands, say of them."""
+        """Yields the queue's jobs, completed from other lines and other commands."""
         self._texts = {job_id: record for job_id, record in self._texts.items() if job_id in self._queue}
         self._read_holds()
         at_once = {line.job.array: line.job.at_once for line in self._queue.values() if line.job.tasks}
@@ -241,7 +241,7 @@ class CommandGateway:
             yield job
 
     def _read_holds(self) -> None:
-        """The GPUs of jobs that run: of typed ones the request tells them, of others only their records."""
+        """Reads the GPUs of running jobs: typed ones from the request, others only from the job's record."""
         old, self._holds = self._holds, {}
         unknown: list[JobFacts] = []
         for line in self._queue.values():
@@ -267,7 +267,7 @@ class CommandGateway:
         self._holds.update({job.id: (job.start, found[job.id].holds) for job in unknown if job.id in found})
 
     def _name(self, job_id: int) -> str:
-        """The name of one record alone: a task's number may be that of its whole array."""
+        """Returns the name of one record alone: a task's number may be that of its whole array."""
         return (self._texts.get(job_id) or self._record(job_id)).name
 
     def _record(self, job_id: int) -> records.RecordText:
@@ -283,11 +283,11 @@ class CommandGateway:
         return found[job_id]
 
     def _text(self, job_id: int | str) -> JobText:
-        """The texts that a change is based on; those of a task that has not split off are its array's."""
+        """Returns the texts that a change is based on; for a task that has not split off, those of its array."""
         return self._record(job_id if isinstance(job_id, int) else self._record_of(job_id)).job
 
     def _known_text(self, job_id: int | str) -> JobText:
-        """The same, as the last reading has them."""
+        """Returns the same texts as the last reading has them, if they have not changed."""
         number = job_id if isinstance(job_id, int) else self._record_of(job_id)
         line, record = self._queue.get(number), self._texts.get(number)
         if line is not None and record is not None and _key(record.job) == _key(line):
@@ -306,7 +306,7 @@ class CommandGateway:
         self, job_id: int | str, job: JobText, values: Mapping[str, str], most_tasks: int | None = _TASKS_AT_ONCE
     ) -> None:
         record = self._texts[job.id]
-        # An array's number would mean all its tasks, those that run and those with a place of their own too.
+        # An array's number would stand for all its tasks, also those that run or have places of their own.
         listed = record.tasks and ("req_nodes" in values or "." not in record.tasks)
         own = f"{record.name}_[{record.tasks}]" if listed else record.name
         name = job_id if isinstance(job_id, str) else own
@@ -340,10 +340,10 @@ class CommandGateway:
                 raise
 
     def _update_rest(self, name: str, words: Iterable[str], most: int | None) -> None:
-        """Change the tasks of an array that have not split off, such as `11_[4,5]`.
+        """Changes the tasks of an array that have not split off, such as `11_[4,5]`.
 
-        Where nodes change, scontrol takes no list. It takes the array's number as long as no task has a record of its
-        own, and refuses it else; then it is one task after the other, each of which gets a record by that.
+        To change nodes, scontrol takes no list. It takes the array's number as long as no task has a record of its
+        own. If it refuses that, the tasks are changed one by one, and each of them gets a record.
         """
         array, _, tasks = name.partition("_")
         try:
@@ -367,14 +367,14 @@ class CommandGateway:
 
 
 def _begin(value: str) -> str:
-    """A begin time as scontrol takes it."""
+    """Returns a begin time as scontrol takes it."""
     if value.startswith("+"):
         return f"now{value}"
     return "now" if value == changes.NOW else local_time(value)
 
 
 def _node_count(value: str) -> str:
-    """A number of nodes as scontrol takes it; 0 at the end stands for no bound."""
+    """Returns a number of nodes as scontrol takes it; 0 at the end stands for no bound."""
     if "-" in value:
         return value
     return "1-0" if value == changes.ANY_NODES else f"{value}-{value}"
@@ -393,8 +393,8 @@ def _key(one: JobText | text.QueueLine) -> tuple[object, ...]:
 
 
 def run_command(*command: str) -> bytes:
-    """Run one of Slurm's commands and return what it printed."""
-    # Times as seconds since 1970, so that no time zone comes in between.
+    """Runs one of Slurm's commands; returns its output."""
+    # Times as seconds since 1970, without time zones.
     # All tasks of an array, not only those that fit on a screen.
     WAITS.begin()
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}

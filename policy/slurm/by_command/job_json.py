@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job as Slurm's own JSON shows it (`scontrol show job --json`): the slow form, with all texts exact to the byte.
+"""A job as Slurm's own JSON shows it (`scontrol show job --json`): slow, but with all texts exact to the byte.
 
 Users' commands read it on login nodes, which have Python's standard library alone.
 """
@@ -31,7 +31,7 @@ class _Code:
 
 @dataclass(frozen=True, slots=True)
 class JobJson:
-    """The fields that Berth reads of it; releases that lack a field, or show it in another way, are told apart here."""
+    """The fields that Berth reads; differences between releases are handled here."""
 
     job_id: int
     job_state: list[str] | str
@@ -67,30 +67,30 @@ class JobJson:
 
     @property
     def state(self) -> str:
-        """Its first word; the others are flags."""
+        """Returns the first word of its state; the others are flags."""
         return self.job_state if isinstance(self.job_state, str) else next(iter(self.job_state), "")
 
     @property
     def name(self) -> int | str:
-        """Returns how scontrol names this job alone: of a task `ARRAY_TASK`, as its number may be the whole array's."""
+        """Returns scontrol's name for this job alone: `ARRAY_TASK`, as a task's number may be the whole array's."""
         is_task = self.array_task_id.set and self.array_job_id.set and self.array_job_id.number > 0
         return f"{self.array_job_id.number}_{self.array_task_id.number}" if is_task else self.job_id
 
     @property
     def part(self) -> str:
-        """Returns how its user names it, if it is a part of a heterogeneous job."""
+        """Returns its user's name for it, `JOB+PART`, if it is a part of a heterogeneous job; else empty."""
         is_part = self.het_job_id.set and self.het_job_offset.set and self.het_job_id.number > 0
         return f"{self.het_job_id.number}+{self.het_job_offset.number}" if is_part else ""
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """Returns where its output went. Later releases show the path as its user wrote it, and what it became."""
+        """Returns the paths of its output. Later releases show a path both as its user wrote it and expanded."""
         out, error = self.stdout_expanded or self.standard_output, self.stderr_expanded or self.standard_error
         return tuple(dict.fromkeys(path for path in (out, error) if path.startswith("/")))
 
 
 def decode(data: bytes) -> list[JobJson]:
-    """The jobs of an answer; jobs whose records have another form are left out while another can be read."""
+    """Returns the jobs of an answer; unreadable records are left out if another one can be read."""
     try:
         found, problems = json_records.read_each(JobJson, data, "jobs")
     except ValueError as problem:

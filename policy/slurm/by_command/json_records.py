@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's JSON as dataclasses: of each object the fields that a class names, each of the type that it names.
+"""Reads Slurm's JSON as dataclasses: from each object the fields that a class names, with their types.
 
-The standard library alone: login nodes have no other package.
+It uses only the standard library: login nodes have no other package.
 """
 
 import json
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], data: bytes) -> T:
-    """Reads one JSON text as a dataclass; raises ValueError with the path of what has another form.
+    """Reads one JSON text as a dataclass; raises ValueError with the path of a value of another form.
 
-    Fields that the class does not name are passed over. Fields of the class may be texts, numbers, truth values, lists,
+    Fields that the class does not name are ignored. Fields of the class may be texts, numbers, truth values, lists,
     other such classes, or unions of these.
     """
     # Slurm passes on whatever bytes a user wrote.
@@ -25,7 +25,7 @@ def read(kind: type[T], data: bytes) -> T:
 
 
 def read_each(kind: type[T], data: bytes, name: str) -> tuple[list[T], list[str]]:
-    """Reads the list of this name in a JSON object; returns what could be read, and the problem of each other entry."""
+    """Reads the list of this name in a JSON object; returns the readable entries, and a problem for each other one."""
     answer = json.loads(data.decode("utf-8", "surrogateescape"))
     entries = answer.get(name) if type(answer) is dict else None
     if type(entries) is not list:
