@@ -24,7 +24,7 @@ _SECONDS = 3.0
 
 
 def question(config: Config, text: str) -> dict[str, str]:
-    """Returns the reply of the first of berthd's hosts that answers; a `DaemonError` where none does."""
+    """Returns the reply of the first of berthd's hosts that answers; raises DaemonError if none does."""
     return _ask(config, text, wire.REPLY_BYTES, lambda reply: _fields(wire.decode(reply)))
 
 
@@ -85,7 +85,7 @@ def _ask(config: Config, text: str, most: int, read: Callable[[bytes], T]) -> T:
 
 
 def _hosts(config: Config) -> tuple[str, ...]:
-    """Returns berthd's hosts; this one where Slurm does not tell its controllers."""
+    """Returns berthd's hosts; only this one if Slurm does not name its controllers."""
     if config.users_hosts != Config().users_hosts:
         return config.users_hosts
     try:
@@ -96,7 +96,7 @@ def _hosts(config: Config) -> tuple[str, ...]:
 
 
 def _near(host: str, path: Path) -> socket.socket | None:
-    """Returns a connection by which berthd knows the user without a credential; None to a berthd on another host."""
+    """Returns a connection on which berthd knows the user without a credential; None if berthd is on another host."""
     if host.partition(".")[0] not in {"localhost", socket.gethostname().partition(".")[0]}:
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -110,7 +110,7 @@ def _near(host: str, path: Path) -> socket.socket | None:
 
 
 def _talk(connection: socket.socket, line: bytes, most: int) -> bytes:
-    """Returns the reply to one line; an OSError where there is none."""
+    """Returns the reply to one line; raises OSError if there is none."""
     due = time.monotonic() + _SECONDS
     reply = bytearray()
     with connection:

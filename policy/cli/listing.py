@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints lists as Slurm's list commands do: a header, a row for each thing, `-h`, and `-o` with names of columns."""
+"""Prints lists as Slurm's list commands do: a header, rows, `-h`, and `-o` with names of columns."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     title: str
     text: Callable[[Mapping[str, Any]], str]
     width: int = 0
-    """Longest text that is shown; 0 for all of it."""
+    """The most characters that are shown; 0: all."""
     right: bool = False
 
 
@@ -106,6 +106,6 @@ def span(seconds: float | None) -> str:
 
 
 def say_age(at: float) -> None:
-    """Tells on standard error if a list is old: berthd cannot read Slurm, or its cluster is very large."""
+    """Warns on standard error if a list is old: berthd cannot read Slurm, or the cluster is very large."""
     if (age := time.time() - at) > STALE_AFTER:
         say(f"berth: what is shown is {age:.0f} s old; berth status says whether berthd reads Slurm", 214)

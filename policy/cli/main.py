@@ -12,7 +12,7 @@ from policy.cli.output import built, installed, number_of, say
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
 
-# Each module is imported only where its command may be the one; none may import numpy (a test checks this).
+# Each module is imported only if its command may be the one; none may import numpy (a test checks this).
 _COMMANDS = {
     "nodes": "policy.cli.nodes",
     "queue": "policy.cli.jobs.queue",
@@ -40,11 +40,11 @@ _OURS = frozenset({"policy", "topology", "prolog_epilog"})
 
 
 NOBODY_READS = 141
-"""The exit status that a shell reports for a program of coreutils whose reader has gone (128 + SIGPIPE)."""
+"""The exit status of a program whose reader has closed the pipe, as shells report it (128 + SIGPIPE)."""
 
 
 class MissingPackageError(BerthError):
-    """A package is missing that this command needs, and that a smaller installation lacks."""
+    """The command needs a package that a smaller installation does not have."""
 
     number = 708
 
@@ -68,7 +68,7 @@ def build_parser(command: str = "") -> CommandParser:
 
 
 def _describe(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Gives each command without a description its line from the list of commands, as the first line of its help."""
+    """Gives each command without a description its line in the list of commands as description."""
     for listed in commands._choices_actions:  # noqa: SLF001 - argparse has no public way to list subcommands
         parser, line = commands.choices[listed.dest], listed.help or ""
         parser.description = parser.description or f"{line[:1].upper()}{line[1:]}."

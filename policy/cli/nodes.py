@@ -14,7 +14,7 @@ from policy.site.config import config_path, load
 from policy.site.overview import user_of
 
 SLOW = 1.10
-"""Score from which a cell names it: the GPU takes 10 % more time than is typical."""
+"""The score from which on a cell shows it: the GPU takes 10 % more time than is typical."""
 
 _USUAL = ("node", "model", "state", "free", "gpus")
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 def _print_only(
     options: argparse.Namespace, rows: Mapping[str, Any], columns: Sequence[Column], found: Mapping[str, Any]
 ) -> int:
-    """Prints rows that stand under one name in JSON, in place of the nodes."""
+    """Prints other rows in place of the nodes; in JSON they stand under one name."""
     if options.json:
         print_json({"schema_version": found["schema_version"], "at": found["at"], **rows})
         return 0
@@ -74,7 +74,7 @@ def _print_only(
 
 
 def idle_gpus(nodes: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], at: float) -> list[dict[str, Any]]:
-    """Returns the GPUs that a job holds and lets idle, the longest first, in seconds until a moment."""
+    """Returns the idle GPUs that jobs hold, the longest idle first, with the seconds until the time `at`."""
     by_id = {job["id"]: job for job in jobs}
     found = []
     for node in nodes:
@@ -91,7 +91,7 @@ _IDLE_COLUMNS = (
     Column("NODE", lambda gpu: str(gpu["node"])),
     Column("GPU", lambda gpu: str(gpu["gpu"]), right=True),
     Column("JOBID", lambda gpu: str(gpu["job"]), right=True),
-    # salloc calls its jobs "interactive", where their users give them no name.
+    # salloc calls a job "interactive" if its user gives it no name.
     Column("NAME", lambda gpu: str(gpu["name"]), width=16),
     Column("USER", lambda gpu: user_of(gpu["user_id"]) if gpu["user_id"] is not None else "-"),
     Column("NO_KERNEL", lambda gpu: span(gpu["no_kernel_s"]), right=True),
@@ -103,7 +103,7 @@ _IDLE_COLUMNS = (
 def domains_of(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the NVLink domains of the nodes, as the driver names them, or the blocks or leaves of Slurm's file.
 
-    Of each tray the GPUs that no job has; None where it takes no jobs.
+    Each tray has its number of free GPUs; None if it takes no jobs.
     """
     found: dict[str, dict[str, Any]] = {}
     for node in nodes:
@@ -148,7 +148,7 @@ def with_cells(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = [{**node, "groups": _groups(len(node["gpus"]), node["islands"])} for node in nodes]
     for row in rows:
         order = [place for group in row["groups"] for place in group]
-        # Where the GPUs of an island are not neighbours by number, each cell says which GPU it is.
+        # If the GPUs of an island are not neighbours by number, each cell shows its GPU's number.
         numbered = order != sorted(order)
         row["cells"] = {place: f"{place}:{_cell(row, place)}" if numbered else _cell(row, place) for place in order}
     width = max((len(cell) for row in rows for cell in row["cells"].values()), default=1)
@@ -156,7 +156,7 @@ def with_cells(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _groups(count: int, islands: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Returns the positions by NVLink island; all in one group where islands overlap, or there are none.
+    """Returns the positions by NVLink island; all in one group if islands overlap, or there are none.
 
     >>> _groups(4, [[0, 3], [1, 2]]), _groups(3, [[0, 1], [1, 2]]), _groups(2, [])
     ([[0, 3], [1, 2]], [[0, 1, 2]], [[0, 1]])
@@ -205,7 +205,7 @@ def _joined(groups: Sequence[Sequence[int]], cells: Mapping[int, str], width: in
 
 
 def free_of(node: Mapping[str, Any]) -> int:
-    """Returns how many GPUs of a node no job has; none of a node that takes no jobs."""
+    """Returns the number of a node's free GPUs; 0 if the node takes no jobs."""
     return 0 if node["state"] in {"down", "reserved"} else sum(gpu["state"] == "free" for gpu in node["gpus"])
 
 

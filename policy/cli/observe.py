@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth observe`, which looks at a cluster that runs without Berth, and changes nothing there."""
+"""The command `berth observe`, which reads a cluster that runs without Berth, and changes nothing there."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from topology.model import Machine
 
 _EVERY = 5.0
-"""Seconds between two looks; Slurm starts most jobs one by one, so that few start between them."""
+"""Seconds between two readings; Slurm starts most jobs one by one, so that few start between them."""
 _FIRST = 30.0
-"""Most seconds that the first look takes on large clusters."""
+"""The most seconds that the first reading takes on large clusters."""
 _SHOWN = 10
-"""Jobs that each list shows at most."""
+"""The most jobs that each list shows."""
 _DAYS = 7
 
 
@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _of_the_past(args: argparse.Namespace) -> int:
-    """Shows past days alone: what the file tells, on the nodes of today where Slurm can be asked for them."""
+    """Shows only past days, from the file, on today's nodes if Slurm can be asked for them."""
     from policy.cli.past import report  # noqa: PLC0415
 
     now = [
@@ -118,7 +118,7 @@ def _of_the_past(args: argparse.Namespace) -> int:
 
 
 def _read(gateway: Any) -> Reading:
-    """Reads Slurm until the GPUs of all running jobs are known: one look asks for those of some hundred jobs only."""
+    """Reads Slurm until the GPUs of all running jobs are known: each reading gets those of a few hundred jobs."""
     from policy.plan.answer.beside import holding  # noqa: PLC0415
 
     until = time.monotonic() + _FIRST
@@ -133,7 +133,7 @@ def _read(gateway: Any) -> Reading:
 
 
 def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Reading) -> Iterator[RunningJob]:
-    """Yields each job that starts in this time, compared with what was free at the first look at it."""
+    """Yields each job that starts in this time, compared with the free GPUs when it was first seen."""
     from policy.cluster.untyped import numbered  # noqa: PLC0415
     from policy.plan.answer.beside import holding  # noqa: PLC0415
     from policy.plan.ledger.tracker import open_book  # noqa: PLC0415
@@ -190,14 +190,14 @@ def _fleet(args: argparse.Namespace, reading: Reading) -> tuple[Fleet, frozenset
 
 
 def _blank(node: str, size: int) -> Machine:
-    """Returns a machine of which nothing is known but its number of GPUs: gangs on it can still be counted."""
+    """Returns a machine of which only the number of GPUs is known: gangs on it can still be counted."""
     from topology.model import Gpu, Machine  # noqa: PLC0415
 
     return Machine(node, "gpu", tuple(Gpu(place, place, f"GPU-{node}-{place}") for place in range(size)), ())
 
 
 def _described(words: Sequence[str], reading: Reading) -> dict[str, Machine]:
-    """Returns the machines of --machine; the last one that names a node counts."""
+    """Returns the machines of --machine by node; the last one that names a node counts."""
     from policy.cli.topo.sources import machines as meant  # noqa: PLC0415
     from topology.hostlist import expand  # noqa: PLC0415
 
@@ -242,7 +242,7 @@ _COUNT = re.compile(r"gres[:/]gpu(?:[:=][^:=,]*?)??(?:[:=](\d+))?(?=,|$)")
 
 
 def _asked() -> dict[int, int]:
-    """Returns the GPUs that each waiting job asks for, where its request tells them."""
+    """Returns by job the number of GPUs that waiting jobs ask for, if their requests have it."""
     from policy.slurm.by_command import text  # noqa: PLC0415
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
@@ -260,7 +260,7 @@ def _asked() -> dict[int, int]:
 
 
 def _past(args: argparse.Namespace, fleet: Fleet) -> dict[str, Any]:
-    """Returns what the accounting tells of the last days, with its tables on waits and places."""
+    """Returns the figures of the last days from the accounting, with tables on waits and places."""
     from policy.cli.past import report  # noqa: PLC0415
 
     gpus = {name: int(count) for name, count in zip(fleet.names, fleet.gpu_counts, strict=True) if count}

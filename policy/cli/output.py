@@ -25,16 +25,16 @@ def as_json(values: Mapping[str, Any]) -> str:
 
 
 def tell(options: argparse.Namespace, values: Mapping[str, Any], text: str) -> None:
-    """Prints what a command did: one JSON object with --json, else a text."""
+    """Prints a command's result: one JSON object with --json, else a text."""
     sys.stdout.write(as_json(values) if options.json else f"{text}\n")
 
 
 TOPOLOGY = 709
-"""The number of messages of the topology side, whose errors have none of their own."""
+"""The message number of the topology side, whose errors have none of their own."""
 
 
 def number_of(problem: object) -> int:
-    """Returns the number of an error's message."""
+    """Returns the message number of an error."""
     return problem.number if isinstance(problem, BerthError) else TOPOLOGY
 
 
@@ -61,7 +61,7 @@ def some(names: Sequence[str]) -> str:
 
 def installed() -> str:
     """Returns the release of the Berth that runs this command."""
-    # It brings the modules of mail with it: some 20 ms, which no command but --version has to wait for.
+    # It imports the modules of mail, which takes some 20 ms: only --version has to wait for that.
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:
@@ -71,10 +71,7 @@ def installed() -> str:
 
 
 def built() -> str:
-    """Returns the revision of this Berth and what it was built for; empty in a checkout.
-
-    Packagers write the line.
-    """
+    """Returns packagers' line on Berth's revision and the releases it was built for; empty in a checkout."""
     try:
         return (Path(__file__).parents[1] / "built.txt").read_text(encoding="utf-8").strip()
     except OSError:

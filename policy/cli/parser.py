@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parser of `berth`: it answers a wrong call with one sentence, and with the right call where it is known."""
+"""The parser of `berth`: it answers a wrong call with one sentence, and with the right call if it is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CommandParser(argparse.ArgumentParser):
     """Raises UsageError where argparse prints its usage and exits."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError with argparse's sentence, and where to read on."""
+        """Raises UsageError with argparse's sentence and the command for help."""
         raise UsageError(f"{message}; {self.prog} --help lists what it takes")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -41,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         return parser
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Names the nearest command for one that is misspelt."""
+        """Names the nearest command if one is misspelt."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001
             hint = nearest(str(value), action.choices)
             raise UsageError(f"{self.prog} has no command {value}{hint or f'; {self.prog} --help lists them'}")

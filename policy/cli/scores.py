@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth scores`, on the speed of each GPU, the GPUs that stand out, and since when."""
+"""The command `berth scores`, on the speed of each GPU, and on GPUs that stand out."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _wanted(scores: Sequence[Score], app_class: str) -> list[Score]:
 
 
 _TRIES = 3
-"""Most attempts; a calibration that ends meanwhile makes it start again."""
+"""The most attempts; if a calibration ends meanwhile, the refresh starts again."""
 
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:

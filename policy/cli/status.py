@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth status`, which tells whether berthd runs, and what it has done."""
+"""The command `berth status`, which shows if berthd runs, and its counts since its start."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that pin, release or annotate a job: the same through every gateway.
+"""The changes that pin, release or annotate a job, the same for every gateway.
 
-The keys are the names that the fields have in Slurm's job description; `node_count` is its least and its most nodes.
+The keys are the fields' names in Slurm's job description; `node_count` is the least and the most nodes.
 """
 
 import re
@@ -70,16 +70,16 @@ _OF_A_PLACE = (*_OF_A_PLACE_ALONE, SHARE, ASKED_SHARE, GPU_MEM, WAY, TIER, PARKE
 _WHERE = (NODES, GPUS, SEATS, START, WAY, LEVEL, GBPS, SUM, SLOPE, SMS, NEED, OTHERS)
 
 _OF_FAILURES = (FAIL, FAIL_TEXT, FAIL_AT, TRIED, TRIED_BEFORE, AGAIN, RETRY_TEXT)
-"""Written beside the plan, which may not have read them yet."""
+"""Fields that are written beside the plan; a plan that is written later may not have read them."""
 
 _REFUSED_LATER = re.compile(r"license|gres|node name", re.IGNORECASE)
-"""Slurm's words for what it finds wrong after it has written lists of nodes; the second of them may be such."""
+"""Slurm's words for faults that it finds after it has written lists of nodes, or the first of two lists."""
 
 NOW = "0"
-"""As a begin time: at once. Else it is seconds since 1970, or with a + from now on."""
+"""The begin time `now`. Others are seconds since 1970, or with a + seconds from now."""
 
 ANY_NODES = "any"
-"""As a node count: as many as the request takes. It may also be a range, `1-4`."""
+"""The node count of a request that leaves it open. Others are a number or a range, `1-4`."""
 
 ENDED = frozenset(
     {
@@ -87,7 +87,7 @@ ENDED = frozenset(
         *("OUT_OF_MEMORY", "REVOKED"),
     }
 )
-"""States of jobs that squeue shows only on demand."""
+"""States of ended jobs, which squeue shows only on demand."""
 
 
 def pin(job: JobText, place: Pin) -> dict[str, str]:
@@ -100,7 +100,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     before = readable(job.admin_comment) or NOTHING
     if place.again and not _is_placed_so(job, before, place):
         raise SlurmError(f"job {job.id} has another place or request since it was read")
-    # Put back into the queue by Berth, it has a begin time that is not its user's.
+    # A job that Berth requeued has a begin time that is not its user's.
     parked = PARKED in before or MOVE_UNTIL in before
     plan = ((before if place.again else place.plan) | before.only(_OF_FAILURES)).without(OTHERS, DISAGREES)
     excluded = _others(job, before, place.others)
@@ -118,7 +118,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         "admin_comment": plan.into(job.admin_comment),
         "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
-        # A guest that may have to leave has to be able to come back.
+        # A guest must be allowed to be requeued.
         **({"requeue": "1"} if place.guest else {}),
     }
 
@@ -126,7 +126,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
 def park(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
     """Returns the change that parks a guest: no node, and a begin time so many seconds ahead.
 
-    It asks for a whole GPU, which harms no other job if it starts after all.
+    It asks for a whole GPU, so that it harms no other job if it starts after all.
     """
     _must_wait(job)
     return {
@@ -141,10 +141,10 @@ def park(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
 
 
 def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, str] | None:
-    """Returns the change to a request equal to the user's; None if the job has no pin (any more).
+    """Returns the change to a request equal to the user's; None if the job has no pin.
 
-    A packed job gets its GPUs whole: without Berth nothing would hold it to its share. `for_now` its plan keeps all
-    that it asked for, and the next berthd gives it a place again; else it is left to Slurm for good.
+    A packed job gets whole GPUs: without Berth nothing would hold it to its share. With `for_now` its plan keeps its
+    whole request, and the next berthd gives it a place again; else it is left to Slurm for good.
     """
     _must_wait(job)
     plan = of_text(job.admin_comment)
@@ -179,9 +179,9 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
 def give_back(
     text: Callable[[], JobText], write: Callable[[JobText, dict[str, str]], None], reason: str, *, for_now: bool
 ) -> bool:
-    """Releases a job with what reads its texts and what writes them; False where it has no pin (any more).
+    """Releases a job by functions that read its texts and write them; returns False if it has no pin.
 
-    Slurm refuses the change of a request that an administrator changed after it was read: then by what it is now.
+    If an administrator has changed the request since it was read, Slurm refuses; then the new request is released.
     """
     job = text()
     restored = release(job, reason, for_now=for_now)
@@ -201,16 +201,16 @@ def give_back(
 def wrote_nodes(values: Mapping[str, str], refusal: str) -> bool:
     """Tells whether slurmctld has written a part of a change that it refused.
 
-    It writes lists of nodes before it looks at licences and GRES, and leaves them where it then refuses those.
+    It writes lists of nodes before it checks licences and GRES, and does not undo them if it then refuses.
     """
     return "req_nodes" in values and bool(_REFUSED_LATER.search(refusal))
 
 
 def put_right(write: Callable[[], None], without_list: Callable[[], None]) -> None:
-    """Writes what puts right a change of which only the nodes were written; once more if Slurm does not answer.
+    """Writes the undo of a change of which only the nodes were written; a second time if Slurm does not answer.
 
-    If it stays half written, no later pass can tell Berth's list of excluded nodes from one of the user's. Where Slurm
-    knows a node of the list before no more, what puts it right is written without that list.
+    If it stayed half written, no later pass could tell Berth's list of excluded nodes from the user's. If Slurm does
+    not know a node of the former list any more, the undo is written without that list.
     """
     with suppress(SlurmError):
         try:
@@ -224,11 +224,11 @@ def put_right(write: Callable[[], None], without_list: Callable[[], None]) -> No
 
 
 def taken_back(job: JobText, now: JobText, values: Mapping[str, str], *, without_list: bool = False) -> dict[str, str]:
-    """Returns what puts right a change of which only the nodes were written: a job before it, and as it is `now`.
+    """Returns the undo of a change of which only the nodes were written, from the job before it and as it is `now`.
 
-    `without_list` leaves out the list of excluded nodes that Berth wrote, where the job requires its nodes.
+    `without_list` leaves out Berth's list of excluded nodes, if the job requires its nodes.
 
-    Whose request was changed after it was read has no place with these GPUs (any more), and gets its user's own nodes.
+    A job whose request was changed after it was read has no place with these GPUs, and gets its user's own nodes.
     """
     before = readable(job.admin_comment) or NOTHING
     if not _asks_otherwise(job, now):
@@ -250,7 +250,7 @@ def was_written(refusal: str) -> bool:
 def annotate(job: JobText, plan: JobPlan, *, requeue: bool = False) -> dict[str, str]:
     """Returns the change to another plan; with `requeue` Slurm may requeue the job, whatever its user has said.
 
-    A job without a place tells its node of none: one that its owner has changed had one.
+    If the plan has no place, the place is taken out of the Extra too: a job that its owner has changed had one.
     """
     unplaced = job.state == "PENDING" and plan.get(STATE) == LATER
     text = segment.remove(job.extra) if unplaced else job.extra
@@ -262,20 +262,19 @@ def annotate(job: JobText, plan: JobPlan, *, requeue: bool = False) -> dict[str,
 
 
 def delay(job: JobText, plan: JobPlan, seconds: int) -> dict[str, str]:
-    """Returns the change to another plan, by which the job is not started for so long."""
+    """Returns the change to another plan and to a begin time so many seconds ahead."""
     return {**annotate(job, plan), "begin": f"+{seconds}"}
 
 
 def was_put_back(job: JobText) -> bool:
-    """Tells whether the job is on its way into the queue: Slurm leaves one that has ended, and reports no error."""
+    """Tells whether a requeue took effect: Slurm leaves an ended job as it is, and reports no error."""
     return job.state not in ENDED
 
 
 def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
-    """Jobs that may hold a pin, as they are to be written to; only the ones that are `called` so.
+    """Returns the jobs that may have a pin, as names for changes; with `called`, only those of this name.
 
-    An admin means with a number also the tasks of that array and the parts of that heterogeneous job, and with
-    `ARRAY_TASK` one of them.
+    A number also names the tasks of that array and the parts of that heterogeneous job, `ARRAY_TASK` a single task.
     """
     number, _, task = called.partition("_")
     found: list[int | str] = []
@@ -285,13 +284,13 @@ def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
         elif not called or (task and (job.array, job.task) == (int(number), int(task))):
             found.append(job.id)
         elif not task and int(number) in {job.id, job.array, job.het}:
-            # By the array's number scontrol means its running tasks too, and it takes no list of tasks.
+            # For scontrol an array's number means its running tasks too, and it takes no list of tasks.
             found += [f"{job.array}_{one}" for one in fields.numbers(job.tasks)] or [job.id]
     return found
 
 
 def target(job: JobFacts, task: int | None = None) -> int | str:
-    """Returns how Slurm names what is to be changed; an array's own number would mean its running tasks too."""
+    """Returns Slurm's name for a job or task in a change; an array's number would mean its running tasks too."""
     if task is not None:
         return f"{job.array}_{task}"
     tasks = job.tasks.partition("%")[0]
@@ -299,9 +298,9 @@ def target(job: JobFacts, task: int | None = None) -> int | str:
 
 
 def may_hold_pin(job: JobFacts) -> bool:
-    """Tells whether a job waits, or may come back into the queue, where, or as, Berth wrote it.
+    """Tells whether a job with Berth's pin waits, or may be requeued.
 
-    One that was put back ends on its nodes first, and Slurm shows that alone; what it does with a change tells more.
+    A requeued job ends on its nodes first, and Slurm shows only that; if a change of it works, it was requeued.
     """
     waits = job.state in {"PENDING", "ARRAY", "COMPLETING"}
     pinned_to = job.gpus or pins_nodes_alone(job.plan) or _on_its_place(job.required, job.known)
@@ -326,13 +325,13 @@ def _asks_otherwise(job: JobText, now: JobText) -> bool:
 
 
 def _on_its_place(required: Collection[str], plan: JobPlan) -> bool:
-    """Tells whether a job has to run on just the nodes of the place that Berth gave it."""
+    """Tells whether a job requires exactly the nodes of the place that Berth gave it."""
     nodes = plan.get(NODES, ()) if holds_place(plan) else ()
     return bool(nodes) and set(required) == set(nodes)
 
 
 def _without_nodes(job: JobText, plan: JobPlan, reason: str) -> dict[str, str] | None:
-    """The rest of a pin whose GPUs an administrator has changed: that stands, and the nodes go with the Extra."""
+    """Returns the change that removes the nodes and the Extra of a pin whose GPUs an administrator has changed."""
     ours = _on_its_place(hostlist.expand(job.required), plan)
     extra = segment.remove(job.extra)
     if not ours and extra == job.extra:
@@ -351,7 +350,7 @@ def _asked(plan: JobPlan) -> dict[str, str]:
 
 
 def _others(job: JobText, before: JobPlan | None, told: str = "") -> dict[str, str]:
-    """All nodes but those of the place, where the user excludes none; what Berth wrote before it takes back."""
+    """Returns the change of the excluded nodes to the list `told`, or removes Berth's; the user's list stays."""
     ours = excluded_nodes.is_ours(job.excluded, before)
     if job.excluded and not ours:
         return {}
@@ -374,18 +373,18 @@ def _pinned_by_job(job: JobText) -> bool:
 
 
 def _share(place: Pin) -> dict[str, str]:
-    """Returns what the node has to know of a packed job; nothing for whole GPUs."""
+    """Returns a packed job's fields in the Extra, for its node; none for whole GPUs."""
     if not place.share:
         return {}
     plan = place.plan
-    # On the node there is no memory but the GPU's to speak of.
+    # On the node `mem` is the GPU's memory.
     mem = {"mem": str(plan[GRANTED])} if GRANTED in plan else {}
     asked = {"asked_share": str(plan[ASKED_SHARE])} if ASKED_SHARE in plan else {}
     return {"share": str(place.share), **asked, **mem, "way": plan.get(WAY, "mps")}
 
 
 def _tier(place: Pin) -> dict[str, str]:
-    """Returns what the node has to know of a host or a guest; nothing of a job that has its GPUs alone."""
+    """Returns an owner's or a guest's fields in the Extra, for its node; none for a job that has its GPUs alone."""
     plan = place.plan
     tier = plan.get(TIER, "")
     if place.share or tier not in {GUARANTEED, OPPORTUNISTIC}:
@@ -393,13 +392,13 @@ def _tier(place: Pin) -> dict[str, str]:
     mem = {"mem": str(plan[GPU_MEM])} if GPU_MEM in plan else {}
     slope = {"slope": f"{plan[SLOPE]:.2f}"} if SLOPE in plan else {}
     need = {"need": plan[NEED]} if place.guest and NEED in plan else {}
-    # A guest under MPS is held to what its host leaves; what both have beyond that is the guard's.
+    # A guest under MPS is held to the SMs that its owner leaves; the guard does the rest.
     held = {"share": str(plan[SMS])} if place.guest and SMS in plan else {}
     return {"tier": tier, **held, **mem, "way": plan.get(WAY, "time"), **slope, **need}
 
 
 def _on_nodes(plan: JobPlan, nodes: int, *, was_open: bool = False) -> dict[str, str]:
-    """The number of nodes of a job that may have others, and its CPUs: on fewer nodes Slurm would keep those of all."""
+    """Returns the node count and CPUs of a job with several splits: Slurm would keep the CPUs of more nodes."""
     if not (was_open or SPLITS in plan) or CPUS not in plan:
         return {}
     needs = plan.read(SPREAD) if was_open else None
@@ -410,7 +409,7 @@ def _on_nodes(plan: JobPlan, nodes: int, *, was_open: bool = False) -> dict[str,
 
 
 def _on_any_nodes(plan: JobPlan, needs: SpreadNeeds) -> dict[str, str]:
-    """As its user asked: GPUs of the whole job or of each task, on as many nodes as they take or the user said."""
+    """Returns the user's request: GPUs of the whole job or of each task, on the user's number of nodes or any."""
     asked = _asked(plan)
     gpus = {"tres_per_job": f"gres/gpu:{plan[N] * plan[K]}"}
     if needs.task_gpus:
@@ -422,8 +421,8 @@ def _on_any_nodes(plan: JobPlan, needs: SpreadNeeds) -> dict[str, str]:
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:
-    """The request for exactly these GPUs; by job, each type counts once for each node."""
-    # A share is no GPU in Slurm's eyes: srun trips over nothing.
+    """Returns the request for exactly these GPUs; by job, each type counts once for each node."""
+    # A share is no GPU for Slurm, so srun takes it by node too.
     by_job = _pinned_by_job(job) and not place.share and not place.guest
     count = place.share or (len(place.nodes) if by_job else 1)
     whole = ("gpu", "seat") if place.seats else ("gpu",)
@@ -436,7 +435,7 @@ def _typed(job: JobText, place: Pin) -> dict[str, str]:
 
 
 def _untyped(job: JobText, plan: JobPlan) -> dict[str, str]:
-    """As many GPUs, of Slurm's choice."""
+    """Returns the request for as many GPUs of Slurm's choice."""
     n, k = plan.get(N), plan.get(K)
     if n is None or k is None:
         raise SlurmError(f"the plan of job {job.id} does not say how many GPUs it asked for")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what a job asks of Slurm with the place that Berth gave it.
+"""Compares a job's request in Slurm with the place that Berth gave it.
 
-Both are written by one update, and only Slurm's own user and root may change either. Where they do not agree, a user
-has found a way around that: the job would pay for one part of a GPU and have another. Its node does not start it
-(prolog_epilog/given.py); berthd looks at it again in each reading.
+Both are written by one update, and only Slurm's own user and root may change either. If they do not agree, a user has
+found a way around that: the job would pay for one part of a GPU and get another. Its node does not start it
+(prolog_epilog/given.py); berthd checks it again in each reading.
 """
 
 from collections.abc import Collection
@@ -16,9 +16,9 @@ from policy.slurm import fields
 
 
 def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int]) -> str:
-    """Returns why a job that runs should not; empty where there is nothing to say.
+    """Returns why a running job should not run; empty if it may.
 
-    `trusted` users place jobs by hand, and in partitions that Berth skips shards are not looked at.
+    `trusted` users place jobs by hand, and shards in partitions that Berth skips are not checked.
     """
     if job.plan is None and (job.user in trusted or (not job.guest and job.partition in skipped)):
         return ""
@@ -26,7 +26,7 @@ def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int])
 
 
 def of_text(job: JobText, plan: JobPlan) -> str:
-    """The same of a job's record."""
+    """Returns the same for a job's record."""
     asked = job.tres_per_node
     gpus = fields.pinned(asked) or fields.pinned(job.tres_per_job)
     return _compared(fields.share(asked), fields.guest(asked), gpus, plan)
@@ -36,7 +36,7 @@ def _compared(share: int, guest: bool, gpus: int | None, plan: JobPlan) -> str: 
     placed = NODES in plan and GPUS in plan
     rides = placed and plan.get(TIER) == OPPORTUNISTIC
     part = plan.get(SHARE, 0) if placed and not rides and WHOLE not in plan else 0
-    # Of whole GPUs a job has what it pays for, whichever they are.
+    # A job with whole GPUs has what it pays for, whichever they are.
     same = (share, guest) == (part, rides) and (not (share or guest) or _mask(plan) == gpus)
     if same or not (placed or share or guest):
         return ""

@@ -20,17 +20,17 @@ _PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d{1,2})(?!\d)")
 _SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
 _SEAT = re.compile(r"gres/seat:g\d")
 _GPU_REQUEST = re.compile(r"gres[:/](?:gpu|shard|seat)\b")
-"""Slurm finds `gres` anywhere in an element of a request, so we do too."""
+"""Slurm finds `gres` anywhere in an element of a request, so Berth does too."""
 _NAMED = re.compile(r"gres[:/]gpu:([^:,=()]+)")
 _HELD = re.compile(r"(gpu|shard):(?:([^:,()]+|\(null\)):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
-"""Slurm 24.11 writes `(null)` for no type where it sums up a node."""
+"""Slurm 24.11 writes `(null)` for no type in the sums of a node."""
 _OWN_TYPE = re.compile(r"g(\d+)")
 _MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
-# A node that is powered down is open: Slurm powers it up for a job that is pinned there. One that is to reboot is open
-# too until it is idle, unless it drains (`scontrol reboot ASAP`). One that is RESERVED or in MAINTENANCE may be so in
-# part: the reservation says which.
+# A powered-down node is open: Slurm powers it up for a job that is pinned there. A node that is to reboot is open too
+# until it is idle, unless it drains (`scontrol reboot ASAP`). A node that is RESERVED or in MAINTENANCE may be so in
+# part: the reservation says which part.
 _CLOSED = frozenset(
     {
         *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
@@ -41,43 +41,43 @@ _CLOSED = frozenset(
 _LOST = frozenset({"DOWN", "NOT_RESPONDING", "POWERING_DOWN", "POWERED_DOWN"})
 
 PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-"""Marks of jobs that were put back into the queue on hold, or lost their reservation; Slurm writes them in place of
-PENDING, and leaves the first there when the job is released, until it starts."""
+"""Marks of jobs that were requeued on hold, or lost their reservation; Slurm shows them in place of PENDING, and the
+first one even after the job is released, until it starts."""
 
 EXPEDITING = "EXPEDITING"
-"""Slurm 25.11 and later write it in place of PENDING for a job that `--requeue=expedite` puts back at the front."""
+"""Slurm 25.11 and later show it in place of PENDING for a job that `--requeue=expedite` requeues at the front."""
 
 
 def refused(jobs: Iterable[JobFacts]) -> frozenset[str]:
-    """The nonces of jobs that Slurm has refused at their submission, since they could never run as they are."""
+    """Returns the nonces of jobs that Slurm refused at their submission, since they could never run."""
     return frozenset(
         job.known[ID] for job in jobs if job.state == "FAILED" and job.reason == "BadConstraints" and ID in job.known
     )
 
 
 class Gres(NamedTuple):
-    """A node's GPUs with a type of their own, its other GPUs, its seats, and its GPUs that count in percent."""
+    """The numbers of a node's GPUs with a type each, its other GPUs, its seats, and its GPUs that count in percent."""
 
     gpus: int
     loose: int
     seats: int
     shards: int
     models: frozenset[str] = frozenset()
-    """GRES types other than those of one GPU each."""
+    """GRES types that are not those of one GPU each."""
 
 
 class UsedGres(NamedTuple):
-    """GPUs that gpu or shard jobs hold and seats that are taken, as bits, and percent of each GPU that is shared."""
+    """Masks of the GPUs and of the seats that jobs hold, and the percent of each GPU that packed jobs hold."""
 
     gpus: int
     seats: int
     shared: tuple[int, ...] = ()
 
 
-# A cluster has thousands of nodes and few different texts for each of these.
+# A cluster has thousands of nodes and few different texts.
 @lru_cache(maxsize=4_096)
 def gres(text: str) -> Gres:
-    """Returns what a node has.
+    """Returns the GRES of a node.
 
     >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),shard:g0:100(S:0),shard:g1:100,seat:g0:1,seat:g1:1")
     Gres(gpus=2, loose=0, seats=2, shards=2, models=frozenset())
@@ -92,7 +92,7 @@ def gres(text: str) -> Gres:
 
 @lru_cache(maxsize=16_384)
 def gres_used(text: str) -> UsedGres:
-    """Returns what is in use of a node, or what a job holds there.
+    """Returns the GRES in use on a node, or held there by a job.
 
     >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
     UsedGres(gpus=5, seats=1, shared=(0, 0, 30))
@@ -115,13 +115,13 @@ def gres_used(text: str) -> UsedGres:
 
 @lru_cache(maxsize=1_024)
 def takes_jobs(state: str) -> bool:
-    """Tells whether a node in this state, as scontrol writes it, may start jobs; a * marks one that does not answer."""
+    """Tells whether a node in this state, as scontrol writes it, may start jobs; a * means that it does not answer."""
     return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
 
 
 @lru_cache(maxsize=1_024)
 def is_lost(state: str) -> bool:
-    """Tells whether a node in this state runs nothing more, as far as Slurm knows.
+    """Tells whether a node in this state runs no more jobs, as far as Slurm knows.
 
     >>> is_lost("DOWN+DRAIN"), is_lost("IDLE*+DRAIN"), is_lost("ALLOCATED+DRAIN"), is_lost("IDLE+POWERED_DOWN")
     (True, True, False, True)
@@ -135,7 +135,7 @@ def is_dynamic(state: str) -> bool:
 
 
 def node_facts(state: str, has: Gres, used: UsedGres, **own: Any) -> NodeFacts:
-    """Returns a node's facts from its state, as scontrol writes it, its GRES, and what each gateway reads itself."""
+    """Returns a node's facts from its state, as scontrol writes it, its GRES, and fields that each gateway reads."""
     return NodeFacts(
         up=takes_jobs(state),
         lost=is_lost(state),
@@ -155,12 +155,12 @@ def node_facts(state: str, has: Gres, used: UsedGres, **own: Any) -> NodeFacts:
 
 @lru_cache(maxsize=4_096)
 def names(text: str) -> frozenset[str]:
-    """A list of names with commas."""
+    """Returns the names in a comma-separated list."""
     return frozenset(filter(None, text.split(",")))
 
 
 def job_state(text: str) -> str:
-    """A job's state, of its marks only those that tell more than that it waits: a hold is seen by the reason.
+    """Returns a job's state; marks that only mean that it waits become PENDING: a hold is seen by the reason.
 
     >>> job_state("REQUEUE_HOLD"), job_state("EXPEDITING"), job_state("REQUEUED"), job_state("RUNNING")
     ('PENDING', 'PENDING', 'REQUEUED', 'RUNNING')
@@ -170,7 +170,7 @@ def job_state(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def pinned(tres: str) -> int | None:
-    """The GPUs that a request names one by one; None where it does not.
+    """Returns a mask of the GPUs that a request names one by one; None if it names none.
 
     >>> pinned("gres/gpu:g0:1,gres/gpu:g2:1,gres/seat:g0:1,gres/seat:g2:1")
     5
@@ -183,7 +183,7 @@ def pinned(tres: str) -> int | None:
 
 @lru_cache(maxsize=16_384)
 def share(per_node: str) -> int:
-    """Percent of each GPU that a request by node names; 0 where it asks for whole ones.
+    """Returns the percent of each GPU that a request by node asks for; 0 if it asks for whole GPUs.
 
     >>> share("gres/shard:g0:30,gres/shard:g1:30"), share("gres/gpu:g2:1,gres/seat:g2:1")
     (30, 0)
@@ -206,7 +206,7 @@ def guest(per_node: str) -> bool:
 
 @lru_cache(maxsize=16_384)
 def typed_gpus(tres: str) -> int:
-    """The GPUs that a job with this request holds on each of its nodes, as far as it names them.
+    """Returns a mask of the GPUs that a job with this request holds on each of its nodes, as far as it names them.
 
     >>> typed_gpus("gres/gpu:g0:1,gres/shard:g2:30,gres/seat:g1:1"), typed_gpus("gres/gpu:2")
     (5, 0)
@@ -220,7 +220,7 @@ def wants_gpus(requests: Iterable[str]) -> bool:
 
 
 def models(requests: Iterable[str]) -> frozenset[str]:
-    """Returns the GPU models that a job's requests name; types of one GPU each are none.
+    """Returns the GPU models that a job's requests name; types of one GPU each do not count.
 
     >>> sorted(models(["gres/gpu:h100:2,gres/gpu:1g.5gb:1", "gres/gpu:g0:1,gres/gpu:4", ""]))
     ['1g.5gb', 'h100']
@@ -231,7 +231,7 @@ def models(requests: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=4_096)
 def mem(tres: str, count: int) -> int | None:
-    """MB on each of so many nodes, of a job's whole TRES; None where they name no memory.
+    """Returns the MB on each of `count` nodes from a job's whole TRES; None if they name no memory.
 
     >>> mem("cpu=8,mem=62.50G,node=2,billing=8", 2)
     32000
@@ -241,9 +241,9 @@ def mem(tres: str, count: int) -> int | None:
 
 
 def mem_for_jobs(real: int, kept: int) -> int:
-    """MB of a node that Slurm hands out: its RealMemory without what MemSpecLimit keeps for the system.
+    """Returns the MB of a node for jobs: its RealMemory without the system's MemSpecLimit.
 
-    Where Slurm hands out no memory it compares requests with RealMemory; a job with more than this is left to it.
+    If Slurm does not allocate memory, it compares requests with RealMemory; a job with more than this is left to it.
 
     >>> mem_for_jobs(64_000, 4_000), mem_for_jobs(4_000, 64_000)
     (60000, 0)
@@ -253,7 +253,7 @@ def mem_for_jobs(real: int, kept: int) -> int:
 
 @lru_cache(maxsize=16_384)
 def held(detail: str) -> int:
-    """The GPUs that a job holds on a node, from what Slurm says of its GRES there.
+    """Returns a mask of the GPUs that a job holds on a node, from Slurm's detail of its GRES there.
 
     >>> held("gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2),seat:g0:1(IDX:0)"), held("gpu:h100:3(IDX:0,2-3)")
     (5, 13)
@@ -270,7 +270,7 @@ def held(detail: str) -> int:
 
 @lru_cache(maxsize=4_096)
 def tasks(text: str) -> tuple[str, int | None]:
-    """The tasks in an array's record, and how many of them may run at once.
+    """Returns the tasks in an array's record, and the number of them that may run at once.
 
     >>> tasks("1-3,5-6%2"), tasks("0-12:4"), tasks("")
     (('1-3,5,6', 2), ('0,4,8,12', None), ('', None))
@@ -280,7 +280,7 @@ def tasks(text: str) -> tuple[str, int | None]:
 
 
 def numbers(text: str) -> Iterator[int]:
-    """The numbers in a list such as `1-3,7,0-44:4`."""
+    """Yields the numbers in a list such as `1-3,7,0-44:4`."""
     for part in filter(None, text.split(",")):
         bounds, _, step = part.partition(":")
         first, _, last = bounds.partition("-")
@@ -288,7 +288,7 @@ def numbers(text: str) -> Iterator[int]:
 
 
 def rule(only: Iterable[str], never: Iterable[str]) -> AdmissionRule:
-    """Returns what Allow and Deny of a partition say together; ALL stands for there being no such line.
+    """Returns the rule of a partition's Allow and Deny lines; ALL means that there is no such line.
 
     >>> rule(["ALL"], []).admits_all, sorted(rule(["Physics", "chemistry"], ["ALL"]).only)
     (True, ['chemistry', 'physics'])

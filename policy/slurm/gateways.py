@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing a gateway by name."""
+"""Chooses a gateway by name."""
 
 import shutil
 import subprocess
@@ -13,9 +13,9 @@ _SECONDS = 10
 _NAMES = "auto, pyslurm, libslurm, command, or recorded:FOLDER"
 
 
-# Each is imported only where it is chosen: the fast ones need more than the commands of users have.
+# Each is imported only if it is chosen: the fast ones need packages that users' commands do not have.
 def open_gateway(name: str, say: Callable[[str], None] = lambda _: None) -> Gateway:
-    """The gateway of this name; `auto` takes the fastest that fits the Slurm here, and says which and why."""
+    """Returns the gateway of this name; `auto` takes the fastest that fits the Slurm here, and says which and why."""
     kind, _, folder = name.partition(":")
     if kind == "recorded" and folder:
         from policy.slurm.by_command.recorded import recorded_gateway  # noqa: PLC0415
@@ -29,7 +29,7 @@ def open_gateway(name: str, say: Callable[[str], None] = lambda _: None) -> Gate
 
 def _fastest(say: Callable[[str], None]) -> Gateway:
     refused: list[str] = []
-    # The program reads only what changed, pyslurm the whole queue each time.
+    # libslurm reads only changes, pyslurm the whole queue each time.
     for opener in (_libslurm, _pyslurm):
         try:
             gateway = opener()
@@ -67,14 +67,14 @@ def _command() -> Gateway:
 
 
 def program_path() -> Path:
-    """Returns where `make install` puts berth-slurm: under the prefix of the Slurm that it was built for."""
+    """Returns the path to which `make install` copies berth-slurm: under the prefix of the Slurm it was built for."""
     scontrol = shutil.which("scontrol")
     prefix = Path(scontrol).resolve().parents[1] if scontrol else Path("/usr")
     return prefix / "libexec" / "berth" / "berth-slurm"
 
 
 def _unfit(path: Path) -> str:
-    """Returns why this program cannot be used with the Slurm of this host; empty where it can."""
+    """Returns why this program cannot be used with the Slurm of this host; empty if it can."""
     try:
         done = subprocess.run([path, "--version"], check=False, capture_output=True, timeout=_SECONDS)
     except OSError as problem:

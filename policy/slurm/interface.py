@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door to Slurm. Everything that berthd and the commands read or write goes through a `Gateway`."""
+"""The interface to Slurm: berthd and the commands read and write Slurm only by a `Gateway`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from policy.request.tiers import OPPORTUNISTIC
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A place to be written into a waiting job; `plan` is the whole new plan."""
+    """A place to write into a waiting job; `plan` is the whole new plan."""
 
     nodes: tuple[str, ...]
     gpus: tuple[int, ...]
@@ -22,89 +22,89 @@ class Pin:
     share: int = 0
     """Percent of each GPU; 0 for whole GPUs."""
     others: str = ""
-    """All nodes but these, to be excluded where the user excludes none."""
+    """All nodes but these, to be excluded if the user excludes none."""
     licenses: Mapping[str, int] | None = None
-    """Licences that count its GPUs by model; None where the site counts no model."""
+    """Licences that count its GPUs by model; None if the site counts no model."""
     again: bool = False
-    """True if the job has this place: it is written only if the record still says so."""
+    """True if the job already has this place: it is written only if the record still has it."""
     closes: bool = False
-    """True if its excluded nodes alone keep the job there: it closes its partition (plan/queue/closers.py)."""
+    """True if only its excluded nodes keep the job there: it closes its partition (plan/queue/closers.py)."""
 
     @property
     def guest(self) -> bool:
-        """Tells whether it is a seat, and no GPU."""
+        """Tells whether the place is a guest's seat, without a GPU."""
         return self.plan.get(TIER) == OPPORTUNISTIC
 
 
 class Gateway(Protocol):
     """Reads and writes Slurm; every failure is a `SlurmError`.
 
-    Three ways to the same facts, held to it by one set of tests: pyslurm in this process, a small program on libslurm,
-    and Slurm's own commands, which are always there.
+    Three implementations give the same facts, and pass one set of tests: pyslurm in this process, a small program with
+    libslurm, and Slurm's own commands, which are always available.
     """
 
     name: str
 
     def version(self) -> str:
-        """Slurm's version, such as 24.11.5."""
+        """Returns Slurm's version, such as 24.11.5."""
 
     def in_control(self) -> bool:
-        """Tells whether the slurmctld on this host is the one that decides now."""
+        """Tells whether the slurmctld on this host is in charge now."""
 
     def read(self, *, ended: bool) -> Reading:
-        """One look at nodes, jobs, partitions and reservations; with `ended`, at jobs that are over too.
+        """Reads nodes, jobs, partitions and reservations; with `ended`, also jobs that are over.
 
-        Asks Slurm for what changed since the last look where it can. An unchanged record is the same object as in the
-        last reading, so that a caller can tell by `is` what to look at again.
+        Asks Slurm only for changes if it can. An unchanged record is the same object as in the last reading, so that a
+        caller can tell by `is` which records have changed.
         """
 
     def job(self, job_id: int) -> JobText:
-        """One job's record."""
+        """Returns one job's record."""
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
-        """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
+        """Writes a place into a waiting job, in one update; `ARRAY_TASK` splits a task off its array.
 
-        The job's record is read just before, as for each change, so that what others wrote into its texts stays there.
-        In a `hurry`, which is when an Epilog waits for the pin, the texts of the last reading are the base. A job that
-        started meanwhile is left as it is.
+        The job's record is read just before, as for each change, so that other programs' texts in it stay there. In a
+        `hurry`, when an Epilog waits for the pin, the texts of the last reading are the base. A job that started
+        meanwhile is left as it is.
         """
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
-        """Replace the segment of a job, and with `requeue` let Slurm requeue the job; nothing else."""
+        """Replaces the segment of a job, and with `requeue` lets Slurm requeue the job; changes nothing else."""
 
     def requeue(self, job_id: int | str) -> None:
-        """Put a job that runs, or has failed, back into the queue; `ARRAY_TASK` names a task of an array alone."""
+        """Requeues a job that runs or has failed; `ARRAY_TASK` names a single task of an array."""
 
     def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
-        """Replace the segment of a waiting job and keep it from starting for so long, in one update."""
+        """Replaces the segment of a waiting job and delays its start by so many seconds, in one update."""
 
     def evict(self, job_id: int) -> bool:
-        """Put a job that runs back into the queue; False where it has ended, or is about to: it is not run again."""
+        """Requeues a running job; returns False if it has ended, or is about to: it is then not run again."""
 
     def cancel(self, job_id: int) -> None:
-        """End a job for good."""
+        """Cancels a job."""
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
-        """Send a signal to the steps of a running job, or with `batch` to its script's shell alone."""
+        """Sends a signal to the steps of a running job, or with `batch` only to its script's shell."""
 
     def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
-        """Take a waiting guest off its node, and keep it from starting for so long, in one update."""
+        """Takes a waiting guest off its node, and delays its start by so many seconds, in one update."""
 
     def close(self) -> None:
-        """Let go of what it holds; a closed gateway is not used again."""
+        """Closes connections and programs; a closed gateway is not used again."""
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
-        """Undo the pin of a waiting job; False where it has none (any more).
+        """Undoes the pin of a waiting job; returns False if it has none.
 
-        `for_now` it is until the next berthd takes it, else for good.
+        With `for_now` the next berthd may pin it again; else it is left to Slurm for good.
         """
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs that may hold a pin of ours, as `release` takes them; only the ones that are `called` so.
+        """Returns the waiting jobs that may have a pin, as names for `release`; with `called`, only those of this name.
 
-        Jobs that end on their nodes are among them: those that were put back can be changed already, others cannot.
-        An array's number is all its tasks, `ARRAY_TASK` one of them.
+        Jobs that end on their nodes are among them: if such a job was requeued, it can be changed already. An array's
+        number names all its tasks, `ARRAY_TASK` a single one.
         """
 
     def config(self) -> Mapping[str, str]:
-        """Slurm's configuration."""
+        """Returns Slurm's configuration."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads how a job ended from its record: the slow form, asked for of failed jobs only."""
+"""Reads from a job's record how it ended: the slow JSON form, asked for only about failed jobs."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import JobJson
 
 TRIES = 4
-"""Most tries of `--retry=auto`, the first run among them."""
+"""The most tries with `--retry=auto`, including the first run."""
 
 
 def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
-    """Ask for one job's record."""
+    """Returns the outcome of a job, from its record."""
     found = [
         job for job in job_json.decode(run("scontrol", "show", "job", str(job_id), "--json")) if job.job_id == job_id
     ]
@@ -27,7 +27,7 @@ def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
 
 
 def tries(plan: JobPlan) -> int:
-    """Returns how often a job with `--retry` may run in a row without success."""
+    """Returns the number of times that a job with `--retry` may run in a row without success."""
     retry = plan.get(RETRY, "")
     return int(retry) + 1 if retry.isascii() and retry.isdigit() else TRIES
 

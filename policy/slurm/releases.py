@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's releases: those that Berth was tested with, and newer ones, which `berth doctor release` tries first."""
+"""Slurm's releases: those that Berth was tested with, and newer ones, which `berth doctor release` has to try."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,13 @@ Release = tuple[int, int]
 
 OLDEST: Release = (24, 11)
 NEWEST: Release = (26, 5)
-"""The tests have run on these two, and on what lies between them."""
+"""The tests have run on these two releases, and on those between them."""
 TRIED = Path("/var/lib/berth/tried-releases")
-"""A line for each newer release on which `berth doctor release` has passed on this computer."""
+"""The file with a line for each newer release on which `berth doctor release` has passed on this computer."""
 
 
 def release_of(version: str) -> Release:
-    """Returns a release without its last number; zeros for a text that names none.
+    """Returns a version's release, without its last number; zeros if the text has none.
 
     >>> release_of("26.05.3"), release_of("26.11.0-0rc1"), release_of("")
     ((26, 5), (26, 11), (0, 0))
@@ -40,7 +40,7 @@ def why_only_watched(version: str, tried: Path = TRIED) -> str:
 
 
 def note_tried(version: str, tried: Path = TRIED) -> None:
-    """Notes that all was well on this release; raises OSError."""
+    """Notes that `berth doctor release` has passed on this release; raises OSError."""
     tried.parent.mkdir(parents=True, exist_ok=True)
     lines = {*_lines(tried), name_of(release_of(version))}
     tried.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="ascii")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names the faults by which a record of Slurm cannot be read; the reading goes on with the other jobs."""
+"""The faults of an unreadable record of Slurm; the reading goes on with the other jobs."""
 
 from policy.formats.errors import FormatError, UnreadableError
 

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for Slurm. Each is bounded, a row of them is not: a process that must show its life is told before each."""
+"""Waits for Slurm. Each is bounded, a series of them is not: before each one a process may give a sign of life."""
 
 from collections.abc import Callable
 
 
 class SlurmWaits:
-    """Those of this process."""
+    """The waits of this process."""
 
     def __init__(self) -> None:
         self._told: Callable[[], None] | None = None
 
     def tell(self, told: Callable[[], None] | None) -> None:
-        """Sets the function that is called from now on; None for none."""
+        """Sets the function that is called before each wait; None: no function."""
         self._told = told
 
     def begin(self) -> None:
-        """A wait begins."""
+        """Calls the function, before a wait."""
         if self._told is not None:
             self._told()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a campaign's jobs: one `srun` for each node, which returns the measurement's output without a shared folder.
 
-The jobs have the lowest priority and a limit of minutes, so that Slurm runs them only where nothing waits.
+The jobs have the lowest priority and a limit of minutes, so that Slurm runs them only where no job waits.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Jobs:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes whose measurements run or wait."""
+        """Returns the nodes whose measurements run or wait."""
         return tuple(self._running)
 
     def start(self, node: str, command: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class Jobs:
         self._running[node] = _Running(process, out, err)
 
     def ids(self) -> dict[str, tuple[int, bool]]:
-        """Returns by node each job's number, and whether the job runs."""
+        """Returns by node each job's number, and True if the job runs."""
         text = run_command("squeue", "-h", "-a", "-t", "all", f"--name={self.name}", "-o", "%A|%T|%n")
         rows = [line.split("|") for line in text.decode().splitlines()]
         return {
@@ -133,7 +133,7 @@ class Jobs:
             self._leaving.append(one)
 
     def close(self) -> None:
-        """Ends all of this campaign's jobs, those of an interrupted campaign too."""
+        """Cancels all of this campaign's jobs, also those of an interrupted run."""
         with contextlib.suppress(SlurmError):
             run_command("scancel", f"--name={self.name}")
         until = time.monotonic() + _LEAVING_S

@@ -9,7 +9,7 @@ from policy.calibrate.campaign import Campaign
 from topology.scores import Score, dump
 
 _WORTH = 0.01
-"""Smallest change of a score that gets a line."""
+"""The smallest change of a score that gets a line."""
 _LINES = 20
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth calibrate run`, a campaign over the cluster, through Slurm, that makes way for jobs."""
+"""The command `berth calibrate run`: measures the cluster's GPUs through Slurm, and makes way for jobs."""
 
 import argparse
 import shutil
@@ -32,7 +32,7 @@ class CampaignProgress:
         _say(f"{node} {_state(one)}{told} ({campaign.count('done')} of {len(campaign.nodes)} done)")
 
     def waits(self, why: str) -> None:
-        """Prints what the campaign waits for, once; an empty text: for nothing."""
+        """Prints once what the campaign waits for; empty if it does not wait."""
         if why and why != self._why:
             _say(why)
         self._why = why
@@ -49,7 +49,7 @@ def _say(text: str) -> None:
 _TICK_S, _READING_SHARE = 1.0, 0.1
 """Seconds between two queries of Slurm, and the part of the time that they may take.
 
-Where an answer takes long, Slurm is queried less often.
+If an answer takes long, Slurm is queried less often.
 """
 _CLEANUP_S = 3.0
 """Seconds that the cleanup of a node takes after its measurement made way.
@@ -57,7 +57,7 @@ _CLEANUP_S = 3.0
 Meanwhile no second measurement makes way for the same job.
 """
 _MOST_FAILURES = 60
-"""Most queries of Slurm that may fail in a row, for example while slurmctld restarts."""
+"""The most queries of Slurm that may fail in a row, for example while slurmctld restarts."""
 _RUNS = "/var/lib/berth/runs"
 
 
@@ -148,7 +148,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 class _Loop:
-    """Runs the campaign, one query of Slurm after the other."""
+    """Runs the campaign, with one query of Slurm after the other."""
 
     def __init__(
         self,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth doctor`: what a site lacks, on the controller, on a node, and before an upgrade."""
+"""The command `berth doctor`: checks a controller, a node, a release of Slurm, or a site before an upgrade."""

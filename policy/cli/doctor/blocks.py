@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks for berth doctor that slurmctld places jobs by the blocks of Slurm's file.
 
-Slurm 25.11.2 drops nodes from their blocks as they power down. Where a node's block is applied again by `scontrol
-update`, slurmctld forgets that the node is in a block at all, while `scontrol show topology` looks right (SchedMD's
-pull request 225).
+Slurm 25.11.2 drops nodes from their blocks as they power down. If a node's block is set again by `scontrol update`,
+slurmctld forgets that the node is in a block at all, while `scontrol show topology` looks right (SchedMD's pull
+request 225).
 """
 
 import re
@@ -22,7 +22,7 @@ _CURE = "run scontrol reconfigure"
 
 
 def not_in_force(read: SlurmFabric, nodes: Sequence[NodeFacts], printed: Printed) -> str:
-    """Returns what is wrong, and the command that mends it; empty where blocks are in force."""
+    """Returns what is wrong, and the command that mends it; empty if the blocks are in force."""
     try:
         said = printed("scontrol", "show", "topology").decode("utf-8", "replace")
     except SlurmError as problem:
@@ -45,7 +45,7 @@ def not_in_force(read: SlurmFabric, nodes: Sequence[NodeFacts], printed: Printed
 
 
 def _of_two_blocks(read: SlurmFabric, nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, NodeFacts] | None:
-    """Returns two nodes of a partition that no block joins; None if there are none, or Slurm gives them to one job."""
+    """Returns two nodes of a partition in two blocks; None if there are none, or Slurm may give such nodes to a job."""
     if not read.block_sizes or read.block_sizes[0] < 2:
         return None
     up = {node.name: node for node in nodes if node.up}
@@ -55,7 +55,7 @@ def _of_two_blocks(read: SlurmFabric, nodes: Sequence[NodeFacts]) -> tuple[NodeF
 
 
 def _starts(pair: tuple[NodeFacts, NodeFacts], printed: Printed) -> bool:
-    """Tells whether slurmctld would start a job on both; nothing is submitted."""
+    """Tells whether slurmctld would start a job on both nodes; nothing is submitted."""
     partition = min(pair[0].partitions & pair[1].partitions)
     names = ",".join(node.name for node in pair)
     try:

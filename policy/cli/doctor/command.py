@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth doctor`, which checks for all that Berth needs, and says how to mend what is missing."""
+"""The command `berth doctor`, which checks all that Berth needs, and says how to mend what is missing."""
 
 import argparse
 import re
@@ -121,7 +121,7 @@ def examine(
     yield _version(version, step.name)
     yield Finding("rollout", not step.wrong, step.wrong or step.text)
     if exact:
-        # Without GPUs in its pins Berth never changes a job's number of nodes, so there is nothing to shrink.
+        # If its pins name no GPUs, Berth never changes a job's number of nodes, so no job can shrink.
         yield _parameter(config)
     if pins:
         yield _preemption(config, pin_ahead=settings.settings.pin_ahead, moving=settings.settings.moving.enabled)
@@ -161,7 +161,7 @@ def _daemon(status: Callable[[], Mapping[str, str]], *, needed: bool) -> Finding
 
 
 def _old_keys(settings: Config) -> Iterator[Finding]:
-    """Names each key that this release takes and does nothing for; yields nothing if there is none."""
+    """Yields a finding on keys that this release accepts and ignores, if there are some."""
     gone = [*settings.gone]
     wrong_tables(config_path(), gone.append)
     if gone:
@@ -169,7 +169,7 @@ def _old_keys(settings: Config) -> Iterator[Finding]:
 
 
 def _berth(folder: Path) -> Finding:
-    """Tells which Berth this is, and what it and the plugins were built for."""
+    """Returns the finding on the release of Berth, and on the releases that it and the plugins were built for."""
     try:
         release = built_for((folder / PLUGINS[0]).read_bytes())
     except OSError:
@@ -191,7 +191,7 @@ def _version(text: str, step: Name) -> Finding:
 
 
 def _credentials(config: Mapping[str, str], settings: Config) -> Iterator[Finding]:
-    """Names what tells berthd the user who speaks from another host; yields nothing if none may speak."""
+    """Checks the credentials by which berthd knows users on other hosts; yields nothing if it listens to none."""
     if not (settings.notice_port or settings.users_hosts):
         return
     here = Credentials(settings.munge_socket).name
@@ -237,7 +237,7 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
 
 
 def _skipped_shards(nodes: Sequence["NodeFacts"], skipped: frozenset[str]) -> Finding:
-    """Checks that shards that users ask for by hand lie on no GPU of Berth's."""
+    """Checks that shards that users ask for by hand are on no GPU of Berth's."""
     both = [node.name for node in nodes if node.shards and node.partitions & skipped and node.partitions - skipped]
     advice = (
         f"skipped partitions have shards on {some(both)}, which Berth's partitions have too: there a shard is a whole"
@@ -254,7 +254,7 @@ def _plugin(config: Mapping[str, str]) -> Finding:
 
 
 def _scripts(config: Mapping[str, str]) -> Finding:
-    """Checks that scripts of the site's own are called by Berth's: Slurm tells them the last GPU of a job only."""
+    """Checks that Berth's Prolog and Epilog call the site's own: Slurm names only a job's last GPU to those."""
     own = [
         f"{key}={path}"
         for key, path in sorted(config.items())
@@ -345,7 +345,7 @@ def _fabric(
         read = slurm_fabric.read(source)
         fabric = fabric_of(machines.values(), source)
     except (BerthError, TopologyError) as problem:
-        # berth observe ends with it too.
+        # This error ends berth observe too.
         return Finding("fabric", ok=False, text=str(problem))
     if by_blocks and fabric.blocks is None:
         return _no_blocks(step, f"{source} has no line of BlockName")
@@ -374,7 +374,7 @@ def _blocks(nodes: Sequence["NodeFacts"], choice: str, printed: Printed, *, by_b
 
 
 def _no_blocks(step: Name, cure: str) -> Finding:
-    """Returns the finding where Slurm goes by blocks that Berth does not know, for what Berth does on this step."""
+    """Returns the finding if Slurm places by blocks that Berth does not know, with its effect on this step."""
     outcome = {
         "observe": "so gangs over several blocks are not shown",
         "advise": "so jobs on several nodes may get nodes on which Slurm does not start them, and wait up to 120 s",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks berth.conf for tables that nodes read, and for names that Slurm does not have: doctor and berthd ask it."""
+"""Checks the tables of berth.conf that nodes read, and names in it that Slurm lacks, for doctor and berthd."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from policy.slurm.by_command.command import CommandGateway, run_command
 def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
     """Returns the first mistake in the tables of the nodes, or in the options of the page; empty if there is none.
 
-    `gone` is called with a sentence for each key of theirs that an earlier release had.
+    `gone` is called with a sentence for each key in these tables that only an earlier release had.
     """
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
@@ -41,13 +41,13 @@ def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = 
     if any(kind == "qos" for _, kind, _ in named):
         known["qos"] = set(printed("sacctmgr", "-nP", "show", "qos", "format=name").decode().split())
     for key, kind, name in named:
-        # Without an answer about QOS, nothing is known of them.
+        # Without an answer about QOS, their names cannot be checked.
         if name and known.get(kind) and name not in known[kind]:
             yield f"{key} names the {kind} {name}, which Slurm does not have{nearest(name, known[kind])}"
 
 
 def main() -> int:
-    """Prints what is wrong with a berth.conf; without an answer of Slurm, names are not looked at."""
+    """Prints what is wrong with a berth.conf; if Slurm does not answer, names are not checked."""
     path = Path(sys.argv[1])
     gone: list[str] = []
     found = [wrong_tables(path, gone.append)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits by GPU model in slurmdbd: `gres/gpu:MODEL` on one side, Berth's licences on the other."""
+"""Limits by GPU model in slurmdbd, and the commands that move them from `gres/gpu:MODEL` to Berth's licences."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from policy.request.counted import PREFIX
 
 BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
-"""A TRES that names a model; types of one GPU each are none."""
+"""A TRES that names a model; types of one GPU each do not count."""
 _SETTABLE = {
     "GrpTRES": "GrpTRES",
     "GrpTRESMins": "GrpTRESMins",
@@ -20,14 +20,14 @@ _SETTABLE = {
     "MaxTRESPU": "MaxTRESPerUser",
     "MinTRES": "MinTRESPerJob",
 }
-"""By the name of a column: the option of `sacctmgr modify`."""
+"""By column of `sacctmgr show`, the option of `sacctmgr modify`."""
 _QOS = tuple(_SETTABLE)
 _ASSOCIATION = _QOS[:6]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that names a model; `before` and `after` are the words of `sacctmgr modify` around what it sets."""
+    """A limit that names a model; `before` and `after` are the words of `sacctmgr modify` around the option."""
 
     whose: str
     before: str
@@ -38,7 +38,7 @@ class Limit:
 
 
 def limits(printed: Callable[..., str], cluster: str) -> Iterator[Limit]:
-    """Asks sacctmgr for the limits by model of all QOS, and of the associations of one cluster."""
+    """Yields the limits by model of all QOS, and of the associations of one cluster, from sacctmgr."""
     for line in printed("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(_QOS)}").splitlines():
         name, *values = line.split("|")
         yield from _limits(f"QOS {name}", f"qos {name}", "", _QOS, values)

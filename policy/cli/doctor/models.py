@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks limits and bills by GPU model for berth doctor: those without effect, and the licences that replace them."""
+"""Checks limits and weights by GPU model for berth doctor, and the licences that replace them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ Printed = Callable[..., bytes]
 
 
 def nothing(*_: str) -> bytes:
-    """Returns an empty output: for tests, and where only slurm.conf is checked."""
+    """Returns an empty output, for tests, and if only slurm.conf is checked."""
     return b""
 
 
 def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Printed) -> str:
-    """Returns one sentence on what is wrong; an empty text where all is well."""
+    """Returns one sentence on what is wrong; empty if all is well."""
     try:
         dead = sorted(set(_dead(config, printed)))
     except SlurmError as problem:

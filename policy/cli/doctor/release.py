@@ -27,7 +27,7 @@ from policy.slurm.interface import Gateway, Pin
 from policy.slurm.releases import TRIED, note_tried, why_only_watched
 
 _LISTED_WITHIN = 20.0
-"""Seconds until a held job is listed, or is gone."""
+"""Seconds within which a held job must be listed, or be gone."""
 _LIMIT = 60
 
 Trouble = Iterator[str]
@@ -35,17 +35,17 @@ Trouble = Iterator[str]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to ask for GPUs, and what Slurm's record has to say of it."""
+    """One way to ask for GPUs, and the facts that Slurm's record must have."""
 
     name: str
     words: tuple[str, ...]
     asks_by: str
-    """The field of the request."""
+    """The field of the record that has the request."""
     nodes: int = 1
     jobs: int = 1
     facts: Mapping[str, object] = field(default_factory=dict)
     is_placed: bool = True
-    """False for a form that berthd gives a place only with what its plugin has written at submission."""
+    """False for a form that berthd can place only with fields that its plugin writes at submission."""
 
 
 _SCRIPT = ("--wrap", "true")
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, config: Config, gateway: Gateway, tried: Pa
     reading = gateway.read(ended=False)
     version = reading.version or gateway.version()
     if not why_only_watched(version, tried):
-        # berthd would give the jobs places while they are looked at.
+        # berthd would give the jobs places during the test.
         raise BerthError(f"Slurm {version} needs no trial; to try it again take its line out of {tried} first")
     nodes, partition = _where(reading, config)
     forms = [form for form in FORMS if form.nodes <= len(nodes)]
@@ -101,7 +101,7 @@ def _where(reading: Reading, config: Config) -> tuple[Sequence[NodeFacts], str]:
 
 def _tried(form: Form, gateway: Gateway, nodes: Sequence[NodeFacts], partition: str) -> Trouble:
     name = f"berth-doctor-{os.getpid()}-{FORMS.index(form)}"
-    # A name and a limit of its own for each part of a heterogeneous job.
+    # Each part of a heterogeneous job needs the name and the limit.
     common = ("--hold", f"--job-name={name}", f"--partition={partition}", "--time=1")
     words = [word for one in form.words for word in ((one, *common) if one in _PARTS_BEGIN else (one,))]
     submitted = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -179,7 +179,7 @@ def _wrong_request(form: Form, text: JobText) -> Trouble:
 
 
 def _wrong_place(form: Form, gateway: Gateway, job: JobFacts, nodes: Sequence[NodeFacts]) -> Trouble:
-    """Gives a held job a place and reads what Slurm's record has then."""
+    """Gives a held job a place, and yields what is wrong in Slurm's record then."""
     names = tuple(node.name for node in nodes[: form.nodes])
     typed = all(node.gpus for node in nodes[: form.nodes])
     plan = JobPlan.of(STATE(PLACED), NODES(names), GPUS((0,)), SEATS(value=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how far a site has gone with Berth (docs/admin/rollout.md), since doctor asks for other things at each step."""
+"""Finds the rollout step of a site (docs/admin/rollout.md), since doctor checks other things at each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ALLOC = frozenset({"alloc", "contain", "runinjob", "x11", "forcerequeueonfail"}
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """The step that is in force, and what is wrong with it; an empty text where nothing is."""
+    """The step that is in force, and what is wrong with it; empty if nothing is."""
 
     name: Name
     text: str
@@ -28,7 +28,7 @@ class RolloutStep:
 
 
 def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: bool) -> RolloutStep:
-    """Returns the step of a site; `plain` is what `[hook] layout` says."""
+    """Returns the step of a site; `plain` is True if `[hook] layout` is plain."""
     loose = some([node.name for node in untyped(nodes)])
     typed = [node.name for node in nodes if node.gpus]
     if plain:
@@ -46,7 +46,7 @@ def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: boo
 
 
 def shares(config: Mapping[str, str]) -> bool:
-    """Tells whether slurm.conf has all that `berth migrate apply --rung sharing` writes, in its words or implied.
+    """Tells whether slurm.conf has all that `berth migrate apply --rung sharing` writes, literally or implied.
 
     >>> calls = {"Prolog[0]": "/opt/berth/bin/berth-prolog", "Epilog": "/opt/berth/bin/berth-epilog"}
     >>> shares({**calls, "PrologFlags": "Contain", "LaunchParameters": "use_interactive_step"}), shares(calls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `berth doctor --before-upgrade`: what fits the Slurm to come, what waits and runs, and the order."""
+"""The checks of `berth doctor --before-upgrade`, and the steps of the upgrade in their order."""
 
 import re
 import struct
@@ -23,16 +23,16 @@ MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05"
 SUPPORTED = MAJORS[4:]
 PLUGINS = ("job_submit_berth.so", "cli_filter_berth.so", "spank_berth.so")
 _BACK = 3
-"""Releases that a slurmd may be older than its slurmctld, since 24.11."""
+"""The number of releases by which a slurmd may be older than its slurmctld, since 24.11."""
 
 Row = tuple[str, bool, str]
-"""A check's name, whether all is well, and a sentence."""
+"""A check's name, True if all is well, and a sentence."""
 
 
 def built_for(library: bytes) -> str:
-    """Returns the Slurm release that a plugin was built for; empty if the file does not tell.
+    """Returns the Slurm release that a plugin was built for; empty if the file does not have it.
 
-    Slurm compares the same number, `plugin_version`, and refuses a plugin where it differs.
+    Slurm compares the same number, `plugin_version`, and refuses a plugin if it differs.
     """
     try:
         number = _number(library)
@@ -67,7 +67,7 @@ def _number(library: bytes) -> int:
 
 
 def release_found(present: str, to: str) -> Iterator[Row]:
-    """Yields what speaks against a release of Slurm; nothing where all is well."""
+    """Yields what speaks against a release of Slurm; nothing if all is well."""
     if to and _major(to) not in SUPPORTED:
         text = f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
         if release_of(to) > NEWEST:
@@ -79,7 +79,7 @@ def release_found(present: str, to: str) -> Iterator[Row]:
 
 
 def plugins_found(folder: Path, present: str, to: str) -> Iterator[Row]:
-    """Yields the checks of the plugins: built for the Slurm that runs, and what the next one needs."""
+    """Yields the checks of the plugins: they fit the Slurm that runs, and those that the next one needs."""
     yield from release_found(present, to)
     for name in PLUGINS:
         try:
@@ -113,7 +113,7 @@ def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Row:
 
 
 def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
-    """Yields what waits and runs with Berth's help; none of it has to end for an upgrade."""
+    """Yields rows on waiting pins, shares and guests; none of these jobs has to end for an upgrade."""
     pinned = shares = guests = 0
     for job in jobs:
         if job.state in ("PENDING", "ARRAY"):
@@ -130,7 +130,7 @@ def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
 
 
 def scripts_found(own: str) -> Row:
-    """Returns what the controller can say of the nodes' Prolog, Epilog and guard."""
+    """Returns the row on the nodes' Prolog, Epilog and guard."""
     return (
         "node scripts",
         True,
@@ -139,7 +139,7 @@ def scripts_found(own: str) -> Row:
 
 
 def berth_found(own: str, running: str) -> Row:
-    """Returns the check that the berthd that runs is the one that is installed here."""
+    """Returns the check that the running berthd is the one that is installed here."""
     if running and running != own:
         text = (
             f"runs {running}, and {own} is installed here; restart it soon, it starts processes from what is installed"
@@ -196,7 +196,7 @@ def _major(release: str) -> str:
 
 
 def _place(release: str) -> int:
-    """Returns a release's place in the order; unknown ones stand before or after all."""
+    """Returns a release's place in the order; unknown ones come before or after all others."""
     major = _major(release)
     if major in MAJORS:
         return MAJORS.index(major)

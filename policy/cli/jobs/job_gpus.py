@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""berth job-gpus JOBID: all GPUs of a job on this node, for scripts to which Slurm names the last one only."""
+"""The command `berth job-gpus JOBID`: all GPUs of a job on this node, for scripts: Slurm names only the last one."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from policy.formats.errors import BerthError, UsageError
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "job-gpus", help="print a job's GPUs on this node by number, such as 0,3 (for scripts)"
     )
@@ -23,7 +23,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print them in one line; an empty one where the job has none."""
+    """Prints the job's GPUs in one line; the line is empty if it has none."""
     if not (options.job.isascii() and options.job.isdigit()):
         raise UsageError(f"{options.job!r} is not a job's number; berth job-gpus takes one, such as 1234")
     from prolog_epilog.errors import NodeError  # noqa: PLC0415 - the same
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def asked_gpus(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
-    """Returns what Slurm says; for another node the positions, because its device files are not ours to see."""
+    """Returns the GPUs' numbers from Slurm; for another node their positions, as its device files are not here."""
     from prolog_epilog import chain  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.job.slurm import Scontrol  # noqa: PLC0415
 
@@ -59,5 +59,5 @@ def asked_gpus(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
 
 
 def _this_node() -> str:
-    """As slurmd names it in a Prolog, else the host's name."""
+    """Returns this node's name: slurmd's own in a Prolog, else the host's name."""
     return os.environ.get("SLURMD_NODENAME") or Path("/proc/sys/kernel/hostname").read_text().strip().split(".")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth plan -- SBATCH-ARGUMENTS`, which tells where a job would go now and why, without submitting it."""
+"""The command `berth plan -- SBATCH-ARGUMENTS`: the place that a job would get now, and why; nothing is submitted."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from policy.slurm.command_failures import not_started
 
 _SECONDS = 60
 _SPEAKS = "--retry=0"
-"""Changes no place. Without a flag of Berth `sbatch --test-only` says what it says on plain Slurm."""
+"""A flag that changes no place. Without a flag of Berth's, `sbatch --test-only` prints only Slurm's own lines."""
 _OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")
 _SLURMS = re.compile(
     r"^sbatch: Job \d+ to start at (\S+)(?: a)? using (\d+) processors on nodes (\S+) in partition (\S+)$"

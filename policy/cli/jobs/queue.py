@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth queue`: squeue's columns for jobs with GPUs, with their level, planned place, start and reason."""
+"""The command `berth queue`: squeue's columns for jobs with GPUs, and their level, planned place, start and reason."""
 
 import argparse
 import os

@@ -20,7 +20,7 @@ _STARTED = re.compile(
 )
 """Matches the errors about a job that started, or was cancelled, since it was listed."""
 _COMES_BACK_WITHIN = 30.0
-"""Seconds for which `berth release --all` waits for jobs that end, where Slurm may put them back by exit status."""
+"""Seconds for which `berth release --all` waits for jobs that end, if Slurm may requeue them by exit status."""
 _LOOK_EVERY = 0.5
 _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
@@ -77,7 +77,7 @@ def _release(gateway: Gateway, options: argparse.Namespace) -> None:
 def _give_back(
     gateway: Gateway, job_ids: Iterable[int | str], options: argparse.Namespace
 ) -> tuple[int, set[int | str]]:
-    """Releases these jobs; how many there were, and which of them keep their place though they wait."""
+    """Releases these jobs; returns the number of released ones, and those that wait and keep their place."""
     reason = _FOR_NOW if options.for_now else _BY_HAND
     released, failed = 0, set[int | str]()
     for job_id in job_ids:
@@ -97,10 +97,10 @@ def _give_back(
 def _when_they_come_back(
     gateway: Gateway, failed: set[int | str], options: argparse.Namespace
 ) -> tuple[int, set[int | str]]:
-    """Releases the jobs that Slurm puts back once their Epilogs have ended.
+    """Releases the jobs that Slurm requeues once their Epilogs have ended.
 
-    By RequeueExit an ended job comes back only then, and until then Slurm takes no change of it. Where no exit status
-    brings a job back there is no process to wait for.
+    By RequeueExit an ended job is requeued only then, and until then Slurm takes no change of it. If no exit status
+    requeues jobs, there is nothing to wait for.
     """
     config, released = gateway.config(), 0
     if all(config.get(key, "(null)") in {"", "(null)"} for key in ("RequeueExit", "RequeueExitHold")):

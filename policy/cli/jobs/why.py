@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it.
+"""The command `berth why JOBID`, which prints Berth's decision for a job in one sentence, and with `-v` all of it.
 
-In this order: what the job waits for, what makes it slow, whether it hangs or idles, and what it failed of.
+Rows follow in this order: the jobs ahead of it, why it is slow, hangs or idles, and why it failed.
 
-`--slow` tells what made a job slow (policy/cli/jobs/why_slow.py).
+`--slow` prints what made a job slow (policy/cli/jobs/why_slow.py).
 """
 
 import argparse
@@ -27,7 +27,7 @@ from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import CommandGateway, run_command
 
 RUNNING = ("slow", "hangs", "idle")
-"""The keys of a job that runs, in the order in which they are told."""
+"""The keys of a running job's rows, in their order."""
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         failure = _failure_now(job_id, state, plan)
     except SlurmError as problem:
-        # berthd has told the decision; without Slurm's commands, nothing more is known here.
+        # berthd has sent the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
         told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan), "ahead": ahead}
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _last_job() -> str:
-    """Returns the number of the caller's last job that Slurm's queue has; jobs stay there for some minutes."""
+    """Returns the number of the caller's last job in Slurm's queue; ended jobs stay there for some minutes."""
     shown = run_command("squeue", "--me", "--noheader", "--states=all", "--sort=-V", "--format=%A").split()
     if not shown:
         raise UsageError("none of your jobs is in Slurm's queue; name one: berth why JOBID")
@@ -93,7 +93,7 @@ def _last_job() -> str:
 
 
 def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
-    """Returns a job's number; Slurm is asked for that of a task or a part.
+    """Returns a job's number; for a task or a part, Slurm is asked for it.
 
     Tasks that wait may share the number of the whole array.
     """
@@ -110,7 +110,7 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
 
 class Told(NamedTuple):
-    """A job's state, its plan, what is ahead of it while it waits (policy/site/ahead.py), and how it runs."""
+    """A job's state and plan, the jobs ahead of it while it waits (policy/site/ahead.py), and texts while it runs."""
 
     state: str
     plan: JobPlan | None
@@ -119,7 +119,7 @@ class Told(NamedTuple):
 
 
 def look_up(job_id: int) -> Told:
-    """Returns what is known of a job: from berthd where it answers users, else from Slurm's commands."""
+    """Returns what is known of a job: from berthd if it answers users, else from Slurm's commands."""
     without = ""
     try:
         config = load(config_path())
@@ -128,7 +128,7 @@ def look_up(job_id: int) -> Told:
             plan, ahead = of_text(told.get("segment", "")), json.loads(told.get("ahead", "null"))
             return Told(told["state"], plan, ahead, {name: told.get(name) for name in RUNNING})
     except BerthError as problem:
-        # Slurm has the same data, where its commands exist and may be used.
+        # Slurm has the same data, if its commands exist and may be used.
         without = str(problem)
     try:
         job = CommandGateway().job(job_id)
@@ -148,7 +148,7 @@ def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]
 
 
 def _other_systems() -> tuple[str, ...]:
-    """Returns the words of comments that name other systems; Berth's own where berth.conf cannot be read."""
+    """Returns the words in comments that name other systems; the defaults if berth.conf cannot be read."""
     try:
         return load(config_path()).other_retries
     except ConfigError:

@@ -24,7 +24,7 @@ FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMP
 
 
 def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Returns the failure as rows for people; `others` are the words of comments that name other systems."""
+    """Returns the failure as rows for people; `others` are the words in comments that name other systems."""
     failure = of_end(found, rules)
     rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
     plan = found.plan or NOTHING
@@ -53,7 +53,7 @@ def of_end(found: Outcome, rules: Rules) -> Classification:
 
 
 def _end_of(path: str) -> bytes:
-    """Returns the end of a log; nothing where it cannot be read, is no file, or root asks.
+    """Returns the end of a log; empty if it cannot be read, is no regular file, or root asks.
 
     The path is a user's text, so root does not open it.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`berth why --slow JOBID`: which rank and GPU cost a finished job how much, or that its program was slow by itself."""
+"""`berth why --slow JOBID`: the time that ranks and GPUs cost a finished job, or that its program itself was slow."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _SOURCES = {
 
 
 def as_values(found: Slowness) -> dict[str, Any]:
-    """Returns the object for programs."""
+    """Returns the findings as a JSON object."""
     times = found.times
     parts = [
         {
@@ -93,7 +93,7 @@ def as_values(found: Slowness) -> dict[str, Any]:
 
 
 def _config() -> Config | None:
-    """Returns berth.conf; a user may have none to read, and files of the job all the same."""
+    """Returns berth.conf; None if this user cannot read it: files of the job itself may be enough."""
     from policy.formats.errors import ConfigError  # noqa: PLC0415
     from policy.site.config import config_path, load  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> Ste
 
 
 def times_of_file(path: Path) -> StepTimes:
-    """Reads what a job itself wrote of its steps."""
+    """Reads the step times that a job itself wrote."""
     from policy.history.slowness.sources import from_ops  # noqa: PLC0415 - needs numpy
 
     try:
@@ -134,7 +134,7 @@ def times_of_file(path: Path) -> StepTimes:
 
 
 def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
-    """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
+    """Returns by GPU its slowness from scores and other jobs; the greater of both."""
     found = in_other_jobs((one for one in reports if isinstance(one, JobReport)), job)
     own = next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
     scores = _scores_of(config, own.app_class if own else "compute") if config else {}
@@ -158,7 +158,7 @@ def last_run(name: str) -> str:
 
 
 def _step_reports(config: Config) -> Sequence[Report]:
-    """Returns the record of step times; empty where there is none, or this user may not read it."""
+    """Returns the record of step times; empty if there is none, or this user may not read it."""
     from policy.site.step_records import reports_of  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
 
@@ -169,7 +169,7 @@ def _step_reports(config: Config) -> Sequence[Report]:
 
 
 def _scores_of(config: Config, app_class: str) -> dict[tuple[str, int], float]:
-    """Returns the scores for a class; none where there is no table, or this user may not read it."""
+    """Returns the scores for a class; empty if there is no table, or this user may not read it."""
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.scores import load  # noqa: PLC0415
 

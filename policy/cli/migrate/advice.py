@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what to do for a rung and back, in which order."""
+"""Lists the steps to a rung and back, in their order."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from policy.formats.hostlist import fold
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that an admin takes; `command` is empty where it is no single command."""
+    """One step for an admin; `command` is empty if it is not a single command."""
 
     text: str
     command: str = ""
     hosts: tuple[str, ...] = ()
-    """Hosts on which it runs; empty for the controller on which `berth migrate` runs."""
+    """The hosts on which it runs; empty: the controller on which `berth migrate` runs."""
 
 
 _CHECK = Step("Check", "berth doctor")
@@ -79,7 +79,7 @@ def steps_back(change: Change, files: Files, options: str = "", *, forget: bool 
 
 
 def seen_by_tools(nodes: Mapping[str, ExactNode]) -> Iterator[str]:
-    """Yields what users and tools see of nodes that get one GRES type for each GPU, with what to set for it."""
+    """Yields notes on what users and tools see after nodes get one GRES type for each GPU, and what to set."""
     for model in sorted({node.model for node in nodes.values()}):
         gres = max((node.gres for node in nodes.values() if node.model == model), key=len)
         yield (
@@ -120,7 +120,7 @@ def _restart(nodes: Sequence[str], files: Files, *, all_slurmds: bool) -> Iterat
     else:
         yield Step(f"Copy the changed files to all controllers, compute and login nodes that do not share them; {gone}")
     if nodes:
-        # One that registers with its old GPUs at a controller with the new configuration would be drained.
+        # A slurmd that registers with its old GPUs at a controller with the new configuration would be drained.
         yield Step(f"Stop slurmd on {fold(nodes)}", "systemctl stop slurmd", tuple(nodes))
     # The backups first, so that each of them could take over.
     where = f": first {', '.join(backups)}, then {first}" if backups else ""
@@ -129,14 +129,14 @@ def _restart(nodes: Sequence[str], files: Files, *, all_slurmds: bool) -> Iterat
         yield Step(f"Start slurmd on {fold(nodes)}", "systemctl start slurmd", tuple(nodes))
     others = tuple(sorted_nodes(listed(files.texts.slurm_conf).keys() - set(nodes)))
     if all_slurmds and others:
-        # Slurm requeues a job, or lets its time run out, if its slurmd is away in the moment of its start.
+        # If a slurmd is away at the start of a job, Slurm requeues the job, or lets its time run out.
         yield Step("Let no job start there for a moment", f"berth migrate drain {fold(others)}")
         yield Step("Wait until no job is starting there", f"squeue -w {fold(others)} -t CF")
         which = "all other nodes" if nodes else "all nodes"
         yield Step(f"Restart slurmd on {which}; jobs go on meanwhile", "systemctl restart slurmd", others)
         yield Step("Let jobs start there again", f"berth migrate resume {fold(others)}")
     if configless:
-        # A slurmctld that starts does not send its files; a slurmd asks for them at its own start only.
+        # A slurmctld that starts does not send its files; a slurmd asks for them only at its own start.
         yield Step("Let slurmds and sackds fetch Slurm's files", "scontrol reconfigure")
 
 

@@ -16,9 +16,9 @@ def value_of(text: str, table: str, key: str) -> object:
 
 
 def set_key(text: str, table: str, key: str, value: str) -> str:
-    """Returns the text with a key of a table; a table that is missing is added.
+    """Returns the text with a key of a table set; adds a missing table.
 
-    `value` is in TOML's form. Raises ConfigError where the change would not mean just that, as with dotted keys.
+    `value` is in TOML's form. Raises ConfigError if the change would not have exactly this effect, as with dotted keys.
     """
     wanted = _read(text)
     wanted.setdefault(table, {})[key] = tomllib.loads(f"it = {value}")["it"]

@@ -111,7 +111,7 @@ def _planned(options: argparse.Namespace, files: Files, rung: Rung) -> _Planned:
 
 
 def _again(options: argparse.Namespace) -> str:
-    """Returns the options that a later `apply` or `undo` needs to do what was shown."""
+    """Returns the options with which a later `apply` or `undo` does what was shown."""
     words = [] if options.state == STATE else ["--state", str(options.state)]
     if folder := getattr(options, "topology_dir", None):
         words += ["--topology-dir", str(folder)]
@@ -209,7 +209,7 @@ def _node_states() -> dict[str, DrainState]:
 
 
 def _must_be_empty(nodes: Sequence[str]) -> None:
-    """Raises BerthError if a job could be hurt: it holds GPUs there under names that are about to change."""
+    """Raises BerthError if a job holds, or may soon hold, GPUs there under names that are about to change."""
     if busy := jobs_on(_printed, fold(nodes)):
         raise BerthError(f"jobs {some(busy)} are on {fold(nodes)}; drain the nodes and wait for the jobs' end")
     states = _node_states()
@@ -293,7 +293,7 @@ def _steps_back(change: Change, files: Files, options: argparse.Namespace) -> li
 
 
 def _must_not_hurt(undone: Sequence[Change], files: Files) -> None:
-    """Raises BerthError if a job needs what would be undone."""
+    """Raises BerthError if a job needs a part of the configuration that would be undone."""
     nodes = sorted_nodes({node for change in undone for node in change.nodes})
     if nodes:
         _must_be_empty(nodes)
@@ -310,8 +310,7 @@ def _known_shares(files: Files, nodes: Sequence[str]) -> list[str]:
     """Returns the jobs that shared GPUs of nodes which lose their shards while others keep theirs.
 
     slurmctld 24.11.5 crashes at each start while it knows such a job, also one that has ended, and 26.05.3 has the same
-    lines: it looks for the node's shards to write down which ones the job had. Without any node
-    with shards it passes the job's over.
+    lines: it searches the node's shards for those of the job. If no node has shards, it ignores the job's.
     """
     others = any(node.exact and name not in nodes for name, node in files.texts.nodes.items())
     return sharing_jobs(_printed, "all", nodes) if nodes and others else []

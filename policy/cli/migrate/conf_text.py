@@ -17,7 +17,7 @@ _JOINT = "\0"
 _PAIR = re.compile(r'([A-Za-z][\w.\0]*)[ \t\0]*[-*+/]?\0*=[ \t\0]*("[^"]*"|[^\s"\0]\S*)')
 _COMMENT = re.compile(r"(?<!\\)#")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-"""Only these end a line for Slurm; str.splitlines knows more."""
+"""A line ends only at a newline for Slurm; str.splitlines splits at more characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class KeyValue:
 
 @dataclass(frozen=True)
 class ConfLine:
-    """One line as Slurm reads it: several lines of the file where they end with a backslash."""
+    """One line as Slurm reads it: several lines of the file if they end with a backslash."""
 
     raw: str
 
@@ -47,12 +47,12 @@ class ConfLine:
 
     @property
     def text(self) -> str:
-        """The line without comments and continuations."""
+        """Returns the line without comments and continuations."""
         return self._masked.replace(_JOINT, "").strip()
 
     @cached_property
     def pairs(self) -> tuple[KeyValue, ...]:
-        """All keys of the line with their values, in their order."""
+        """Returns all keys of the line with their values, in order."""
         found = []
         for match in _PAIR.finditer(self._masked):
             value = match[2].rstrip(_JOINT)
@@ -62,7 +62,7 @@ class ConfLine:
 
     @property
     def key(self) -> str:
-        """The first key in lower case, which says what the line is about; empty for a comment."""
+        """Returns the first key in lower case, which says what the line is about; empty for a comment."""
         return self.pairs[0].key.lower() if self.pairs else ""
 
     def get(self, *keys: str) -> str | None:
@@ -75,7 +75,7 @@ class ConfLine:
         return next((pair for pair in self.pairs if pair.key.lower() in wanted), None)
 
     def with_value(self, value: str, *keys: str) -> ConfLine:
-        """Returns the line with another value of a key; the first of `keys` is added where it has none of them."""
+        """Returns the line with another value of a key; adds the first of `keys` if it has none of them."""
         found = self._find(keys)
         if found is None:
             at = self.pairs[-1].end
@@ -126,7 +126,7 @@ def words_of(value: str) -> list[str]:
 def set_value(texts: Sequence[str], key: str, value: str, *, alone: bool = False) -> list[str]:
     """Returns the texts with a setting: in the last line that has it, else in a new line at the end of the first text.
 
-    With `alone` its other lines go.
+    With `alone` its other lines are removed.
     """
     changed = [entries(text) for text in texts]
     places = [(lines, place) for lines in changed for place, line in enumerate(lines) if line.key == key.lower()]

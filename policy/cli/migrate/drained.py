@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps jobs from nodes while their layout changes, and gives back only those that are not drained for another reason.
+"""Drains nodes while their layout changes, and resumes only nodes that are not drained for another reason.
 
-The reason of a drain tells whose it is. Each step looks at it anew: hours may lie between a plan and its last step.
+The reason of a drain shows if it is Berth's. Each step reads it anew: hours may lie between a plan and its last step.
 """
 
 import re
@@ -19,7 +19,7 @@ _AWAY = "Not responding"
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """A node's state as `scontrol show node` has it, and the reason that was given for it."""
+    """A node's state and its reason, from `scontrol show node`."""
 
     state: str
     reason: str = ""
@@ -32,7 +32,7 @@ class DrainState:
 
     @property
     def ours(self) -> bool:
-        """True if `berth migrate` drained it, and it was not drained by another hand since."""
+        """True if `berth migrate` drained it, and nobody has drained it since."""
         return self.closed and self.reason == REASON
 
 
@@ -48,9 +48,9 @@ def node_states(lines: Iterable[str]) -> dict[str, DrainState]:
 
 
 def turn(nodes: Sequence[str], states: dict[str, DrainState], verb: str) -> tuple[tuple[str, ...], list[str]]:
-    """Returns the update that drains the open ones of these nodes, or that resumes those which `drain` drained.
+    """Returns the update that drains the open ones of these nodes, or resumes those that `drain` has drained.
 
-    The update is empty where none is due. Beside it stands a sentence for each node that stays as others left it.
+    The update is empty if none is due. With it comes a sentence for each node that is drained for another reason.
     """
     if unknown := [node for node in nodes if node not in states]:
         raise BerthError(f"Slurm has no node {some(unknown)}; it has {some(list(states)) or 'none'}")

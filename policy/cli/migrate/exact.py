@@ -13,7 +13,7 @@ from policy.formats.hostlist import expand
 
 
 def exact_words(names: Sequence[str], folder: Path, *, cores: bool) -> dict[str, ExactNode]:
-    """Returns the words of each node; raises BerthError if those of one cannot be made."""
+    """Returns the words of each node; raises BerthError if a node has none."""
     from topology.writers.slurm import render  # noqa: PLC0415  only a plan needs it
 
     refused: dict[str, str] = {}

@@ -14,13 +14,13 @@ from policy.formats.hostlist import expand, fold
 
 _OURS = frozenset({"gpu", "shard", "seat", "mps"})
 _RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")
-"""Lists the settings of a NodeName line that may differ by node, beside the names."""
+"""Settings of a NodeName line that may list a value for each node, as NodeName does."""
 _OWN_TYPE = re.compile(r"g\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class ExactNode:
-    """The words that `berth topo export` has for a node."""
+    """The words of `berth topo export` for a node."""
 
     gres: str
     model: str
@@ -36,7 +36,7 @@ class ListedNode:
 
     @property
     def gpus(self) -> dict[str, int]:
-        """The number of GPUs by GRES type; an empty type for GPUs without one."""
+        """Returns the number of GPUs by GRES type; an empty type for GPUs without one."""
         found: dict[str, int] = {}
         for word in words_of(self.gres):
             name, *rest = re.sub(r"\([^)]*\)", "", word).split(":")
@@ -48,7 +48,7 @@ class ListedNode:
 
     @property
     def models(self) -> list[str]:
-        """The GRES types of its GPUs that users name, so not those of the exact layout."""
+        """Returns the GRES types of its GPUs that users name, so not those of the exact layout."""
         return [kind for kind in self.gpus if kind and not _OWN_TYPE.fullmatch(kind)]
 
     @property
@@ -70,7 +70,7 @@ def listed(texts: Iterable[str]) -> dict[str, ListedNode]:
 
 
 def _lines(text: str, default: dict[str, str]) -> Iterator[tuple[ConfLine, ListedNode | None]]:
-    """Yields each line, with what it lists for its nodes; what `NodeName=DEFAULT` says is kept in `default`."""
+    """Yields each line with the GRES of its nodes; keeps the settings of `NodeName=DEFAULT` in `default`."""
     for entry in entries(text):
         if entry.key != "nodename":
             yield entry, None
@@ -99,7 +99,7 @@ def exact_nodes(texts: Sequence[str], wanted: Mapping[str, ExactNode]) -> list[s
 
 
 def _parts(entry: ConfLine, old: ListedNode, wanted: Mapping[str, ExactNode]) -> Iterator[ConfLine]:
-    """Yields the lines that take the place of a NodeName line: first those that keep their layout."""
+    """Yields the lines that replace a NodeName line: first that of nodes that keep their layout."""
     names = expand(entry.get("NodeName") or "")
     groups: dict[ExactNode | None, list[str]] = {}
     for node in names:
@@ -118,7 +118,7 @@ def _parts(entry: ConfLine, old: ListedNode, wanted: Mapping[str, ExactNode]) ->
 
 
 def _of_nodes(entry: ConfLine, names: Sequence[str], chosen: Sequence[str]) -> ConfLine:
-    """Returns a NodeName line for some of its nodes only, with what belongs to each."""
+    """Returns a NodeName line for only some of its nodes, with their own values."""
     part = entry.with_value(fold(chosen), "NodeName")
     for key in _RANGES:
         value = entry.get(key)
@@ -136,9 +136,9 @@ def _of_nodes(entry: ConfLine, names: Sequence[str], chosen: Sequence[str]) -> C
 
 
 def exact_gres(text: str, nodes: Sequence[str], wanted: Mapping[str, ExactNode]) -> str:
-    """Returns gres.conf with the exact layout of these nodes; `nodes` are all with GPUs.
+    """Returns gres.conf with the exact layout of the nodes `wanted`; `nodes` are all nodes with GPUs.
 
-    Lines that name no node hold for all nodes: they are tied to those that keep their layout.
+    Lines that name no node hold for all nodes: the nodes that keep their layout are named in them.
     """
     if not wanted:
         return text
@@ -177,5 +177,5 @@ def _without(entry: ConfLine, whose: str | None, rest: Sequence[str], wanted: Ma
 
 
 def _joined(raws: list[str]) -> list[str]:
-    """Ends each line but the last, which ends as it did."""
+    """Ends each line but the last one with a newline."""
     return [*(raw if raw.endswith("\n") else f"{raw}\n" for raw in raws[:-1]), *raws[-1:]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the configuration of a rung from the configuration that is there: pure functions on texts.
+"""Makes the configuration of a rung from the present configuration: pure functions on texts.
 
-The rungs are those of docs/admin/rollout.md. To go up is to apply one; to go down is to undo.
+The rungs are those of docs/admin/rollout.md. A site goes up by applying a rung, and down by undoing one.
 """
 
 import re
@@ -56,7 +56,7 @@ def rung_of(texts: Texts) -> Rung:
 def changed(
     texts: Texts, rung: Rung, wanted: Mapping[str, ExactNode] = MappingProxyType({}), limited: Iterable[str] = ()
 ) -> Texts:
-    """Returns the configuration of a rung; what is as it should be stays as it is, byte for byte.
+    """Returns the configuration of a rung; parts that are right already stay as they are, byte for byte.
 
     `wanted` are the nodes that get one GRES type for each GPU, `limited` the models that limits in slurmdbd name.
     """
@@ -107,7 +107,7 @@ def _exact(texts: Texts, wanted: Mapping[str, ExactNode], limited: Iterable[str]
     if berth_conf.value_of(berth, "hook", "layout") == "plain":
         berth = berth_conf.set_key(berth, "hook", "layout", '"exact"')
     gres = exact_gres(texts.gres_conf, sorted_nodes(before), wanted)
-    # With one type for each GPU, Slurm tells a Prolog the last GPU of a job only; called by Berth's, it knows all.
+    # With one type for each GPU, Slurm names only a job's last GPU to a Prolog; Berth's own names all to it.
     return _scripts(replace(texts, slurm_conf=tuple(conf), gres_conf=gres, berth_conf=berth), all_nodes=False)
 
 
@@ -146,7 +146,7 @@ def _count(node: ListedNode, model: str) -> int:
 
 
 def _scripts(texts: Texts, *, all_nodes: bool) -> Texts:
-    """Puts Berth's Prolog and Epilog in the place of the site's own, which they call; or anyhow (`all_nodes`)."""
+    """Sets Berth's Prolog and Epilog in place of the site's own, which they then call; with `all_nodes` in any case."""
     conf, berth = texts.slurm_conf, texts.berth_conf
     for key, program in (("Prolog", "berth-prolog"), ("Epilog", "berth-epilog")):
         own = values_of(conf, key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a site has: its configuration files, and the jobs that Slurm knows."""
+"""Reads a site's configuration files, and the jobs that Slurm knows."""
 
 import glob
 import re
@@ -18,7 +18,7 @@ _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a site, with where each of them lies."""
+    """The paths and texts of a site's files."""
 
     slurm_conf: tuple[Path, ...]
     gres_conf: Path
@@ -40,7 +40,7 @@ class Files:
 
 
 def read_files(slurm_conf: Path, berth_conf: Path) -> Files:
-    """Reads the configuration; raises BerthError where a file cannot be read."""
+    """Reads the configuration; raises BerthError if a file cannot be read."""
     found: dict[Path, str] = {}
     folder = slurm_conf.parent
     _with_includes(slurm_conf, folder, found)
@@ -56,7 +56,7 @@ def read_files(slurm_conf: Path, berth_conf: Path) -> Files:
 
 
 def _with_includes(path: Path, folder: Path, found: dict[Path, str]) -> None:
-    """Reads a file and those that it includes, each once; a name without a folder lies beside slurm.conf."""
+    """Reads a file and those that it includes, each once; a name without a folder is beside slurm.conf."""
     if path in found:
         return
     if content_of(path) is None:
@@ -73,7 +73,7 @@ def _text(path: Path) -> str:
 
 
 def jobs_on(printed: Printed, nodes: str) -> list[str]:
-    """Returns the jobs that hold something on these nodes."""
+    """Returns the jobs that hold resources on these nodes."""
     words = ("squeue", "-h", "-a", "-w", nodes, "-t", "R,S,CG,ST,CF,SI,SO", "-o", "%A")
     return sorted(set(printed(*words).split()), key=int)
 
@@ -81,7 +81,7 @@ def jobs_on(printed: Printed, nodes: str) -> list[str]:
 def sharing_jobs(printed: Printed, states: str, nodes: Sequence[str] = ()) -> list[str]:
     """Returns the jobs in these states that share GPUs, on these nodes or anywhere.
 
-    A site may track no GRES beside gpu, so the request counts too. Whole GPUs come with a seat; a guest has that alone.
+    A site may track no GRES but gpu, so the request counts too. Whole GPUs come with a seat; a guest has only a seat.
     """
     where = ("-w", ",".join(nodes)) if nodes else ()
     form = "JobID:20,tres-alloc:1000,tres-per-node:1000,tres-per-job:1000"

@@ -5,8 +5,8 @@
     FOLDER/001/before/0        the file as it was, for the first path
     FOLDER/001/after/0         the file as it was written
 
-A change is written down before the first file is replaced. After a crash in between, undo finds some files changed and
-some not, and restores those that were.
+A change is recorded before the first file is replaced. After a crash in between, undo finds some files changed and some
+not, and restores the changed ones.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ VERSION = 1
 
 
 class ChangedByOthersError(BerthError):
-    """A file is not as `berth migrate` left it, so that to restore it would undo a person's work."""
+    """A file is not as `berth migrate` left it, so to restore it would undo a person's work."""
 
     number = 713
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file of a change; None is a file that is not there."""
+    """One file of a change; None stands for a file that does not exist."""
 
     path: Path
     before: bytes | None
@@ -53,7 +53,7 @@ class Change:
     when: float
     files: tuple[FileChange, ...]
     back: tuple[str, ...]
-    """Commands that restore limits in slurmdbd, which are no files."""
+    """Commands that restore limits in slurmdbd."""
 
 
 class ChangeStore:
@@ -79,7 +79,7 @@ class ChangeStore:
             os.close(handle)
 
     def changes(self) -> list[Change]:
-        """Returns what was applied and not undone, the oldest first."""
+        """Returns the changes that were applied and not undone, the oldest first."""
         if self.folder.exists() and not os.access(self.folder, os.R_OK | os.X_OK):
             raise BerthError(f"{self.folder}: not yours to read; run as root, or name a folder with --state")
         found = []
@@ -114,7 +114,7 @@ class ChangeStore:
         return numbered
 
     def undo(self, changes: Sequence[Change]) -> None:
-        """Restores the files of these changes, the last one first, unless one was changed since."""
+        """Restores the files of these changes, the last one first, unless a file was changed since."""
         self.check(changes)
         for change in changes:
             for file in change.files:
@@ -171,7 +171,7 @@ def content_of(path: Path) -> bytes | None:
 
 
 def put(path: Path, content: bytes | None) -> None:
-    """Gives a file its content, with the owner and the rights that it had, or removes it; a link stays a link."""
+    """Writes or removes a file; its owner and rights stay, and a link stays a link."""
     target = path.resolve()
     if content_of(target) == content:
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the requests of waiting jobs that name a model in a way that the layout in force does not know.
+"""Rewrites the requests of waiting jobs that name a model in a form that the layout in force does not have.
 
-With the exact layout `gpu:h100:2` names a GRES type that no node has; the job gets `gpu:2` and the feature `h100`. Back
-on the plain layout a feature that no node has any more becomes a type again. A licence that slurm.conf lost is taken
-out; slurmctld 26.05 holds such jobs at its start, and so they are released.
+On the exact layout `gpu:h100:2` names a GRES type that no node has; the job gets `gpu:2` and the feature `h100`. Back
+on the plain layout a feature that no node has any more becomes a type again. A licence that slurm.conf does not have
+any more is removed; slurmctld 26.05 holds such jobs at its start, so they are released.
 """
 
 import re
@@ -17,7 +17,7 @@ from policy.slurm.by_command.text import records
 _REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
 _TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
 _HELD = re.compile(r"License_request_'([^']*)'_is_no_longer_valid,_holding_job")
-"""The reason that slurmctld gives to jobs which it holds itself. It gives it to none that was held before."""
+"""slurmctld's reason for jobs that it holds itself; a job that was held before does not get it."""
 _COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
 
 
@@ -30,7 +30,7 @@ class Rewrite:
 
 
 def rewrites(shown: str, nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
-    """Yields the changes, of `scontrol show job --oneliner`; `nodes` and `licenses` are those of slurm.conf now."""
+    """Yields the changes, from `scontrol show job --oneliner`; `nodes` and `licenses` are those of slurm.conf now."""
     exact = {feature for node in nodes.values() if node.exact for feature in node.features}
     features = {feature for node in nodes.values() for feature in node.features}
     types = {model for node in nodes.values() for model in node.models}
@@ -46,7 +46,7 @@ def rewrites(shown: str, nodes: Mapping[str, ListedNode], licenses: str) -> Iter
         gone = reason is not None and any(name not in counted for name in ours(reason[1]))
         number = _number(values)
         commands = [("scontrol", "update", f"JobId={number}", *words)] if words else []
-        # A job that slurmctld holds for a licence that is gone goes on.
+        # slurmctld holds a job whose licence is gone.
         commands += [("scontrol", "release", number)] if gone else []
         if commands:
             yield Rewrite(number, tuple(commands))
@@ -61,7 +61,7 @@ def _request(values: Mapping[str, str], exact: set[str], features: set[str], typ
         for key, text in asked.items():
             yield "=".join((key, _TYPED.sub(r"\1", text)))
         if model not in re.split(r"[&,|()\[\]*]", constraint):
-            # A comma or an & joins features; with other signs the user's own expression stands in brackets.
+            # A comma or an & joins features; an expression with other signs has its own brackets.
             yield f"Features={f'{constraint}&' if constraint else ''}{model}"
     elif re.fullmatch(r"[\w.-]+([&,][\w.-]+)*", constraint) and not models:
         named = re.split(r"[&,]", constraint)
@@ -73,7 +73,7 @@ def _request(values: Mapping[str, str], exact: set[str], features: set[str], typ
 
 
 def _number(values: Mapping[str, str]) -> str:
-    """Returns the name by which Slurm changes what waits of a job, and nothing that runs."""
+    """Returns Slurm's name for the waiting part of a job, without tasks that run."""
     array, tasks = values.get("ArrayJobId"), values.get("ArrayTaskId")
     if array and tasks:
         tasks = tasks.partition("%")[0]

@@ -74,7 +74,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: str = "") -> dict[str, Any]:
-    """Returns the figures of the last days, and as `text` the tables on waits and places; SlurmError without sacct.
+    """Returns the figures of the last days, and as `text` tables on waits and places; raises SlurmError without sacct.
 
     With a `source`, a file of berth collect, they are the last days in it. Without `gpus` Slurm is asked for them.
     """
@@ -99,7 +99,7 @@ def _write(name: str, text: str) -> None:
 
 
 def moment(words: str) -> float:
-    """Parses a moment as sacct does."""
+    """Reads a time as sacct does."""
     try:
         return moment_of(words, time.time())
     except ValueError:
@@ -126,7 +126,7 @@ def _from_file(name: str, tally: Tally, period: Period) -> None:
 
 
 def _last_end(name: str) -> float:
-    """Returns when the last run in a file ended."""
+    """Returns the end of the last run in a file."""
     if name == "-":
         raise UsageError("--from reads the file twice, so it cannot be -; name a file that berth collect wrote")
     with _lines(name) as lines:
@@ -145,7 +145,7 @@ def _site(args: argparse.Namespace) -> Site:
 
 
 def _steps() -> list[JobReport]:
-    """Returns the step times that berthd has recorded, if there are any that this user may read."""
+    """Returns the step times that berthd has recorded; empty if there are none, or this user may not read them."""
     record = load(config_path()).steps
     try:
         reports = reports_of(record) if record and record.exists() else ()

@@ -33,7 +33,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes this node's file, and prints what was found in one line and each problem in a line of its own."""
+    """Writes this node's file; prints a summary in one line, and each problem in a line of its own."""
     from topology.providers.nvml import discover  # noqa: PLC0415  the other commands need no provider
 
     node = args.node or socket.gethostname().partition(".")[0]

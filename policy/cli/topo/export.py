@@ -26,7 +26,7 @@ from topology.model import Machine
 from topology.writers.slurm_cores import CpuLayout
 
 _WORD = re.compile(r"(\w+)=(\S*)")
-#: scontrol writes the kernel's build as "#1", which is no comment.
+#: scontrol writes the kernel's build as "#1", which is not a comment.
 _SYSTEM = re.compile(r" OS=.*?(?= RealMemory=)")
 
 
@@ -93,7 +93,7 @@ def _export_fabric(args: argparse.Namespace, machines: list[Machine], refused: M
     from topology.writers.slurm_fabric import block_conf, tree_conf, yaml  # noqa: PLC0415  needs numpy, as the fabric
 
     if args.fabric == "yaml":
-        # A form without any data is left out; if both have none, the tree's error tells so.
+        # A form without any data is left out; if both have none, the tree's error says so.
         forms = {"block": bool(fabric.domains), "tree": bool(fabric.leaves) or not fabric.domains}
         lines = yaml({form: (form, fabric) for form in ("tree", "block") if forms[form]})
     else:
@@ -112,7 +112,7 @@ def _section(title: str, lines: Iterable[str], *, titled: bool) -> None:
 
 
 def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Machine]:
-    """Yields the nodes asked for; a node whose file cannot be read is refused by name."""
+    """Yields the chosen nodes; a node whose file cannot be read is added to `refused`."""
     directory = directory_of(args)
     if args.nodes is None:
         problems: list[TopologyFileError] = []
@@ -151,7 +151,7 @@ def layouts_of(source: str | None, machines: Iterable[Machine]) -> dict[str, Cpu
     here = socket.gethostname().partition(".")[0]
     wanted = {machine.node for machine in machines}
     layouts: dict[str, CpuLayout] = {}
-    # Slurm comes first: slurmd -C knows its own node only, and ignores numa_node_as_socket and similar settings.
+    # Slurm comes first: slurmd -C knows only its own node, and ignores numa_node_as_socket and similar settings.
     for command in (("scontrol", "show", "node", "--oneliner"), ("slurmd", "-C")):
         if command[0] == "slurmd" and (here in layouts or here not in wanted):
             continue
@@ -166,7 +166,7 @@ def layouts_of(source: str | None, machines: Iterable[Machine]) -> dict[str, Cpu
 def read_layouts(text: str, source: str) -> dict[str, CpuLayout]:
     """Reads sockets, cores and threads from the NodeName lines of `slurmd -C`, slurm.conf or `scontrol show node -o`.
 
-    Lines without all of these counts are skipped; a FormatError names a node whose counts make no sense.
+    Lines without all of these counts are skipped; raises FormatError for a node whose counts make no sense.
     """
     layouts: dict[str, CpuLayout] = {}
     default: dict[str, str] = {}

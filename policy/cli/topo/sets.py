@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `berth topo sets`, which shows the node sets that could hold a job, level by level."""
+"""The command `berth topo sets`, which shows by level the node sets that could hold a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FOUND, _NONE = 0, 1
 _LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")
 _SHOWN = 10
 _WIDEST = 60
-"""Most characters of a host list in the table."""
+"""The most characters of a host list in the table."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

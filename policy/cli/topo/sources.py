@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the machines and the fabric for a command.
 
-Machines come from topology files, text of nvidia-smi, or named machines. The fabric comes from the machines and from
+Machines come from topology files, output of nvidia-smi, or machine:NAME. The fabric comes from the machines and from
 Slurm's own file.
 """
 
@@ -46,7 +46,7 @@ def add_slurm_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def default_directory() -> Path:
-    """Returns the folder that berth.conf names; without berth.conf the usual one."""
+    """Returns the folder that berth.conf names; without berth.conf the default one."""
     return config.load(config.config_path()).topology_dir
 
 
@@ -57,7 +57,7 @@ def directory_of(args: argparse.Namespace) -> Path:
 
 
 def fabric_file(args: argparse.Namespace) -> Path | None:
-    """Returns the file that the user or berth.conf names, else the one that Slurm itself would take; None for none."""
+    """Returns the file that the user or berth.conf names, else the one that Slurm uses; None if there is none."""
     chosen: str | None = args.slurm_topology
     return config.fabric_file(chosen or config.load(config.config_path()).fabric)
 
@@ -74,7 +74,7 @@ def fabric_of(found: Iterable[Machine], source: Path | None) -> Fabric:
 
 
 def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
-    """Returns the machines that these words stand for; without words, all of the folder."""
+    """Returns the machines that these words name; without words, all in the folder."""
     words = list(what)
     if words:
         return [machine for word in words for machine in _meant(word, args)]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from topology.model import Machine
 
-#: Takes a word of the matrix and the same word with its padding; gives the latter, coloured.
+#: Takes a word of the matrix and the same word with its padding; returns the padded word, coloured.
 Paint = Callable[[str, str], str]
 
 
 def summary(machine: Machine) -> str:
-    """Describes a node in one line."""
+    """Returns a description of a node in one line."""
     vias = {link.via for link in machine.links}
     if not vias:
         links = "no NVLink"

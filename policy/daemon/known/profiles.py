@@ -70,7 +70,7 @@ class Profiles:
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
         self.neighbours: Neighbours | None = None
-        """What is known of packed jobs; a new object after each change."""
+        """The figures of packed jobs; a new object after each change."""
         self._neighbours_at = -KNOWN_EVERY
         self._news = True
         self.store = Store()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway's twin for tests and for trying Berth without a cluster: what Slurm's commands once printed.
+"""A simulated gateway, for tests and for trying Berth without a cluster: the recorded output of Slurm's commands.
 
 A recording is a folder of files named after the command, `scontrol-show-node`, `squeue`, `squeue-json` and so on. It is
-read afresh each time, so that a test can change what "Slurm" says under way. Updates and requeues are written to
-`updates`, one line of JSON each.
+read afresh each time, so that a test can change what "Slurm" prints. Updates and requeues are written to `updates`,
+one line of JSON each.
 """
 
 import json
@@ -13,7 +13,7 @@ from policy.formats.errors import SlurmError
 from policy.slurm.by_command.command import CommandGateway
 
 MARK = "|~"
-"""The mark behind each field of a recorded queue; every reading asks for a mark of its own."""
+"""The mark behind each field in a recorded queue; it is replaced by the mark that a reading asks for."""
 
 
 class Recording:
@@ -23,7 +23,7 @@ class Recording:
         self._folder = folder
 
     def __call__(self, *command: str) -> bytes:
-        """Returns what the command printed when it was recorded."""
+        """Returns the recorded output of a command."""
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             with (self._folder / "updates").open("a") as updates:
                 updates.write(json.dumps(command[2:]) + "\n")
@@ -42,5 +42,5 @@ class Recording:
 
 
 def recorded_gateway(folder: Path) -> CommandGateway:
-    """A gateway that reads a recording."""
+    """Returns a gateway that reads a recording."""
     return CommandGateway(Recording(folder), name="recorded")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job records through Slurm's JSON, the slow form that has all texts of a job exact to the byte."""
+"""Job records from Slurm's JSON, which is slow, but has all texts of a job exact to the byte."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ class RecordText:
 
     job: JobText
     name: str
-    """As scontrol takes it for this job alone: of a task `ARRAY_TASK`, because the number may be the whole array's."""
+    """scontrol's name for this job alone: `ARRAY_TASK` for a task, as its number may be the whole array's."""
     holds: tuple[int, ...]
-    """The GPUs that it holds on each of its nodes."""
+    """By node, a mask of the GPUs that the job holds."""
     tasks: str = ""
-    """Tasks of an array that have not split off."""
+    """The tasks of an array that have not split off."""
 
 
 def jobs(data: bytes) -> dict[int, RecordText]:
-    """Read `squeue --json` or `scontrol show job --json`."""
+    """Reads the output of `squeue --json` or `scontrol show job --json`."""
     found: dict[int, RecordText] = {}
     for job in job_json.decode(data):
-        # A job whose record cannot be read is as one that is not known.
+        # A job whose record cannot be read counts as unknown.
         with suppress(*RECORD_FAULTS):
             found[job.job_id] = _record(job)
     return found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text that Slurm's commands print (24.11 to 26.05), as facts.
+"""Reads the text that Slurm's commands print (24.11 to 26.05).
 
-Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before
-their free text is read; the queue's fields end with a mark of this very reading, which no user can have put into a job.
-Comments of users and paths are not asked for at all.
+Free text must not pose as structure. In records of nodes, partitions, reservations and configuration only the part
+before their free text is read; the queue's fields end with a mark of this reading, which no user can have put into a
+job. Users' comments and paths are not asked for.
 """
 
 import re
@@ -46,7 +46,7 @@ _QUEUE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """A job of the queue, and the texts that tell when its pin is another one."""
+    """A job in the queue, and the texts by which a changed pin is noticed."""
 
     job: JobFacts
     tres_per_node: str
@@ -55,28 +55,28 @@ class QueueLine:
 
 
 HOLDING_STATES = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
-"""For squeue -t: jobs that hold what they were given."""
+"""For squeue -t: the states of jobs that hold GPUs."""
 
 _NOTHING = frozenset({"(null)", "N/A"})
 
 
 def new_mark() -> str:
-    """A mark that no text in the queue can hold, because it was not there before."""
+    """Returns a random mark, which no text in the queue can contain."""
     return f"|{secrets.token_hex(4)}"
 
 
 def squeue_format(fields: Iterable[str], mark: str) -> str:
-    """For squeue -O: each field at its full length, ended by the mark."""
+    """Returns a format for squeue -O: each field in its full length, followed by the mark."""
     return ",".join(f"{field}:{mark}" for field in fields)
 
 
 def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]:
-    r"""The records of so many fields that squeue printed in the squeue_format of this mark.
+    r"""Splits squeue's output in the squeue_format of this mark into records of `count` fields.
 
     >>> squeue_records("7|~no newline|~\n8|~\na newline|~\n", "|~", 2)
     [('7', 'no newline'), ('8', '\na newline')]
     """
-    # A newline before each record, instead of one after it.
+    # Puts a newline before each record, instead of after it.
     *values, rest = f"\n{printed}".split(mark)
     records = [tuple(values[place : place + count]) for place in range(0, len(values), count)]
     wrong = [record for record in records if len(record) != count or not record[0].startswith("\n")]
@@ -87,12 +87,12 @@ def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]
 
 
 def queue_format(mark: str) -> str:
-    """Returns what is asked of each job of the queue."""
+    """Returns the format of the queue for squeue -O."""
     return squeue_format(_QUEUE_FIELDS, mark)
 
 
 def nodes(text: str) -> list[NodeFacts]:
-    """Read `scontrol show node -o -d`."""
+    """Reads the output of `scontrol show node -o -d`."""
     return [_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
 
 
@@ -130,7 +130,7 @@ def _value(text: str) -> str:
 
 
 def waiting_states(version: str) -> str:
-    """The states of waiting jobs for squeue -t, which takes a job with a mark for no PENDING one.
+    """Returns the states of waiting jobs for squeue -t, which does not count marked jobs as PENDING.
 
     An older squeue refuses a state that it does not know.
 
@@ -142,16 +142,16 @@ def waiting_states(version: str) -> str:
 
 
 def jobs(text: str, mark: str, unreadable: dict[int, str]) -> list[QueueLine]:
-    """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object.
+    """Reads the output of `squeue -r -O` in the queue_format of this mark, a line per task.
 
-    Jobs of which a line cannot be read are left out, and go into `unreadable` with the reason.
+    Jobs with an unreadable line are left out, and go into `unreadable` with the reason.
     """
     lines: list[QueueLine] = []
     for record in squeue_records(text, mark, len(_QUEUE_FIELDS)):
         try:
             lines.append(_job(record))
         except RECORD_FAULTS as fault:
-            # Without its number a record is no job's.
+            # Without a number the record belongs to no job.
             if not record[0].isdecimal():
                 raise
             unreadable[int(record[0])] = why_unreadable(fault)
@@ -211,11 +211,11 @@ def _job(values: tuple[str, ...]) -> QueueLine:
 
 
 ARRAY_FORMAT = "JobID:|,JobArrayID:|"
-"""For squeue -O without -r: the arrays' records, of which `squeue -r` does not tell that they are whole."""
+"""For squeue -O without -r: the records of arrays, which `squeue -r` splits into tasks."""
 
 
 def arrays(text: str) -> dict[int, str]:
-    """Returns squeue's text of arrays' records, such as `1-7%2`; also of a task that waits with a place of its own."""
+    """Returns by record the tasks of an array as squeue prints them, such as `1-7%2`; also for waiting single tasks."""
     try:
         found = [line.split("|") for line in text.splitlines() if "[" in line]
         return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
@@ -226,9 +226,9 @@ def arrays(text: str) -> dict[int, str]:
 def with_arrays(
     lines: Iterable[QueueLine], records: Mapping[int, str], unreadable: dict[int, str]
 ) -> dict[int, QueueLine]:
-    """The queue by job id: tasks that have not split off share one, and become one record.
+    """Returns the queue by job id; the tasks of an array that have not split off share one id, and become one record.
 
-    The array's own line may be gone: squeue was asked for it a moment later, or its answer is not whole.
+    The array's own line may be missing: squeue was asked for it a moment later, or its answer is incomplete.
     """
     groups: dict[int, list[QueueLine]] = {}
     split: dict[int, set[int]] = {}
@@ -254,20 +254,20 @@ def _record(line: QueueLine, listed: str, split: set[int]) -> QueueLine:
     # `squeue -r` forgets the last task of some steps (0-44:4), so the list comes from here.
     numbers, at_once = fields.tasks(listed)
     tasks = hostlist.fold_numbers(tuple(number for number in fields.numbers(numbers) if number not in split))
-    # It stands for many jobs, none of them placed.
+    # The record stands for many jobs, none of them placed.
     return replace(line, job=replace(line.job, state="ARRAY", task=None, tasks=tasks, at_once=at_once))
 
 
 def records(text: str, first: str, line: str = "") -> Iterator[dict[str, str]]:
-    """One-line records of words `Key=value`, as partitions and reservations have; with `line`, that is the whole."""
+    """Yields one-line records of words `Key=value`, as of partitions; `line` names a key for the whole line."""
     for record in text.splitlines():
         if record.startswith(f"{first}="):
-            # The first word of a name counts: what comes after may be an admin's free text.
+            # The first word of a key counts: later ones may be an admin's free text.
             yield {**dict(reversed([word.split("=", 1) for word in record.split() if "=" in word])), line: record}
 
 
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
-    """Read `scontrol show partition -o`."""
+    """Reads the output of `scontrol show partition -o`."""
     return tuple(
         PartitionFacts(
             name=one["PartitionName"],
@@ -298,7 +298,7 @@ def _rule(one: Mapping[str, str], whom: str) -> AdmissionRule:
 
 
 def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
-    """Default memory, as partitions and the configuration write it."""
+    """Returns the default memory of a partition or of the configuration."""
     per_gpu = defaults.get("DefMemPerGPU")
     if per_gpu is not None:
         return Memory(per_gpu=int(per_gpu))
@@ -329,7 +329,7 @@ def of_config(config: Mapping[str, str]) -> dict[str, Any]:
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:
-    """Read `scontrol show reservation -o`."""
+    """Reads the output of `scontrol show reservation -o`."""
     return tuple(
         Reservation(
             _moment(one["StartTime"]) or 0,
@@ -347,7 +347,7 @@ def reservations(text: str) -> tuple[Reservation, ...]:
 
 
 def _cores(line: str) -> tuple[tuple[str, int], ...]:
-    """Returns the masks of the cores that a reservation takes of each node; what comes after is an admin's text."""
+    """Returns by node a mask of the cores that a reservation takes; ignores the admin's text after them."""
     found = re.findall(r"NodeName=(\S+) CoreIDs=([0-9,-]+)", line.partition(" TRES=")[0])
     return tuple((node, sum(1 << core for core in fields.numbers(cores))) for node, cores in found)
 
@@ -361,13 +361,13 @@ def _listed(names: str) -> tuple[str, ...]:
 
 
 def config(text: str) -> dict[str, str]:
-    """Read `scontrol show config`."""
+    """Reads the output of `scontrol show config`."""
     found = (re.match(r"(\w+(?:\[\d+\])?)\s+=\s?(.*)", line) for line in text.splitlines())
     return {match.group(1): match.group(2).strip() for match in found if match}
 
 
 def limit(text: str) -> int | None:
-    """Seconds of a time limit as Slurm prints it; None where there is none."""
+    """Returns the seconds of a time limit as Slurm prints it; None if there is none."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Works out what nodes have in use between two looks at them, from the jobs that started and ended meanwhile.
+"""Computes the resources in use on nodes between two looks at them, from the jobs that started and ended meanwhile.
 
-A look at all nodes takes slurmctld long, under its lock, so where there are many of them most looks are at jobs alone.
-A job's CPUs and memory are counted alike for each of its nodes; the next look at the nodes puts right what differs.
+A look at all nodes takes slurmctld long, under its lock, so on a large cluster most looks are only at jobs. A job's
+CPUs and memory are divided equally over its nodes; the next look at the nodes corrects differences.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from policy.slurm.by_library.program import JobRecord
 
 
 class HeldPart(NamedTuple):
-    """Holds what a job has on one of its nodes."""
+    """The resources that a job holds on one of its nodes."""
 
     gpus: int
     seats: int
@@ -28,17 +28,17 @@ class HeldPart(NamedTuple):
 
 
 LEAVE_ALONE, NODE_US = 50, 58.0
-"""slurmctld is left alone for so many times as long as a look at all nodes takes it, and microseconds for each node."""
+"""slurmctld rests for so many times the time of a look at all nodes; microseconds of that look per node."""
 LEAST_LATE, MOST_LATE = 1.0, 10.0
-"""Seconds."""
+"""Bounds of `nodes_late`, in seconds."""
 
 Held = Mapping[str, HeldPart]
-"""By name of the node."""
+"""By node name, the part that a job holds."""
 NOTHING: Held = {}
 
 
 def nodes_late(count: int) -> float:
-    """Returns how late so many nodes may be looked at, by the rule of berth-slurm's gateway_read.c.
+    """Returns by how many seconds a look at so many nodes may be late, by the rule of berth-slurm's gateway_read.c.
 
     >>> nodes_late(300), round(nodes_late(2_048), 3), nodes_late(10_000)
     (1.0, 5.939, 10.0)
@@ -47,12 +47,12 @@ def nodes_late(count: int) -> float:
 
 
 def held(record: JobRecord) -> Held:
-    """Returns what a job holds: nothing unless it has nodes and is not over."""
+    """Returns the parts that a job holds; none if it has no nodes or is over."""
     if record.over or not record.nodes:
         return NOTHING
     names = hostlist.expand(record.nodes)
     count = max(1, len(names))
-    # A suspended job has given its CPUs back.
+    # A suspended job has released its CPUs.
     cpus = 0 if record.state == "SUSPENDED" else -(-record.cpus // count)
     mem = fields.mem(record.tres, record.count) or 0
     parts = [fields.gres_used(unescape(detail)) for detail in record.gres]
@@ -63,10 +63,10 @@ def held(record: JobRecord) -> Held:
 
 
 def nodes_after(changes: Iterable[tuple[Held, Held]], nodes: Mapping[str, NodeFacts]) -> dict[str, NodeFacts]:
-    """Returns the nodes of `nodes` that are others after jobs that held the first of each pair hold the second."""
+    """Returns the nodes that change when jobs that held the first part of each pair hold the second one instead."""
     changed: dict[str, NodeFacts] = {}
     pairs = [(before, after) for before, after in changes if before != after]
-    # What one leaves another may have taken at once.
+    # First all releases: another job may have taken the same resources at once.
     for before, _ in pairs:
         for name, part in before.items():
             if (node := changed.get(name, nodes.get(name))) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway through libslurm: a small program that keeps a connection's worth of state and tells what changed."""
+"""The gateway by libslurm: a small program that remembers what it sent and sends only changes."""
 
 import socket
 import time
@@ -42,7 +42,7 @@ PROGRAM = Path("/usr/libexec/berth/berth-slurm")
 
 Fact = JobFacts | NodeFacts | PartitionFacts | Reservation
 Facts = defaultdict[str, dict[int, Fact]]
-"""By kind of record and number."""
+"""Facts by kind of record and number."""
 F = TypeVar("F", JobFacts, NodeFacts, PartitionFacts, Reservation)
 
 _KINDS: Mapping[type[Fact], str] = {
@@ -53,11 +53,11 @@ _KINDS: Mapping[type[Fact], str] = {
 }
 
 _RARELY = 15.0
-"""Seconds between readings of what seldom changes: configuration and the host in control."""
+"""Seconds between two reads of seldom-changing data: configuration and the host in control."""
 
 
 class LibslurmGateway:
-    """Reads through berth-slurm, which sends a record only when it changed; unchanged facts stay the same objects."""
+    """Reads by berth-slurm, which sends a record only if it changed; unchanged facts stay the same objects."""
 
     name = "libslurm"
 
@@ -65,20 +65,20 @@ class LibslurmGateway:
         self._program = Program(path)
         self._starts = 0
         self._seldom: tuple[float, Mapping[str, str], Ping] | None = None
-        # Whether the program and this object agree on what was told.
+        # True if this object has all that the program has sent.
         self._in_step = False
         self._facts: Facts = defaultdict(dict)
         self._records: dict[int, JobRecord] = {}
-        """Records of jobs that are not over: the others are never changed, and Slurm may keep very many."""
-        # The records of tasks that have not split off, by their array.
+        """Records of jobs that are not over: other jobs are never changed, and Slurm may keep very many."""
+        # By array, the record of its tasks that have not split off.
         self._arrays: dict[int, int] = {}
         self._unreadable: dict[int, str] = {}
         self._held: dict[int, Held] = {}
-        # Of jobs that changed since the last reading: what each held, and holds now.
+        # The parts that each job changed since the last reading held, and those that it holds now.
         self._moved: list[tuple[Held, Held]] = []
-        # Nodes whose facts are worked out, as the last look at them had them.
+        # The nodes whose facts are computed, as they were at the last look.
         self._looked_at: dict[int, NodeFacts] = {}
-        # Made from the facts when they changed.
+        # Tuples that are made from the facts, and made anew after a change.
         self._shown: dict[type, tuple[Any, ...]] = {}
         self._live: tuple[JobFacts, ...] = ()
         self._nonces: dict[int, str] = {}
@@ -86,25 +86,25 @@ class LibslurmGateway:
         self._refused: frozenset[str] = frozenset()
 
     def version(self) -> str:
-        """Slurm's version."""
+        """Returns Slurm's version."""
         return self.config().get("SLURM_VERSION", "")
 
     def in_control(self) -> bool:
-        """Tells whether the first controller that answers, which is the one that decides, is on this host."""
+        """Tells whether the first controller that answers, which is the one in charge, is on this host."""
         try:
             return _is_here(self._ping().controller)
         except SlurmError:
             return False
 
     def config(self) -> Mapping[str, str]:
-        """Slurm's configuration, as the controller has it."""
+        """Returns the controller's configuration."""
         for record in self._program.ask("config"):
             if isinstance(record, SlurmConfig):
                 return text.config(unescape(record.text))
         raise SlurmError("berth-slurm gave no configuration; is it of this Berth's release?")
 
     def read(self, *, ended: bool) -> Reading:
-        """One look: what changed since the last one is asked for, the rest is as it was."""
+        """Reads the changes since the last reading; the rest stays the same."""
         config, ping = self._read_seldom()
         at = time.time()
         self._take_changes()
@@ -124,7 +124,7 @@ class LibslurmGateway:
         )
 
     def job(self, job_id: int) -> JobText:
-        """One job's record, asked for afresh."""
+        """Asks for one job's record, and returns it."""
         try:
             found = self._program.ask(f"job {job_id}")
         except SlurmError as problem:
@@ -139,12 +139,12 @@ class LibslurmGateway:
         raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
-        """Write a place; in a hurry based on the texts of the last reading."""
+        """Writes a place; in a hurry based on the texts of the last reading."""
         job = self._known_text(job_id) if hurry else self._text(job_id)
         self._place(job_id, job, changes.pin(job, pin))
 
     def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
-        """Give a waiting job back to Slurm with a request equal to the user's."""
+        """Gives a waiting job back to Slurm, with a request equal to the user's."""
         return changes.give_back(
             lambda: self._text(job_id),
             lambda job, values: self._place(job_id, job, values),
@@ -153,19 +153,19 @@ class LibslurmGateway:
         )
 
     def annotate(self, job_id: int, plan: JobPlan, *, requeue: bool = False) -> None:
-        """Another plan."""
+        """Writes another plan."""
         self._update(job_id, changes.annotate(self._text(job_id), plan, requeue=requeue))
 
     def requeue(self, job_id: int | str) -> None:
-        """Put a job that runs, or has failed, back into the queue."""
+        """Requeues a job that runs or has failed."""
         self._program.ask(f"requeue {self._name(job_id)}")
 
     def delay(self, job_id: int, plan: JobPlan, seconds: int) -> None:
-        """Another plan, and a begin time."""
+        """Writes another plan and a begin time."""
         self._update(job_id, changes.delay(self._text(job_id), plan, seconds))
 
     def evict(self, job_id: int) -> bool:
-        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        """Requeues a running job; returns False if it has ended, or is about to."""
         try:
             self._program.ask(f"evict {self._name(job_id)}")
         except SlurmError as problem:
@@ -175,29 +175,29 @@ class LibslurmGateway:
         return changes.was_put_back(self.job(job_id))
 
     def cancel(self, job_id: int) -> None:
-        """End a job for good."""
+        """Cancels a job."""
         self._program.ask(f"cancel {self._name(job_id)}")
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
-        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        """Sends a signal to the steps of a running job, or only to its script's shell."""
         number = int(signal) if signal.isdigit() else int(Signals["SIG" + signal])
         self._program.ask(f"signal {self._name(job_id)} {number}{' batch' if batch else ''}")
 
     def park(self, job_id: int | str, plan: JobPlan, seconds: int) -> None:
-        """Take a waiting guest off its node."""
+        """Takes a waiting guest off its node."""
         job = self._text(job_id)
         self._place(job_id, job, changes.park(job, plan, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
+        """Returns waiting jobs with typed GPUs and required nodes, as pins have them, and jobs that may be requeued."""
         return changes.pinned(self.read(ended=False).jobs, called)
 
     def close(self) -> None:
-        """End the program."""
+        """Ends the program."""
         self._program.close()
 
     def _place(self, job_id: int | str, job: JobText, values: Mapping[str, str]) -> None:
-        """Change nodes and what goes with them, or neither."""
+        """Writes a change of a place; if Slurm refuses it half way, undoes the part that was written."""
         try:
             self._update(job_id, values)
         except SlurmError as problem:
@@ -210,10 +210,10 @@ class LibslurmGateway:
             raise
 
     def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
-        """Change one record: the tasks of an array that have not split off by their number, which is the array's.
+        """Changes one record; the tasks of an array that have not split off by the array's number.
 
-        By a list of tasks Slurm would change one that has just started too. It refuses such a change before it writes
-        anything, but only to the first record that it comes to: for the next ones it has lost what GPUs were asked for.
+        With a list of tasks Slurm would also change a task that has just started. It refuses such a change before it
+        writes anything, but only for the first record: for the next ones it has lost the requested GPUs.
         """
         if isinstance(job_id, str) and "[" in job_id:
             job_id = job_id.partition("_")[0]
@@ -226,16 +226,16 @@ class LibslurmGateway:
             raise type(problem)(f"job {job_id} could not be changed: {problem}") from None
 
     def _text(self, job_id: int | str) -> JobText:
-        """The texts that a change is based on; those of a task that has not split off are its array's."""
+        """Returns the texts that a change is based on; for a task that has not split off, those of its array."""
         return self.job(job_id if isinstance(job_id, int) else self._record_of(job_id).id)
 
     def _known_text(self, job_id: int | str) -> JobText:
-        """The same, as the last reading has them."""
+        """Returns the same texts as the last reading has them."""
         record = self._records.get(job_id) if isinstance(job_id, int) else self._record_of(job_id)
         return _job_text(record) if record is not None else self.job(int(job_id))
 
     def _name(self, job_id: int | str) -> int | str:
-        """The name of one record alone: one task of each array bears the array's number, which means all its tasks."""
+        """Returns the name of one record alone: one task of each array has the array's own number."""
         record = self._records.get(job_id) if isinstance(job_id, int) else None
         alone = record is not None and record.array == job_id and record.task is not None
         return f"{job_id}_{record.task}" if record is not None and alone else job_id
@@ -263,7 +263,7 @@ class LibslurmGateway:
         return self._seldom[1], self._seldom[2]
 
     def _take_changes(self) -> None:
-        """Ask for what changed; after a failure, or with a new program, for everything."""
+        """Asks for the changes; after a failure, or with a new program, for everything."""
         in_step, self._in_step = self._in_step, False
         found = self._program.ask("read" if in_step else "read all")
         known = self._facts
@@ -327,7 +327,7 @@ class LibslurmGateway:
         self._keep("job", record.id, facts, known)
 
     def _keep(self, kind: str, number: int, fact: Fact, known: Facts) -> None:
-        """The old object where it says the same: a record may have changed in what Berth does not look at."""
+        """Keeps the old object if it is equal: only fields that Berth does not read may have changed."""
         old = known[kind].get(number)
         self._facts[kind][number] = old if old is not None and old == fact else fact
 
@@ -339,7 +339,7 @@ class LibslurmGateway:
             self._moved.append((before, holds))
 
     def _between_looks(self, *, behind: bool) -> None:
-        """Work out what nodes have in use between two readings; a reading begins with what the last one saw."""
+        """Computes the resources in use on nodes if no look at them follows; before a look, restores the last one."""
         nodes = self._facts["node"]
         if not behind:
             nodes.update(self._looked_at)
@@ -369,16 +369,16 @@ class LibslurmGateway:
 
 
 def job_facts(record: JobRecord) -> JobFacts:
-    """A job as Berth sees it."""
+    """Returns a job's facts from its record."""
     requests = (record.tres_per_node, record.tres_per_job, record.tres_per_socket, record.tres_per_task)
-    # Tasks that ended before they split off are no concern of anyone.
+    # Tasks that ended before they split off do not matter.
     tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
     state = fields.job_state(record.state)
     waits = not record.nodes and state == "PENDING"
     plan = readable(unescape(record.admin_comment))
     return JobFacts(
         id=record.id,
-        # The record of array tasks that have not split off stands for many jobs, none of them placed.
+        # The record of tasks that have not split off stands for many jobs, none of them placed.
         state="ARRAY" if tasks else state,
         partition=unescape(record.partition),
         priority=record.priority,
@@ -419,7 +419,7 @@ def job_facts(record: JobRecord) -> JobFacts:
 
 
 def node_facts(record: NodeRecord) -> NodeFacts:
-    """A node as Berth sees it."""
+    """Returns a node's facts from its record."""
     has, used = fields.gres(record.gres), fields.gres_used(record.gres_used)
     return fields.node_facts(
         record.state,
@@ -441,7 +441,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
 def _job_text(record: JobRecord) -> JobText:
     return JobText(
         id=record.id,
-        # A job that was put back can be changed while it ends on its nodes.
+        # A requeued job can be changed while it still ends on its nodes.
         state=fields.job_state(record.base or record.state if record.state == "COMPLETING" else record.state),
         user_id=record.user,
         admin_comment=unescape(record.admin_comment),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of berth-slurm: a program that answers one command a line (slurm_plugins/berth_slurm/gateway.h)."""
+"""Talks to berth-slurm, a program that answers one command per line (slurm_plugins/berth_slurm/gateway.h)."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 
 
 class JobRecord(msgspec.Struct, array_like=True, frozen=True, tag="job"):
-    """A job. Texts are percent-escaped; times are seconds since 1970, 0 where there is none."""
+    """A job. Texts are percent-escaped; times are seconds since 1970, or 0."""
 
     id: int
     state: str
@@ -60,11 +60,11 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, tag="job"):
     account: str = ""
     name: str = ""
     base: str = ""
-    """The state without the marks that Slurm writes in place of it."""
+    """The state without the marks that Slurm shows in its place."""
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):
-    """A node, by its place in Slurm's table."""
+    """A node; its id is its place in Slurm's table."""
 
     id: int
     name: str
@@ -98,7 +98,7 @@ class ReservationRecord(msgspec.Struct, array_like=True, frozen=True, tag="reser
     end: int
     nodes: str
     text: str = ""
-    """The reservation, as scontrol prints it; empty from an older program."""
+    """The reservation as scontrol prints it; empty from an older program."""
 
 
 class UnreadableJob(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class UnreadableJob(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, array_like=True, frozen=True, tag="gone"):
-    """A record that is no more."""
+    """A record that Slurm does not have any more."""
 
     kind: str
     id: int
@@ -139,7 +139,7 @@ class _Ok(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
 
 
 class _Error(msgspec.Struct, array_like=True, frozen=True, tag="error"):
-    """The end of an answer that there is none."""
+    """The end of an answer that failed."""
 
     text: str
 
@@ -151,7 +151,7 @@ _JOB = re.compile(rb'\["job",(\d+),')
 
 
 class Program:
-    """Starts berth-slurm, and starts it again after it ended or hung."""
+    """Runs berth-slurm, and starts it again after it has ended or hung."""
 
     def __init__(self, path: Path, seconds: float = _SECONDS) -> None:
         self._path = path
@@ -159,10 +159,10 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
         self.starts = 0
-        """Number of its starts: after a start its first reading is a whole one."""
+        """The number of starts: the first reading after a start is complete."""
 
     def ask(self, command: str) -> Sequence[Record]:
-        """The records of the answer."""
+        """Sends a command; returns the records of the answer."""
         process = self._process or self._start()
         try:
             os.write(_fileno(process.stdin), command.encode("ascii") + b"\n")
@@ -171,11 +171,11 @@ class Program:
         return self._answer(process)
 
     def close(self) -> None:
-        """End it."""
+        """Ends the program."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            # Takes its pipes along.
+            # This also closes its pipes.
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -206,7 +206,7 @@ class Program:
         out, err = _fileno(process.stdout), _fileno(process.stderr)
         due = time.monotonic() + self._seconds
         data = bytearray()
-        # `select.select` knows no file beyond the 1,024th, and a process with many connections has more.
+        # `select.select` takes no file number above 1,023, and a process with many connections has more.
         poll = select.poll()
         poll.register(out, select.POLLIN)
         poll.register(err, select.POLLIN)
@@ -239,7 +239,7 @@ def decode(data: bytes) -> tuple[list[Record], _Ok | _Error]:
     try:
         *records, last = _DECODER.decode_lines(data)
     except (msgspec.MsgspecError, ValueError):
-        # A job's record alone may be wrong: it is told by its number.
+        # Only one job's record may be wrong: it is reported by its number.
         *lines, end = filter(None, data.splitlines())
         records, last = [_decode_line(line) for line in lines], _DECODER.decode(end)
     return records, last

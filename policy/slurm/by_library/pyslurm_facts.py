@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyslurm's objects as facts. pyslurm has no types of its own: what comes from it is `Any` here and nowhere else."""
+"""Reads facts from pyslurm's objects. pyslurm has no types: its objects are `Any` here and nowhere else."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, UsedGres
 
 HeldByNode = Mapping[str, UsedGres]
-"""A job's allocation, by name of the node."""
+"""A job's allocation by node name."""
 
 
 class JobReader:
-    """A `pyslurm.Job` whose texts may hold any byte, and whose requests may count a site's own GRES as `100G`."""
+    """A `pyslurm.Job` whose texts may contain any byte, and whose requests may count a site's own GRES as `100G`."""
 
     def __init__(self, job: Any) -> None:
         self._job = job
@@ -27,12 +27,12 @@ class JobReader:
         try:
             return getattr(self._job, name)
         except UnicodeDecodeError as problem:
-            # pyslurm takes every text for UTF-8; its error holds the text as it is.
+            # pyslurm decodes every text as UTF-8; its error contains the raw text.
             return problem.object.decode("utf-8", "surrogateescape")
         except ValueError:
             if name != "gres_per_node":
                 raise
-            # pyslurm takes every count for a number.
+            # pyslurm reads every count as a number.
             return {}
 
 
@@ -46,12 +46,12 @@ class Requests(NamedTuple):
 
 
 def requests_in(job: JobReader) -> Requests:
-    """Returns what pyslurm tells of a job's requests: the one for each node, which it takes apart."""
+    """Returns the part of a job's requests that pyslurm reads: the one by node."""
     return Requests(",".join(f"{name}:{count}" for name, count in job.gres_per_node.items()))
 
 
 def asked_at(job: JobReader) -> tuple[object, ...]:
-    """Returns what changes with the request, as far as pyslurm tells."""
+    """Returns the fields that pyslurm reads and that change with the request."""
     return job.submit_time, job.required_nodes, job.admin_comment, job.gres_per_node
 
 
@@ -60,17 +60,17 @@ def _is_over(job: JobReader) -> bool:
 
 
 def _task(job: JobReader) -> int | None:
-    """Its number in its array; None for other jobs, and for the record of tasks that have not split off."""
+    """Returns a task's number in its array; None for other jobs, and for tasks that have not split off."""
     if job.array_id is None or job.array_tasks_waiting:
         return None
-    # pyslurm takes task 0 for none, as it does where an array ended before all of its tasks had split off.
+    # pyslurm gives no number for task 0, nor for an array that ended before all of its tasks had split off.
     none = _is_over(job) and job.id == job.array_id
     number: int | None = job.array_task_id
     return number or (None if none else 0)
 
 
 def job_facts(job: JobReader, requests: Requests, held: HeldByNode) -> JobFacts:
-    """A `pyslurm.Job` as Berth sees it."""
+    """Returns a job's facts from a `pyslurm.Job`."""
     count = job.num_nodes or 1
     tasks, _ = fields.tasks(job.array_tasks_waiting or "")
     nodes = hostlist.expand(job.allocated_nodes or "")
@@ -81,7 +81,7 @@ def job_facts(job: JobReader, requests: Requests, held: HeldByNode) -> JobFacts:
     plan = readable(job.admin_comment or "")
     return JobFacts(
         id=job.id,
-        # The record of array tasks that have not split off stands for many jobs, none of them placed.
+        # The record of tasks that have not split off stands for many jobs, none of them placed.
         state="ARRAY" if tasks else state,
         partition=job.partition or "",
         priority=job.priority or 0,
@@ -122,7 +122,7 @@ def job_facts(job: JobReader, requests: Requests, held: HeldByNode) -> JobFacts:
 
 
 def _end(job: JobReader) -> int | None:
-    # As squeue: a job without a limit has no end before it ended.
+    # As in squeue, a job without a limit has no end until it ends.
     if job.time_limit is None and job.end_time is not None and job.end_time > time.time():
         return None
     end: int | None = job.end_time
@@ -136,7 +136,7 @@ def _mem(job: JobReader, count: int) -> int | None:
 
 
 def held_by_node(job: JobReader) -> HeldByNode:
-    """Returns what a job holds on each of its nodes."""
+    """Returns the GRES that a job holds on each of its nodes."""
     if not job.allocated_nodes or _is_over(job):
         return {}
     layout: Mapping[str, Mapping[str, Any]] = job.get_resource_layout_per_node()
@@ -144,22 +144,22 @@ def held_by_node(job: JobReader) -> HeldByNode:
 
 
 def _held(gres: Mapping[str, int | Mapping[str, Any]]) -> UsedGres:
-    """Put together again what pyslurm took apart: `gpu:g1:1(IDX:1),gpu:h100:2(IDX:0-1),shard:g7:30(30/100)`."""
+    """Joins GRES that pyslurm has split into Slurm's form `gpu:g1:1(IDX:1),gpu:h100:2(IDX:0-1),shard:g7:30(30/100)`."""
     detail = ",".join(
         f"{name}:{what['count']}(IDX:{what['indexes']})" if isinstance(what, Mapping) else f"{name}:{what}()"
         for name, what in gres.items()
     )
-    # Of untyped GPUs only the indices tell which they are.
+    # Untyped GPUs are known only by their indices.
     return fields.gres_used(detail)._replace(gpus=fields.held(detail))
 
 
 def node_gres(node: Any) -> Gres:
-    """Returns what a node has."""
+    """Returns the GRES of a node."""
     return fields.gres(",".join(f"{name}:{count}" for name, count in node.configured_gres.items()))
 
 
 def node_facts(node: Any, has: Gres, used: UsedGres) -> NodeFacts:
-    """A node as Berth sees it."""
+    """Returns a node's facts from a pyslurm node."""
     return fields.node_facts(
         node.state,
         has,
@@ -177,7 +177,7 @@ def node_facts(node: Any, has: Gres, used: UsedGres) -> NodeFacts:
 
 
 def used_by_node(held: Iterable[HeldByNode]) -> dict[str, UsedGres]:
-    """Returns what is taken on each node, from what each job holds: pyslurm does not read a node's GresUsed."""
+    """Returns the GRES in use on each node, summed over jobs: pyslurm does not read a node's GresUsed."""
     used: dict[str, UsedGres] = {}
     for nodes in held:
         for name, part in nodes.items():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway through pyslurm: Slurm's own library in this process, where a pyslurm of the running release is there.
+"""The gateway by pyslurm, Slurm's own library in this process, if a pyslurm for the running release is installed.
 
 It only reads nodes and jobs, within a few milliseconds; Slurm's commands read the rest, and write. pyslurm 25.11 cannot
 
-* read requests by job, socket or task, nor what is in use of a node's GRES. The former are asked of squeue, once for
-  each job without a request by node; the latter is added up from what the jobs hold;
-* load only what changed: every reading is a whole one, and of what is the same as before the old object is kept.
+* read requests by job, socket or task, nor the GRES in use on a node. squeue is asked for the former, once for each
+job without a request by node; the latter is the sum over jobs;
+* load only changes: every reading is complete, and equal facts stay the same objects.
 """
 
 import importlib
@@ -29,17 +29,17 @@ from policy.slurm.waits import WAITS
 
 _PROBE_SECONDS = 30
 _MOST_LISTED = 1_000
-"""Jobs named to squeue in one call; where more are to be asked for, it lists all."""
+"""The most jobs that one call of squeue names; for more, it lists all."""
 
 _REQUESTS = ("JobID", "tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task")
-"""Fields for squeue -O."""
+"""The fields for squeue -O."""
 
 _NOTHING = fields.UsedGres(0, 0)
 _NO_GRES = fields.Gres(0, 0, 0, 0)
 
 
 def fits(run: Runner = run_command) -> str:
-    """Returns why pyslurm cannot be used here, in one sentence; empty where it can."""
+    """Returns why pyslurm cannot be used here, in one sentence; empty if it can."""
     try:
         installed = metadata.version("pyslurm")
     except metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def _release(version: str) -> str:
 
 
 def _import_problem(installed: str) -> str:
-    """Import it in another process first: libslurm ends the process that finds no configuration."""
+    """Imports pyslurm in another process, as libslurm ends a process without configuration; returns the problem."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", "import pyslurm"],
@@ -77,7 +77,7 @@ def _import_problem(installed: str) -> str:
 
 
 def _load() -> Any:
-    # pyslurm makes every library that is loaded after it share its symbols; only Slurm's own plugins need that.
+    # pyslurm lets every library that is loaded later share its symbols; only Slurm's own plugins need that.
     flags = sys.getdlopenflags()
     try:
         return importlib.import_module("pyslurm")
@@ -95,10 +95,10 @@ class PyslurmGateway(CommandGateway):
         self._slurm = module or _load()
         self._gres: dict[str, fields.Gres] = {}
         self._requests: dict[int, tuple[object, facts.Requests]] = {}
-        """The requests of each job, and what tells whether they may have changed."""
+        """By job, the fields that change with its requests, and the requests."""
 
     def read(self, *, ended: bool) -> Reading:
-        """One look: nodes first, so that a job that starts in between is seen in the queue at least."""
+        """Reads nodes first, then jobs, so that a job that starts in between is at least in the queue."""
         before, seldom = self._seldom, self._read_seldom()
         if self._seldom is not before:
             self._gres = {}
@@ -120,14 +120,14 @@ class PyslurmGateway(CommandGateway):
             raise UnreadableError(f"Slurm cannot be read, because pyslurm stumbled over {problem}; {advice}") from None
 
     def _read_jobs(self, loaded: Iterable[Any]) -> tuple[list[JobFacts], list[facts.HeldByNode]]:
-        """Returns the jobs that can be read, and what all jobs hold on their nodes."""
+        """Returns the readable jobs, and the GRES that all jobs hold on their nodes."""
         jobs = [facts.JobReader(job) for job in loaded]
         self._unreadable = {}
         found: list[JobFacts] = []
         used: list[facts.HeldByNode] = []
         requests = self._read_requests(jobs)
         for job in jobs:
-            # If these cannot be read, the free GPUs are unknown, and the reading fails.
+            # If this cannot be read, the free GPUs are unknown, and the reading fails.
             held = facts.held_by_node(job)
             try:
                 found.append(facts.job_facts(job, requests[job.id], held))
@@ -137,7 +137,7 @@ class PyslurmGateway(CommandGateway):
         return found, used
 
     def _read_requests(self, jobs: Iterable[facts.JobReader]) -> Mapping[int, facts.Requests]:
-        """The jobs' requests. A job that asks for no GPUs by node wants none, or was left as its user wrote it."""
+        """Returns jobs' requests; squeue is asked about a job without GPUs by node, as it may ask in another way."""
         before, self._requests = self._requests, {}
         unknown: list[int] = []
         for job in jobs:
@@ -175,7 +175,7 @@ class PyslurmGateway(CommandGateway):
         try:
             return {node.name: facts.node_gres(node) for node in nodes}
         except ValueError:
-            # pyslurm takes counts such as 100G, of a site's own GRES, for numbers.
+            # pyslurm reads counts such as 100G, of a site's own GRES, as numbers.
             found = text.nodes(self._run("scontrol", "show", "node", "-a", "-o", "-d"))
             return {one.name: fields.Gres(one.gpus, one.loose, one.seats, one.shards, one.models) for one in found}
 
