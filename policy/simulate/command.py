@@ -23,7 +23,7 @@ _POLICIES = {
     "berthd": ("slurm", "berth"),
     "pal-rounds": ("packed-sticky", "packed", "pm-first", "pal"),
 }
-"""The policies that are compared where none is named."""
+"""The policies that are compared if none is named."""
 
 _EXAMPLES = """\
 what would Berth have done last month?
@@ -36,7 +36,7 @@ More in docs/research/simulate.md.
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `simulate` to the parser of `berth`."""
+    """Adds `simulate` to the parser of `berth`."""
     parser = subparsers.add_parser(
         "simulate",
         help="play a list of jobs on a simulated cluster, with one or more policies",

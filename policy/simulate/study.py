@@ -189,7 +189,7 @@ class Study:
     quotas: str = ""
     borrow: float = 0.0
     movable: float = 0.0
-    """Part of the jobs with `--movable`; running ones are moved where that is worth it."""
+    """Part of the jobs with `--movable`; they are moved while they run if that is worth it."""
     history: str = ""
     """The file for the history of a run, which `berth web` shows; empty: none is written."""
     sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -250,7 +250,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """A name for people and for files.
+        """Returns a name for people and for files.
 
         >>> Cell("pal", 3, (("move-cost", "30"),)).label
         'pal.seed3.move-cost=30'

@@ -35,7 +35,7 @@ from policy.simulate.study import BY_BERTHD, FLAT_SLURM, PLAIN_SLURM, Cell, Stud
 from topology.scores import PAL_CLASSES
 
 RECORDED = "recorded"
-"""Stands for a policy in the row of recorded times, where the trace is a cluster's own accounting."""
+"""Stands for a policy in the row of recorded times, if the trace is a cluster's own accounting."""
 
 Tick = Callable[[int], None]
 """A callback, which gets the number of finished runs whenever it changes."""

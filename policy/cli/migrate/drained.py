@@ -32,7 +32,7 @@ class DrainState:
 
     @property
     def ours(self) -> bool:
-        """True if `berth migrate` drained it, and nobody has drained it since."""
+        """True if `berth migrate` drained it, and it was not drained again since."""
         return self.closed and self.reason == REASON
 
 

@@ -42,7 +42,7 @@ class Hang(NamedTuple):
 
 
 def read_word(payload: bytes) -> StillWord | None:
-    """Returns what a notice about a job that stands still says; None for any other payload."""
+    """Returns the notice in a payload; None if it is not one."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None:
         return None

@@ -76,7 +76,7 @@ class StateMaker:
 
 
 def planner_counts(pins: Pins, evictions: Evictions, taken: int, late: int) -> dict[str, float]:
-    """Returns the counters of what was written into Slurm, and of Epilogs' notices."""
+    """Returns the counters of updates in Slurm, and of Epilogs' notices."""
     return {
         "updates": pins.written,
         "pins_first": pins.first,

@@ -31,7 +31,7 @@ _SHOWN_AFTER = 0.05
 _LATELY = 8
 """The last passes, and answers to notices, by which the time of the next one is estimated."""
 _READ_WITHIN = 1.5
-"""Ticks from the begin of a reading to the end of the next one, unless a reading takes longer than half a tick: faults
+"""Ticks from the start of a reading to the end of the next one, unless a reading takes longer than half a tick: faults
 must be mended within two seconds."""
 _TURN = 0.0005
 """Seconds for which a pass holds the interpreter before another thread gets it; a notice needs it some six times."""

@@ -115,7 +115,7 @@ class Failures:
         return {"failed": self._classes.total(), "retried": self._retried, **counts}
 
     def hear(self, word: NodeWord, at: float) -> bool:
-        """Takes a node's notice, which may be repeated; returns True if the job was handled already."""
+        """Takes a node's notice, which may be repeated; returns True if the node need not repeat it."""
         self._words = {job: one for job, one in self._words.items() if one[0] + PATIENCE > at}
         self._settled = {run: since for run, since in self._settled.items() if since + PATIENCE > at}
         if (word.job, word.start, word.node) in self._settled or word.failure not in CLASSES:

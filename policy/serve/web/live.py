@@ -97,7 +97,7 @@ class LiveSource:
             return found
 
     def ahead(self, job: WebJob, viewer: int | None) -> Mapping[str, Any] | None:
-        """Returns what is ahead of a waiting job by the overview; None without one."""
+        """Returns the jobs ahead of a waiting job, from the overview; None without one."""
         try:
             return ahead_of(self._overview(), int(job.id), self.visibility(), viewer)
         except BerthError:

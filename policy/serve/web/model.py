@@ -141,7 +141,7 @@ class WebSource(Protocol):
         """Returns all that is known of a job's decision, for its page."""
 
     def ahead(self, job: WebJob, viewer: int | None) -> Mapping[str, Any] | None:
-        """Returns what is ahead of a waiting job, as this user may see it (policy/site/ahead.py)."""
+        """Returns the jobs ahead of a waiting job, as this user may see them (policy/site/ahead.py)."""
 
 
 def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> WebMoment:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""berthd on paper: its own code chooses places in the simulated Slurm."""
+"""Runs berthd's own code in the simulated Slurm, where it chooses places."""

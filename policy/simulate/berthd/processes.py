@@ -32,7 +32,7 @@ from policy.simulate.slurm.queue.jobs import Task
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 
 CHEAP = 0.01
-"""Seconds; up to this length of a whole pass each notice gets one, as in policy.daemon.passes.planner."""
+"""Seconds of a whole pass up to which each notice gets one, as in policy.daemon.passes.planner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SimulatedAnswerer:
 
 
 class SimulatedPlanner:
-    """Runs a pass at each tick, and in between plans what ended jobs have freed; it does one thing at a time."""
+    """Runs a pass at each tick, and in between plans for GPUs that ended jobs have freed; one step at a time."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SimulatedPlanner:
 
     @property
     def moved(self) -> int:
-        """The number of running jobs that were moved."""
+        """Returns the number of running jobs that were moved."""
         return self._moving.relocations.counts.get("moves", 0)
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
@@ -172,7 +172,7 @@ class SimulatedPlanner:
         return lambda: self._slurm.unpin(change.job.id)
 
     def _hand_over(self, read: float, now: float) -> None:
-        """Hands the plan over to the answerer at the time `now`, as it is by what was read at the time `read`."""
+        """Sends the plan to the answerer at the time `now`; it is based on a reading at the time `read`."""
         assert self._plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book = Book(self._plan.book.cluster)
         self._handed_over = now

@@ -54,7 +54,7 @@ class NodeRecords:
 
 
 class SlurmRecords:
-    """All that berthd reads and writes in the simulated Slurm; each write is one update."""
+    """The records that berthd reads and writes in the simulated Slurm; each write is one update."""
 
     def __init__(self, world: SlurmWorld) -> None:
         self._world = world
@@ -132,13 +132,13 @@ class SlurmRecords:
         self._world.changed(asks_for_pass=True)
 
     def note(self, task: Task) -> None:
-        """Keeps a plan as it was written, if the outcome is to have all of them."""
+        """Keeps a plan as it was written, if the outcome has to contain all plans."""
         if self._world.settings.history and task.plan is not None:
             self._world.written.append((self._world.clock.now, task.job.id, task.plan.texts))
 
 
 def record_of(task: Task, names: tuple[str, ...], partition: str) -> JobFacts:
-    """Returns what a gateway reads of a job, the same object until it changes; a known end is told as its limit."""
+    """Returns what a gateway reads of a job, the same object until it changes; a known end becomes its time limit."""
     if task.facts is None:
         runs, demand, berth = task.state == "RUNNING", task.demand, task.berth
         start = EPOCH + int(task.started) if runs else None

@@ -24,7 +24,7 @@ class Trace:
     notes: Mapping[str, int]
     """Sentences on what was left out or assumed, with the number of jobs."""
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
-    """The real starts and ends, where the trace is a cluster's own accounting."""
+    """The real starts and ends, if the trace is a cluster's own accounting."""
 
 
 def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:

@@ -46,7 +46,7 @@ def _layout(study: Study, nodes: int, gpus: int) -> world.Layout:
 
 
 def _pattern(study: Study) -> Machine | None:
-    """Returns the machine that all nodes are copies of; None where only a number of GPUs is known."""
+    """Returns the machine that all nodes are copies of; None if only a number of GPUs is known."""
     if not study.machine:
         return None
     from topology.machines import machine  # noqa: PLC0415 - only where a machine is named
@@ -72,7 +72,7 @@ def _machines(folder: str) -> list[Machine]:
 
 
 def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
-    """Returns leaves and pods from Slurm's own file where it is named, as berthd reads it, else by node number."""
+    """Returns leaves and pods from Slurm's own file if it is named, as berthd reads it; else by node number."""
     if study.fabric:
         fabric = Fabric.of(machines, slurm_fabric.read(study.fabric))
         if not fabric.leaves:

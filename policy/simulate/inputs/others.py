@@ -41,7 +41,7 @@ def read_quotas(path: str) -> dict[str, int]:
 
 
 def completed(jobs: Sequence[TraceJob], limits: str, models: str, seed: int) -> list[TraceJob]:
-    """Returns the jobs with the study's limits and models, where the trace itself has none."""
+    """Returns the jobs with the study's limits and models if the trace itself has none."""
     drawn = philly.with_models(jobs, seed=seed) if models == "drawn" else list(jobs)
     return _with_limits(drawn, limits, seed)
 

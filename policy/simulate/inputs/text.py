@@ -18,7 +18,7 @@ STDIN = "-"
 _GZIP = b"\x1f\x8b"
 
 _SHOWN = 40
-"""Characters of a wrong value that an error shows."""
+"""The most characters of a wrong value that an error shows."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class InputRow:
         return self.cells[self.columns[column]].strip()
 
     def get(self, column: str) -> str:
-        """Returns the value, or an empty text where the table has no such column."""
+        """Returns the value; empty if the table has no such column."""
         place = self.columns.get(column)
         return "" if place is None else self.cells[place].strip()
 

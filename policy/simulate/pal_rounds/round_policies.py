@@ -40,10 +40,10 @@ class RoundPolicy:
     """Places the jobs of a round one after another, in the queue's order."""
 
     sticky: bool
-    """Tells that a running job keeps its berth; a policy that is not sticky may place movable jobs anew."""
+    """True if a running job keeps its berth; a policy that is not sticky may place movable jobs anew."""
 
     steady: bool
-    """Tells that a repeated call brings nothing new, so that a simulator can skip it.
+    """True if a repeated call brings nothing new, so that a simulator can skip it.
 
     The calls must be about the same jobs, these must hold what the policy gave them, and nothing else may have changed.
     """

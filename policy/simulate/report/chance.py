@@ -18,7 +18,7 @@ from policy.simulate.study import PLAIN_SLURM
 
 RESAMPLES = 2_000
 LEAST_S = 1.0
-"""Seconds; shorter mean times count as this, because a ratio to none says nothing."""
+"""Seconds; a shorter mean time counts as this long, because a ratio to nearly 0 says nothing."""
 
 Measure = Callable[[Summary], float]
 
@@ -74,7 +74,7 @@ def largest_by_chance(plain: Line, measures: Sequence[Measure]) -> float:
 
 
 def resampled(logs: Floats, traces: Sequence[Hashable] = ()) -> Floats:
-    """Returns means of logarithms, one for each draw of as many traces; of single pairs where there is one trace."""
+    """Returns means of logarithms, one for each draw of as many traces; of single pairs if there is only one."""
     names = list(traces) if len(set(traces)) > 1 else list(range(len(logs)))
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     of = np.array([places[name] for name in names], np.int64)

@@ -13,7 +13,7 @@ SCHEMA_VERSION = 1
 
 
 def write_history(outcome: SimulationOutcome, fleet: Fleet, path: str) -> None:
-    """Writes which job ran where and when, and what Berth wrote into the jobs meanwhile."""
+    """Writes each job's runs, and the segments that Berth wrote into the jobs meanwhile."""
     write_text(path, json.dumps(_plain(outcome, fleet), separators=(",", ":")) + "\n")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how far a long study is: a line every half minute. Short studies say nothing."""
+"""Prints how far a long study is: a line every half minute. A short study prints nothing."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ _MINUTE = 60
 
 
 class RunProgress:
-    """Says on standard error how many runs are done, also while one run takes long."""
+    """Prints on standard error the number of runs that are done, also while one run takes long."""
 
     def __init__(self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._stream, self._clock = total, stream or sys.stderr, clock

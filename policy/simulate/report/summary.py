@@ -11,10 +11,10 @@ import numpy as np
 from policy.simulate.result import SimulationOutcome
 
 _JOBS = 30
-"""Fewest jobs of a class of GPUs, but for the last one: of fewer jobs a mean wait is chance."""
+"""The fewest jobs of a class of GPUs, except the last class: the mean wait of fewer jobs is chance."""
 
 _POINTS = 200
-"""Points of a curve; more would not be visible."""
+"""The number of points of a curve; more would not be visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Line:
     runs: tuple[Summary, ...]
 
     def mean(self, figure: str) -> float | None:
-        """Returns the mean over the seeds; None where the simulator does not give this figure."""
+        """Returns the mean over the seeds; None if the simulator does not have this figure."""
         values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
         return fmean(values) if values else None
 

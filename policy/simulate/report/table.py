@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the table for people: a line for each policy, means where there are several seeds."""
+"""Writes the table for people: a line for each policy, with means if there are several seeds."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ _SHARES = (("gpu_util_allocated", "held"), ("gpu_util_useful", "useful"))
 
 _HOUR, _MINUTE = 3600.0, 60.0
 _LONG = 2.0
-"""A unit is used from this many of it on."""
+"""The least number of a unit for which the unit is used."""
 
 
 def unit_of(seconds: Iterable[float]) -> tuple[float, str]:
@@ -62,7 +62,7 @@ def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
 
 
 def _beside(line: Line, peer: Line) -> str:
-    """Returns the difference of two rows in average JCT, with its interval where there are several pairs."""
+    """Returns the difference of two rows in average JCT, with its interval if there are several pairs."""
     found = ratio(line, peer, figure("avg_jct_s"))
     if line is not peer and found.pairs > 1:
         value, lower, upper = (100 * (one - 1) for one in (found.value, found.lower, found.upper))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says in one sentence what a simulation found: what Berth would have saved, and for whom."""
+"""Writes a simulation's result in one sentence: the waiting time that Berth would have saved, and for which jobs."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from policy.simulate.report.chance import better_plain, figure, largest_by_chanc
 from policy.simulate.report.summary import Line, Summary, lines
 
 _ALIKE = 0.01
-"""Differences below this part are none."""
+"""Relative differences below this count as none."""
 
 
 def verdict(rows: Sequence[Summary]) -> str:

@@ -20,11 +20,11 @@ class Clock:
         heapq.heappush(self._events, (max(moment, self.now), rank, next(self._serial), act))
 
     def next(self) -> float | None:
-        """Returns the moment of the next action; None where none is left."""
+        """Returns the moment of the next action; None if none is left."""
         return self._events[0][0] if self._events else None
 
     def step(self) -> bool:
-        """Runs the next action; False where none is left."""
+        """Runs the next action; returns False if none is left."""
         if not self._events:
             return False
         self.now, _, _, act = heapq.heappop(self._events)

@@ -64,7 +64,7 @@ class QueuePasses:
         self._policy = policy
         self._stepped: SteppedBackfill | None = None
         self._switches: TreeChoice | None = None
-        """Slurm's choice where `--switches` may put a start off."""
+        """Slurm's choice of nodes, if `--switches` may delay a start."""
         if settings.delays is not None:
             self._policy = choice = TreeChoice(self._ledger, tree=settings.tree)
             self._stepped = SteppedBackfill(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
+"""Settings of the simulator of Slurm's scheduling, with slurm.conf's names if it has them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,7 +110,7 @@ INSTANT = Delays(
     hand_over=0,
     epilogs=False,
 )
-"""Nothing takes time."""
+"""Delays of 0: nothing takes time."""
 
 Rate = Callable[[TraceJob, Sequence[int], Sequence[int]], float]
 """Real over ideal run time of a job on these GPUs (a mask for each of its nodes)."""
@@ -149,7 +149,7 @@ class SlurmSettings:
     after: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Jobs that are submitted so many seconds after another has ended, whatever the trace says."""
     rate: Rate | None = None
-    """None: by the cost model and the scores."""
+    """The run times on given GPUs; None: by the cost model and the scores."""
     berthd: bool = False
     """berthd's own code chooses places, by the policy: at submission, and again when something has changed.
 

@@ -48,7 +48,7 @@ RANKS = {
     "backfill": 8,
     "next": 9,
 }
-"""The order of events at one moment, where nothing takes time."""
+"""The order of events at one moment, if nothing takes time."""
 
 BEFORE = 1.0
 """Seconds for which berthd has had a snapshot when the first job is submitted."""
@@ -63,7 +63,7 @@ REQUEUE_DELAY = 121.0
 """Seconds for which Slurm holds a requeued job by default."""
 
 STUCK_AFTER = 2 * 86_400.0
-"""Seconds without a running job, and without one to come, after which those that wait are taken to wait for ever."""
+"""Seconds without a running job, or one to come, after which waiting jobs are taken to wait for ever."""
 
 MINUTE = 60.0
 """Seconds; the place of the first job within its minute decides how backfill rounds."""
@@ -204,7 +204,7 @@ class SlurmWorld:
         return {"empty_nodes": share, "empty_nodes_s": seconds}
 
     def _is_stuck(self, moment: float) -> bool:
-        """Tells whether nothing but passes without an effect has happened for a long time, nor will anything else."""
+        """Tells whether for a long time there were only passes without effect, and nothing else is to come."""
         if self.running.tasks or self.held or self._to_come:
             self._progress_at = moment
         return moment > self._progress_at + STUCK_AFTER + self._longest_wait
@@ -222,7 +222,7 @@ class SlurmWorld:
         self.clock.at(moment, act, RANKS[what] if self.settings.delays is None else 0)
 
     def _loop(self, what: str, every: float, act: Callable[[], None]) -> Loop:
-        """Makes a loop; where nothing takes time its moments are multiples of its period."""
+        """Makes a loop; if nothing takes time, its moments are multiples of its period."""
         if self.settings.delays is not None:
             return Loop(self.clock, every, act)
         return Loop(self.clock, every, act, began=0.0, rank=RANKS[what])
@@ -416,7 +416,7 @@ class SlurmWorld:
         self.changed()
 
     def _gone(self, task: Task) -> None:
-        """Notes that a job has left all its nodes; one that was requeued is held for some time."""
+        """Notes that a job has left all its nodes; a requeued job is held for some time."""
         task.state, task.facts = "COMPLETED", None
         if task.begin is not None:
             task.state = "PENDING"

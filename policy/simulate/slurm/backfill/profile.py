@@ -100,7 +100,7 @@ class BackfillProfile:
             self._free_after[node] = max(self._free_after[node], end)
 
     def earliest(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
-        """Returns the time and the nodes at which a demand is expected to fit; None where no end is known."""
+        """Returns the time and the nodes at which a demand is expected to fit; None if no end is known."""
         if demand.n <= 1:
             return self._one(demand, duration)
         groups = self._ledger.fleet.fabric.within(demand.level)
@@ -121,7 +121,7 @@ class BackfillProfile:
         return min(found, key=lambda plan: plan[0], default=None)
 
     def earliest_on(self, nodes: Sequence[int], mask: int, duration: float) -> float | None:
-        """Returns the time at which a job fits on the GPUs that it is pinned to; None where no end is known."""
+        """Returns the time at which a job fits on the GPUs that it is pinned to; None if no end is known."""
         ready = max(self._ledger.free_at(nodes, mask), self._now)
         if ready == NEVER:
             return None

@@ -62,7 +62,7 @@ class Reserved:
         self._join(max(0, first - 1), last)
 
     def _cut(self, at: float) -> int:
-        """Returns the stretch that begins at a moment; it is made where there is none."""
+        """Returns the stretch that begins at a moment; it is made if there is none."""
         number = bisect_left(self._begins, at)
         if number == len(self._begins) or self._begins[number] != at:
             self._begins.insert(number, at)

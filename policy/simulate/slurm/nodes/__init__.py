@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of the simulated cluster: what is held on them, and where Slurm puts a job."""
+"""The nodes of the simulated cluster: their held resources, and Slurm's choice among them."""

@@ -10,7 +10,7 @@ Cores = list[tuple[int, ...]]
 
 
 def sockets_of(machine: Machine | None) -> tuple[int, ...]:
-    """Returns the GPUs near each socket of a machine; one socket where the machine has no such data."""
+    """Returns the GPUs near each socket of a machine; one socket if the machine has no such data."""
     masks: dict[int, int] = {}
     for gpu in machine.gpus if machine else ():
         masks[gpu.numa] = masks.get(gpu.numa, 0) | 1 << gpu.position

@@ -25,7 +25,7 @@ class Ledger:
         """Free GPUs of each node that is up."""
         self.up = fleet.ready.copy()
         self.version = 0
-        """Grows with each change, so that answers can be kept until the next one."""
+        """A number that grows with each change, so that answers can be kept until the next one."""
         self.free_gpus = int(self.counts.sum())
         width = int(fleet.size.max(initial=0))
         self.nodes_with = np.bincount(self.counts[self.up], minlength=width + 1).tolist()

@@ -59,7 +59,7 @@ class TreeChoice(Policy):
 
 
 def berth_of(demand: Demand, view: View, nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
-    """Returns a place on certain GPUs; on none, where a job needs only cores."""
+    """Returns a place on certain GPUs; on none if the job needs only cores."""
     if any(masks):
         return Policy.spread(demand, view, nodes, masks, why)
     names = tuple(view.fleet.names[node] for node in nodes)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated jobs: in which order they wait, why, and how they run."""
+"""The simulated jobs: their order, the reasons of their waits, and their runs."""

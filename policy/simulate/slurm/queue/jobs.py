@@ -39,7 +39,7 @@ class Task:
     left: float
     """Seconds of ideal run time that are left."""
     quota: str = ""
-    """Account, where that has a quota."""
+    """Its account, if that has a quota."""
     step: int = 0
     serial: int = 0
     """Grows with each start, stop and step, so that events planned before are recognised as stale."""
@@ -61,20 +61,20 @@ class Task:
     counted: tuple[tuple[int, int], ...] = ()
     """The shapes by which the queue counts it."""
     switch_wait: float = 0.0
-    """Seconds for which it waits for its level from Slurm's first try on; 0 where its steps say that."""
+    """Seconds for which it waits for its level from Slurm's first try on; 0 if its steps have that wait."""
     known: bool = False
-    """Tells whether its end is known beforehand."""
+    """True if its end is known beforehand."""
     free: bool = False
-    """Tells whether its number of nodes is left to its pin."""
+    """True if its pin decides its number of nodes."""
     state: str = "PENDING"
     reason: str = "None"
-    """The reason that Slurm tells for its wait."""
+    """Slurm's reason for its wait."""
     entered: float | None = None
     """The time at which it entered the queue."""
     tried: float | None = None
     """The time at which Slurm first searched nodes for it."""
     pin: tuple[int, ...] = ()
-    """The nodes that it is pinned to; empty where Slurm is free to choose."""
+    """The nodes that it is pinned to; empty if Slurm chooses."""
     pin_mask: int = 0
     plan: JobPlan | None = None
     cpus: int = 0
@@ -90,23 +90,23 @@ class Task:
     epilogs: int = 0
     """The number of its nodes that still run its epilog."""
     begin: float | None = None
-    """The earliest time of its next start, where Slurm holds it after a requeue."""
+    """The earliest time of its next start, if Slurm holds it after a requeue."""
     facts: JobFacts | None = None
-    """The facts that a gateway reads of it; None where something has changed."""
+    """The facts that a gateway reads of it; None after a change."""
 
     @property
     def id(self) -> int:
-        """Its number in Slurm."""
+        """Returns its number in Slurm."""
         return self.index + 1
 
     @property
     def nonce(self) -> str:
-        """The name by which berthd recognises it before it has a number."""
+        """Returns the name by which berthd recognises it before it has a number."""
         return f"{self.id:016x}"
 
     @property
     def ends_by(self) -> float:
-        """The time by which Slurm knows it to end: by its limit, or its real end where that is known."""
+        """Returns the time by which Slurm expects its end: by its limit, or its real end if that is known."""
         return self.ended if self.known else self.started + self.demand.limit
 
     def pin_to(self, nodes: tuple[int, ...], mask: int) -> None:
@@ -117,12 +117,12 @@ class Task:
 
     @property
     def demand(self) -> Demand:
-        """Its demand at its present level."""
+        """Returns its demand at its present level."""
         return self.steps[self.step]
 
     @property
     def known_at_submission(self) -> KnownAtSubmission:
-        """The facts that run times are predicted from."""
+        """Returns the facts from which run times are predicted."""
         job = self.job
         return KnownAtSubmission(job.user, job.name, job.account, job.gpus, self.limit)
 

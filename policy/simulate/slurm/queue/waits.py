@@ -32,7 +32,7 @@ class WaitKind(NamedTuple):
     """The properties of a job that determine the reason of its wait."""
 
     account: str
-    """Empty where accounts make no difference."""
+    """The account; empty if accounts make no difference."""
     n: int
     k: int
     level: str
@@ -41,7 +41,7 @@ class WaitKind(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one such job."""
+        """Returns the GPUs of one such job."""
         return self.n * self.k
 
 
