@@ -107,7 +107,7 @@ def _of_the_past(args: argparse.Namespace) -> int:
         if given
     ]
     if now:
-        raise UsageError(f"{now[0]} is about jobs that run now; leave it away, or leave --from out")
+        raise UsageError(f"{now[0]} is about jobs that run now; leave {now[0]} or --from out")
     found = report.past(args.days or _DAYS, None, args.fabric, args.source)
     text = found.pop("text")
     if args.json:

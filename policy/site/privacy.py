@@ -75,4 +75,4 @@ class SlurmRules:
         try:
             self._config = self._slurm_config()
         except SlurmError as problem:
-            log.error(f"what users may see is decided by what was known of Slurm: {problem}", 671)
+            log.error(f"PrivateData cannot be read, and its last known value stays in force: {problem}", 671)

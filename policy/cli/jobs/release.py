@@ -109,10 +109,10 @@ def _when_they_come_back(
     while left := [job_id for job_id in gateway.pinned_jobs() if job_id not in failed]:
         if time.monotonic() >= until:
             names = ", ".join(map(str, left[:10]))
-            say(f"berth: error: jobs {names} end on their nodes still, and keep their place should they come back", 727)
+            say(f"berth: error: jobs {names} still end on their nodes, and keep their place if they are requeued", 727)
             return released, set(left)
         if not told:
-            say(f"berth: {len(left)} jobs end on their nodes and may come back by RequeueExit: waiting for them", 727)
+            say(f"berth: {len(left)} jobs end on their nodes and may be requeued by RequeueExit: waiting for them", 727)
             told = True
         time.sleep(_LOOK_EVERY)
         more, kept = _give_back(gateway, left, options)

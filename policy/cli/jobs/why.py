@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         failure = _failure_now(job_id, state, plan)
     except SlurmError as problem:
         # berthd has sent the decision; without Slurm's commands, nothing more is known here.
-        failure = [("failed", f"what of is not known here: {problem}")]
+        failure = [("failed", f"the cause is not known here: {problem}")]
     if options.json:
         told = {"sentence": sentence(job_id, state, plan, failure), "decision": _typed(plan), "ahead": ahead}
         print_json({"job": job_id, "slurm_state": state, **told, **running, "failure": dict(failure)})

@@ -153,7 +153,7 @@ def last_run(name: str) -> str:
     if not runs:
         raise SlurmError(f"job {name} is not in the accounting; berth why --slow reads it from there, by sacct")
     if runs[-1].state in _GOES_ON:
-        raise BerthError(f"job {name} has not ended; berth why {name} tells of its place until then")
+        raise BerthError(f"job {name} has not ended; until then berth why {name} explains its place")
     return runs[-1].id
 
 

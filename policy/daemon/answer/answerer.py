@@ -32,7 +32,7 @@ from policy.site.overview import STALE_AFTER
 MOST_COMPLAINTS = 20
 """The number of different complaints about unreadable requests that are logged."""
 
-_REFUSED = "Slurm refused a job like this with a place, a moment ago"
+_REFUSED = "Slurm has just refused a job like this one with Berth's place"
 _OUR_FAULT = LeftToSlurm("berthd met a fault of its own, its log says which", 215)
 
 SLICE = 8

@@ -85,7 +85,7 @@ class Turns:
         if user.debt > CREDIT and now - self._said >= _LOG_EVERY:
             self._said = now
             log.error(
-                f"requests of uid {uid} are dear to answer; those above {1_000 * CREDIT:.0f} ms are left to Slurm, and "
+                f"requests of uid {uid} are slow to answer; those above {1_000 * CREDIT:.0f} ms are left to Slurm, and "
                 f"the next planning pass finds their jobs a place",
                 654,
             )

@@ -65,7 +65,7 @@ class Accounts:
                 process.wait()
             if process.returncode and not self._said:
                 self._said = True
-                log.error("sacctmgr cannot write what jobs failed of into the accounting; is SlurmUser its admin?", 625)
+                log.error("sacctmgr cannot write causes of failures into the accounting; is SlurmUser its admin?", 625)
         self._running = left
         while self._waiting and self._waiting[0].due <= at and len(self._running) < _AT_ONCE:
             words = self._waiting.popleft().words
@@ -73,6 +73,6 @@ class Accounts:
                 self._running.append((at + _SECONDS, self._start(words)))
             except OSError as problem:
                 log.error(
-                    f"sacctmgr cannot be run: {problem.strerror}; what jobs failed of is not in the accounting", 625
+                    f"sacctmgr cannot be run: {problem.strerror}; causes of failures are not in the accounting", 625
                 )
                 self._waiting.clear()

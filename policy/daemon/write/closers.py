@@ -101,7 +101,7 @@ class Closers:
         try:
             self._pins.pin_again(job, excluded)
         except SlurmError as problem:
-            log.error(f"JobId={job.id} excludes what it did: {problem}", 616)
+            log.error(f"JobId={job.id} keeps its old list of excluded nodes: {problem}", 616)
             self._told[job.id] = TRIES
         else:
             (self._closing.add if closes else self._closing.discard)(job.id)

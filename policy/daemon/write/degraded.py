@@ -125,7 +125,7 @@ class Degraded:
             return 0
         if job.state != "PENDING":
             if self._ask(job.id).started > since:
-                log.info(f"JobId={job.id} could not have its share on {where}; others than Berth ran it again", 603)
+                log.info(f"JobId={job.id} could not have its share on {where}; it ran again, and not by Berth", 603)
                 return 0
             self._gateway.requeue(job.id)
         self._gateway.annotate(job.id, sent(plan, where, at))

@@ -181,7 +181,7 @@ class Evictions:
                 log.info(f"JobId={job_id} ended on its warning and was put back into the queue", 613)
                 return 1
         except SlurmError as problem:
-            log.error(f"JobId={job_id} ended while it was to leave: {problem}", 614)
+            log.error(f"JobId={job_id} ended before it was requeued: {problem}", 614)
             self._going.pop(job_id, None)
             return 0
         log.info(f"JobId={job_id} has ended by itself and is not run again", 613)

@@ -274,7 +274,7 @@ class Failures:
     def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
         """Notes a failed job that another program requeued before its class was known."""
         self._classes[failure.failure] += 1
-        log.info(f"JobId={found.name} failed: {failure.failure}, and is tried again by others than Berth", 621)
+        log.info(f"JobId={found.name} failed: {failure.failure}, and was requeued, not by Berth", 621)
         plan = now.plan or NOTHING
         runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         if now.state not in _FAILED and now.state not in changes.ENDED:

@@ -71,7 +71,7 @@ class Lists:
                 self._pins.pin_again(job)
             except SlurmError as problem:
                 self._refused.add(job_id)
-                log.error(f"JobId={job_id} excludes what it did: {problem}", 616)
+                log.error(f"JobId={job_id} keeps its old list of excluded nodes: {problem}", 616)
             return job_id
         return None
 

@@ -45,12 +45,12 @@ class Preflights:
                 plan = latest(self._gateway.job(job.id).admin_comment, job.plan)
                 self._gateway.annotate(job.id, plan.having(PREFLIGHT_TEXT(text)))
         except SlurmError as problem:
-            log.error(f"JobId={first.id}: what became of this pre-flight could not be written: {problem}", 623)
+            log.error(f"JobId={first.id}: its job was not told that it goes on without it: {problem}", 623)
         try:
             # A pre-flight that has begun since the reading runs on: its job waits for its end, as planned.
             self._run("scancel", "--state=PENDING", str(first.id))
         except SlurmError as problem:
-            log.error(f"JobId={first.id} is a pre-flight that does not begin, and is not cancelled: {problem}", 623)
+            log.error(f"JobId={first.id} is a pre-flight that does not begin, and scancel failed: {problem}", 623)
 
 
 def _waits_for(job: JobFacts, first: JobFacts) -> bool:

@@ -82,7 +82,7 @@ class RelocationWriter:
             if pin is not None and not self._pin(pin, reading):
                 why = "the waiting job did not get its place"
         except SlurmError as problem:
-            why = f"Slurm did not take it down: {problem}"
+            why = f"Slurm refused an update: {problem}"
         for going in self.relocations.under_way.values():
             going.stays = why
             if not why:

@@ -82,7 +82,7 @@ def test_release_waits_for_a_job_that_requeue_exit_may_put_back(
     told = capsys.readouterr()
     assert gateway.released == [7]
     assert "1 job given back to Slurm" in told.out
-    assert told.err.count("may come back by RequeueExit: waiting for them [BERTH-727]") == 1
+    assert told.err.count("may be requeued by RequeueExit: waiting for them [BERTH-727]") == 1
 
 
 def test_release_waits_for_such_a_job_no_longer_than_half_a_minute(
@@ -92,7 +92,7 @@ def test_release_waits_for_such_a_job_no_longer_than_half_a_minute(
 
     assert release(gateway, monkeypatch) == (1, 30.0)
 
-    assert "jobs 7 end on their nodes still, and keep their place should they come back" in capsys.readouterr().err
+    assert "jobs 7 still end on their nodes, and keep their place if they are requeued" in capsys.readouterr().err
 
 
 def test_release_waits_for_nobody_where_no_exit_status_brings_a_job_back(monkeypatch: pytest.MonkeyPatch) -> None:
