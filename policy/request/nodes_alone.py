@@ -39,7 +39,7 @@ def without_model(submission: Submission) -> tuple[Submission, str]:
 
 
 def _check(texts: Mapping[str, str]) -> None:
-    """Raises for a job whose nodes are not one fixed number of nodes, of Slurm's choice so far."""
+    """Raises an error unless the job asks for a fixed number of nodes, and names none."""
     for key, why in _SLURMS_OWN:
         if key in texts:
             raise LeftToSlurm(why, LEFT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the cluster by berthd's overview, the same file from which `berth nodes`, `queue` and `top` are answered."""
+"""Shows the cluster by berthd's overview, the file from which `berth nodes` and `berth queue` are answered."""
 
 import threading
 import time
