@@ -9,25 +9,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from policy.formats.arrays import Bools
 from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.base import Berth
 from policy.plan.jobs.waiting import Shape, Waiting, impossible
 from policy.plan.ledger.changes import Move, Release
-from policy.plan.ledger.claims import Claim, claim_on
+from policy.plan.ledger.claims import claim_on
 from policy.plan.ledger.tracker import HOLDING
 from policy.plan.opinions.opinion import STUCK_AFTER, Changed, HeldBack, Opinion, PassState
 from policy.plan.queue.outlook import Outlook, PastSearch
 from policy.plan.queue.simple_claims import SimpleClaims
 from policy.request.demand import Demand
 from policy.request.spread import on_nodes
-
-NEAR = 600.0
-"""Seconds before the expected start of the first jobs on several nodes in which their nodes are not filled up.
-
-Not longer: nodes that stand idle for hours cost more than the earlier start gains."""
 
 
 class Walk(SimpleClaims):
@@ -302,18 +295,7 @@ class Walk(SimpleClaims):
         if start != 0.0:
             # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.
             self._book.bar(claim.nodes)
-            if self._gathers(entry):
-                self._favour(claim)
             self._gathering += entry.collects
-
-    def _favour(self, claim: Claim) -> None:
-        """Keeps short jobs off the nodes of a claim in the last `NEAR` seconds before its start.
-
-        This is for the first jobs in line that need several nodes. A time limit tells only the latest end of a job, and
-        the nodes should be free together as soon as possible.
-        """
-        cluster, nodes = self._book.cluster, list(claim.nodes)
-        cluster.hole_until[nodes] = np.minimum(cluster.hole_until[nodes], max(cluster.at, claim.start - NEAR))
 
 
 def starts_now(entry: Waiting, berth: Berth) -> str:

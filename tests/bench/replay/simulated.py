@@ -284,7 +284,7 @@ def main() -> int:
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="a constant, such as policy.plan.queue.walk.NEAR=0",
+        help="a constant, such as policy.plan.queue.outlook.FIRST=0",
     )
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()

@@ -59,24 +59,6 @@ def test_a_part_of_a_node_is_not_kept_from_anything() -> None:
     assert given(gang_beside(300), "2") == ("n1",)
 
 
-@pytest.mark.parametrize(("minutes", "place"), [(6, "n1"), (7, "n3")])
-def test_nodes_that_a_gang_gathers_are_filled_up_by_jobs_that_end_long_before_it_can_start(
-    minutes: int, place: str
-) -> None:
-    """n1 is empty, n2 not before 1,000 s have passed: the first 400 s of them are anybody's."""
-    gang = waiting(
-        50, "n1", FULL, required=("n1", "n2"), submitted=int(NOW) - 100, limit=3_600,
-        segment={"n": "2", "nodes": "n1,n2", "level": "leaf"},
-    )  # fmt: skip
-    busy = [running(2, "n2", FULL, 1_000), running(3, "n3", FULL, 900), running(4, "n4", FULL, 50_000)]
-    tracker, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
-    plan = Plan(BerthPolicy(), Settings())
-    plan.replan(tracker.book(), jobs)
-
-    assert plan.book is not None
-    assert given(plan.book, "1", minutes) == (place,)
-
-
 def gang_that_may_move(
     crowd: int, near_in: float, plan: Plan | None = None, far_in: float = 300, others: Sequence[JobFacts] = ()
 ) -> list[Move]:

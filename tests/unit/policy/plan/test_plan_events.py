@@ -344,6 +344,14 @@ def test_the_second_in_line_gathers_too() -> None:
     assert [(move.job.id, set(move.berth.names) & {"n5"}) for move in found if move.job.id == 12] == [(12, {"n5"})]
 
 
+def submitted(world: World, minutes: str) -> str:
+    assert world.plan.book is not None
+    decision = decide(
+        submit(tres_per_job="gres/gpu:2", time_limit=minutes), world.plan.book, BerthPolicy(), Settings(), NOW
+    )
+    return decision.fields["nodes"]
+
+
 @pytest.mark.parametrize(("part_ends", "where"), [(300, "n1"), (3_000, "n2")])
 def test_a_small_job_opens_no_whole_node_on_paper_unless_it_waited_much_longer(part_ends: float, where: str) -> None:
     jobs = [running(1, "n1", 0x0F, part_ends), running(2, "n1", 0xF0, 9_000), running(3, "n2", 0xFF, 100)]
@@ -394,36 +402,6 @@ def test_components_of_a_heterogeneous_job_never_share_a_node() -> None:
     found = moves(World(nodes, jobs).full())
 
     assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1",))]
-
-
-# Jobs on several nodes
-
-
-def gang_waits(kinds: dict[str, str], used: dict[str, int], ends: float = 600) -> World:
-    """A job of two whole nodes is first in line; it waits for n1 and n2."""
-    gang = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
-    jobs = [running(place, name, mask, ends) for place, (name, mask) in enumerate(used.items(), 1) if mask]
-    world = World([node(name, used=mask) for name, mask in used.items()], [*jobs, gang])
-    world.tracker = Tracker(fleet(world.read(), kinds))
-    world.full()
-    return world
-
-
-def submitted(world: World, minutes: str) -> str:
-    assert world.plan.book is not None
-    decision = decide(
-        submit(tres_per_job="gres/gpu:2", time_limit=minutes), world.plan.book, BerthPolicy(), Settings(), NOW
-    )
-    return decision.fields["nodes"]
-
-
-def test_nobody_fills_up_the_nodes_of_the_first_in_line() -> None:
-    """Five minutes would fit before the gang starts; but who knows whether n2 is free much sooner than its limit."""
-    kinds = {"n1": "h100", "n2": "h100", "n3": "h100"}
-    world = gang_waits(kinds, {"n1": 0x0F, "n2": 0xFF, "n3": 0xFF})
-
-    assert submitted(world, "5") == "n3"
-    assert submitted(gang_waits(kinds, {"n1": 0x0F, "n2": 0xFF, "n3": 0xFF}, ends=3_600), "5") == "n1"
 
 
 # What a notice says without a reading

@@ -220,7 +220,7 @@ def test_a_gang_whose_last_node_is_freed_lets_short_jobs_go_first(whole: bool) -
         GANG, "n1", FULL, limit=20 * HOUR, priority=10, count=2, required=("n1", "n2"),
         segment={"n": "2", "nodes": "n1,n2"},
     )  # fmt: skip
-    short = [waiting(10 + one, "n2", FULL, limit=HOUR, priority=5) for one in range(2)]
+    short = [waiting(10 + one, "n2", FULL, limit=HOUR + 60, priority=5) for one in range(2)]
     world = World()
     world.nodes = [node("n1"), *(node(f"n{place}", used=FULL) for place in (2, 3, 4))]
     world.jobs, world.fleet = [ends, *others, gang, *short], fleet(reading(world.nodes))

@@ -18,8 +18,7 @@ from policy.formats.errors import UsageError
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
-from policy.plan.queue import simple_claims
-from policy.plan.queue import walk as queue_walk
+from policy.plan.queue import outlook, simple_claims
 from policy.simulate.berthd.records import record_of
 from policy.simulate.jobs import TraceJob
 from policy.simulate.play import run
@@ -371,12 +370,12 @@ def test_whose_backfill_it_is_is_no_question_to_other_modes(
 
 
 def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_walk, "NEAR", 600.0)
+    monkeypatch.setattr(outlook, "FIRST_EVERY", 1.0)
     monkeypatch.setattr(simple_claims, "GATHER_AT_ONCE", 16)
-    simulated.change("policy.plan.queue.walk.NEAR=0.5")
+    simulated.change("policy.plan.queue.outlook.FIRST_EVERY=0.5")
     simulated.change("policy.plan.queue.simple_claims.GATHER_AT_ONCE=8")
 
-    assert (queue_walk.NEAR, simple_claims.GATHER_AT_ONCE) == (0.5, 8)
+    assert (outlook.FIRST_EVERY, simple_claims.GATHER_AT_ONCE) == (0.5, 8)
 
 
 @pytest.mark.parametrize("system", ["plain", "berth"])
