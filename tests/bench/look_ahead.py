@@ -101,34 +101,43 @@ def waits_of(outcome: SimulationOutcome) -> dict[str, float]:
 
 def late(outcome: SimulationOutcome, fleet: Fleet) -> int:
     """Counts the jobs that started later than promised by the state of the run at their submission."""
-    per_node = int(fleet.size.max())
-    jobs = sorted(outcome.jobs, key=lambda job: job.submit)
-    limits = {job.id: job.limit or FOR_EVER for job in jobs}
-    held = [
-        (
-            one.start,
-            one.end,
-            one.start + limits[one.job],
-            *np.unique(np.array(one.gpus) // per_node, return_counts=True),
-        )
-        for one in outcome.stretches
-        if one.gpus
-    ]
-    count = 0
+    jobs, count = sorted((job for job in outcome.jobs if job.gpus), key=lambda job: job.submit), 0
+    planned = Planned(outcome, fleet)
     for place, job in enumerate(jobs):
-        if not job.gpus or outcome.starts[job.id] <= job.submit + A_MINUTE:
+        if outcome.starts[job.id] <= job.submit + A_MINUTE:
             continue
-        free, ends = fleet.size.astype(np.int64).copy(), list[tuple[float, Sequence[int], int]]()
-        for start, end, limit, nodes, gpus in held:
-            if start <= job.submit < end:
-                free[nodes] -= gpus
-                ends += [(limit, [node], taken) for node, taken in zip(nodes.tolist(), gpus.tolist(), strict=True)]
-        before = [one for one in jobs[: place + 1] if (one.gpus and outcome.starts[one.id] > job.submit) or one is job]
-        queue = [_plain(number, one, limits[one.id], per_node) for number, one in enumerate(before)]
-        promised = plain_starts(job.submit, free.tolist(), ends, queue).get(len(before) - 1)
+        line = [one for one in jobs[: place + 1] if outcome.starts[one.id] > job.submit or one is job]
+        promised = planned.starts(job.submit, line).get(len(line) - 1)
         if promised is not None:
             count += outcome.starts[job.id] > Promise.made(job.submit, promised, job.work).latest + A_MINUTE
     return count
+
+
+class Planned:
+    """The starts that plain Slurm's backfill would plan by time limits, from the state of a run at some moment."""
+
+    def __init__(self, outcome: SimulationOutcome, fleet: Fleet) -> None:
+        self._size, self._per_node = fleet.size.astype(np.int64), int(fleet.size.max())
+        self._limits = {job.id: job.limit or FOR_EVER for job in outcome.jobs}
+        self._held = [
+            (one.start, one.end, one.start + self._limits[one.job], *self._counted(one.gpus))
+            for one in outcome.stretches
+            if one.gpus
+        ]
+
+    def _counted(self, gpus: Sequence[int]) -> tuple[list[int], list[int]]:
+        nodes, counts = np.unique(np.array(gpus) // self._per_node, return_counts=True)
+        return nodes.tolist(), counts.tolist()
+
+    def starts(self, at: float, line: Sequence[TraceJob]) -> dict[int, float]:
+        """Returns the planned starts of the jobs that wait at a moment, by their places in the line."""
+        free, ends = self._size.copy(), list[tuple[float, Sequence[int], int]]()
+        for start, end, limit, nodes, gpus in self._held:
+            if start <= at < end:
+                free[nodes] -= gpus
+                ends += [(limit, [node], taken) for node, taken in zip(nodes, gpus, strict=True)]
+        queue = [_plain(number, one, self._limits[one.id], self._per_node) for number, one in enumerate(line)]
+        return plain_starts(at, free.tolist(), ends, queue)
 
 
 def _plain(number: int, job: TraceJob, limit: float, per_node: int) -> PlainJob:
