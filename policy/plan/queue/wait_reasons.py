@@ -36,6 +36,7 @@ _SLURMS = (
     ("JobHeld", Reason("held", "it is held", 504)),
     ("Reservation", Reason("reservation", "its reservation has not begun, or holds too little", 505)),
     ("Licenses", Reason("capacity", "its licences are in use", 506)),
+    ("NvidiaImexChannels", Reason("capacity", "all IMEX channels are in use", 518)),
 )
 
 

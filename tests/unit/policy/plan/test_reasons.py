@@ -88,6 +88,12 @@ LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
         ([node("n1")], [waiting(5, "n1", 0b11, reason="Dependency")], "dependency", "has to end first"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="QOSMaxGRESPerUser")], "fair_share", "QOSMaxGRESPerUser"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="Licenses")], "capacity", "licences"),
+        (
+            [node("n1")],
+            [waiting(5, "n1", 0b11, reason="NvidiaImexChannels")],
+            "capacity",
+            "all IMEX channels are in use",
+        ),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="JobHeldUser")], "held", "held"),
     ],
 )
