@@ -72,7 +72,8 @@ def test_the_quick_starts_simulation_has_plots_without_what_developers_have(tmp_
 @pytest.mark.parametrize("at", ["simulates", "berth web: http"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nothing_runs_on_and_no_traceback_is_shown(tmp_path: Path, at: str, number: signal.Signals) -> None:
-    words = [sys.executable, "-m", "containers.demo_web", "--nodes", "2", "--port", "0"]
+    # A shell that starts the tests in the background has them ignore SIGINT.
+    words = ["env", "--default-signal=INT", sys.executable, "-m", "containers.demo_web", "--nodes", "2", "--port", "0"]
     said = tmp_path / "said"
     with said.open("w") as out:
         demo = subprocess.Popen(
