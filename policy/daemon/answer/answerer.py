@@ -41,7 +41,7 @@ SLICE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The work that a reply leaves to be done once it is sent."""
+    """A reply that was made, and the data for the work after it is sent."""
 
     datagram: bytes
     keeps: bool

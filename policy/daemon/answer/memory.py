@@ -40,7 +40,7 @@ _MOST_REQUESTS = 64
 """Requests whose kinds are cached: a loop submits the same request again, with another nonce."""
 
 _MOST_BYTES = 4_096
-"""The most bytes of a request that can be of a kept kind: users who submit by the hundred write less."""
+"""The most bytes of a request whose kind is kept: users who submit by the hundred write less."""
 
 _MOST_READY = 4
 """Kinds whose replies are made in advance: each of them takes a search after each place that was given."""

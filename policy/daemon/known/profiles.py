@@ -36,7 +36,7 @@ ENOUGH_S = 30.0
 """Seconds beside each other from which on the figures of a pair count."""
 
 MOST = 20_000
-"""The most profiles, and pairs, that are kept. A user who gives each job a new name loses only own ones."""
+"""The most profiles, and pairs, that are kept. A user who gives each job a new name loses only own profiles."""
 
 KNOWN_EVERY = 60.0
 """Seconds between two updates of what is known of packed jobs: each is sent to the answerer."""

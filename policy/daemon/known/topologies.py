@@ -12,7 +12,7 @@ from topology.network.fabric import Fabric
 from topology.providers import slurm_fabric
 
 PATIENCE = 20
-"""Looks at all files take at most one part in so many of the time; at 12,500 nodes a look takes 70 ms."""
+"""The pause after a look at all files, as a multiple of its time; at 12,500 nodes a look takes 70 ms."""
 
 
 class Topologies:

@@ -21,7 +21,7 @@ _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZIN
 """States of a job that keeps its GPUs, or has none yet."""
 
 _REST_OF_HINTS = 20.0
-"""After a question about a hint no other one is asked for so many times as long as it took."""
+"""The pause after a question about a hint, as a multiple of the time that it took."""
 
 LAST = 60
 """Readings and passes whose median times `berth status` shows: about a minute of them."""

@@ -49,7 +49,7 @@ EVERY = 2.0
 """Least seconds between two overviews."""
 
 REST = 50.0
-"""After an overview no other one is made for so many times its processor time."""
+"""The pause after an overview, as a multiple of its processor time."""
 
 _PRIVATE = 0o600
 Idle = Mapping[tuple[str, int], HeldGpu]

@@ -46,7 +46,7 @@ _CHEAP = 0.01
 """Seconds of a pass up to which a notice gets a whole pass, which finds more than a look at a few nodes."""
 
 REST = 20.0
-"""Slurm is read again after so many times the time of a reading: while it packs its jobs, it takes no submission."""
+"""The pause after a reading, as a multiple of its time: while slurmctld packs its jobs, it takes no submission."""
 
 HAND_OVER_EVERY = 0.2
 """Seconds between snapshots that follow notices: each costs the answerer a millisecond or two."""

@@ -39,7 +39,7 @@ _COLLECT_EVERY = 10.0
 """Seconds between two collections of garbage. A collection delays notices, so it waits up to as long again for a quiet
 moment."""
 _COLLECT_PART = 1_000
-"""After a collection no other one is made for so many times as long as it took: the more jobs, the longer."""
+"""The least pause after a collection, as a multiple of its time: the more jobs, the longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ SILENT_FOR = 60.0
 at most, and with each step of a pass, of a tenth of a second for 100,000 GPUs."""
 
 MOST_ENDS, WITHIN = 5, 300.0
-"""Ends of planners within so many seconds that are no chance: berthd then gives up."""
+"""berthd gives up if `MOST_ENDS` planners end within so many seconds: that is no chance."""
 
 _LAG = 5.0
 """Seconds between two checks beyond which this process itself stood still, and cannot judge the planner."""

@@ -28,7 +28,7 @@ class HeldPart(NamedTuple):
 
 
 LEAVE_ALONE, NODE_US = 50, 58.0
-"""slurmctld rests for so many times the time of a look at all nodes; microseconds of that look per node."""
+"""The pause after a look at all nodes, as a multiple of its time; microseconds of that look per node."""
 LEAST_LATE, MOST_LATE = 1.0, 10.0
 """Bounds of `nodes_late`, in seconds."""
 
