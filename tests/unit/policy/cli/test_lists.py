@@ -5,6 +5,8 @@ import doctest
 import json
 import os
 import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from policy.cli import listing, nodes
 from policy.cli.jobs import queue
 from policy.cli.main import main
 from policy.site.overview import path_of
+from tests.programs import python_program
 
 ROOT = Path(__file__).parents[4]
 
@@ -138,6 +141,29 @@ def test_idle_gpus_are_listed_with_their_job(
     )
     assert job.endswith("2 of its 2 GPUs have run no kernel for 2 h 1 min")
     assert [(one["gpu"], one["no_process_s"] is None) for one in kept] == [(1, False), (0, True)]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_pages_script_mails_users_of_idle_gpus_and_hangs(told: dict[str, Any], tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "admin" / "stragglers.md").read_text()
+    script = re.sub("(?m)^    ", "", page[page.index("    #!/bin/sh") :].partition("\n\n")[0])
+    now = int(told["at"])
+    told["jobs"][0] |= {"user_id": 1_000, "hangs": {"since": 1_800_000_000, "allowed": 600, "behind": ""}}
+    told["nodes"][0]["gpus"][0]["idle"] = {"no_kernel": now - 7_300, "memory_mib": 0}
+    told["nodes"][0]["gpus"][1]["idle"] = {"no_kernel": now - 700, "memory_mib": 0}
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps(told))
+    python_program(tmp_path / "berth", "import sys\nfrom policy.cli.main import main\nsys.exit(main(sys.argv[1:]))\n")
+    python_program(tmp_path / "mail", "import sys\nprint(sys.argv[3], sys.stdin.read(), end='')\n")
+    python_program(tmp_path / "id", "import sys\nprint('user', sys.argv[2], sep='')\n")
+
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    mails = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+
+    assert mails.splitlines() == [
+        "user4000000 GPU 0 of n1 has run no kernel for 121 min: job 11",
+        "user1000 Nothing moves in job 14 since 2027-01-15T08:00:00Z",
+    ]
 
 
 @pytest.mark.usefixtures("told")
