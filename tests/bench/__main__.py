@@ -63,6 +63,7 @@ BENCHMARKS = {
     "matching": Benchmark("guests to hosts, beside an oracle and a greedy rule", one_thread=True),
     "sharing-day": Benchmark("a day of services with guests on a thousand GPUs", one_thread=True),
     "scores": Benchmark("scores of simulated fleets with known truth, and what PAL gains by them"),
+    "app-classes": Benchmark("application classes by thresholds, and by K-Means as PAL makes them", one_thread=True),
     "stragglers": Benchmark("how often `berth why --slow` names the right cause and rank"),
     "hangs": Benchmark("jobs that hang, and a thousand hours of jobs that do not"),
     "classify": Benchmark("failure classes on real logs, of programs seen and never seen"),

@@ -201,6 +201,11 @@ is berthd's rule: predictor, matching, and what pairs of jobs did beside each ot
 Beside services (`idle`, `muxflow`) berthd's rule was played without that memory. With it and 100 GPUs it has 0.996 and
 1.01 of least loaded's work there.
 """,
+    "app-classes": """
+Shares of a V100's kernel time, by Orion, stand for those of pipes and DRAM: of whole jobs none are published. A site is
+a draw of the workloads. Classes by thresholds depend on no other job; with those of K-Means the peer's column says how
+many jobs change their class with the site, and how many workloads have several.
+""",
     "classify": """
 Rules were mended with all logs but those of `fresh` (docs/results/failures.md has the first results of each set).
 `retried_*`: faults of programs that are tried again, with a passing trouble in the same log.
