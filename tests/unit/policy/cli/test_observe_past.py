@@ -81,7 +81,7 @@ def test_for_programs_it_is_the_past_alone(saved: Path, capsys: pytest.CaptureFi
     [
         (["observe", "--from", "-"], "name a file that berth collect wrote"),
         (["observe", "--from", "nowhere"], "name a file that berth collect wrote"),
-        (["observe", "--from", "FILE", "--for", "5"], "leave --from out"),
+        (["observe", "--from", "FILE", "--for", "5"], "leave --for or --from out"),
         (["web", "--day", "2026-11-20"], "--from-collect FILE"),
         (["web", "--from-collect", "FILE", "--day", "today"], "2026-11-20"),
         (["web", "--from-simulation", "FILE", "--from-collect", "FILE"], "--from-simulation stands alone"),

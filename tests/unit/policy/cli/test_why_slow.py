@@ -107,7 +107,7 @@ def test_wrong_calls(
     ("states", "says"),
     [
         ([], "job 7_3 is not in the accounting"),
-        (["FAILED", "RUNNING"], "job 7_3 has not ended; berth why 7_3 tells"),
+        (["FAILED", "RUNNING"], "job 7_3 has not ended; until then berth why 7_3 explains"),
         (["COMPLETED"], "no step times of job 9 are known"),
     ],
 )
