@@ -8,7 +8,7 @@ request 225).
 
 import re
 from collections.abc import Sequence
-from itertools import product
+from itertools import groupby, product
 
 from policy.cli.doctor.models import Printed
 from policy.cli.output import some
@@ -42,6 +42,13 @@ def not_in_force(read: SlurmFabric, nodes: Sequence[NodeFacts], printed: Printed
         names = " and ".join(node.name for node in pair)
         return f"one job may have {names}, which are in two blocks: slurmctld goes by no block; {_CURE}"
     return ""
+
+
+def torn(read: SlurmFabric, nodes: Sequence[NodeFacts]) -> str:
+    """Returns a block whose nodes are no neighbours in Slurm's order, by which it numbers ranks; empty if none is."""
+    block = {name: leaf.name for leaf in read.leaves for name in leaf.nodes}
+    runs = [name for name, _ in groupby(block[node.name] for node in nodes if node.name in block)]
+    return next((name for name in runs if runs.count(name) > 1), "")
 
 
 def _of_two_blocks(read: SlurmFabric, nodes: Sequence[NodeFacts]) -> tuple[NodeFacts, NodeFacts] | None:

@@ -363,14 +363,17 @@ def _fabric(
 
 def _blocks(nodes: Sequence["NodeFacts"], choice: str, printed: Printed, *, by_blocks: bool) -> Iterator[Finding]:
     """Checks that slurmctld places by the blocks of Slurm's file, if that can be read."""
-    from policy.cli.doctor.blocks import not_in_force  # noqa: PLC0415 - with numpy
+    from policy.cli.doctor.blocks import not_in_force, torn  # noqa: PLC0415 - with numpy
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     source = fabric_file(choice) if by_blocks else None
     with suppress(TopologyError):
         if source and (read := slurm_fabric.read(source)).kind == "block":
             wrong = not_in_force(read, nodes, printed)
-            yield Finding("blocks", not wrong, wrong or f"slurmctld places by {len(read.leaves)} blocks")
+            text = f"slurmctld places by {len(read.leaves)} blocks"
+            if apart := torn(read, nodes):
+                text += f"; nodes of {apart} are no neighbours for Slurm, so a group's ranks may lie in several blocks"
+            yield Finding("blocks", not wrong, wrong or text)
 
 
 def _no_blocks(step: Name, cure: str) -> Finding:

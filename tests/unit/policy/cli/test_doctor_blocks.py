@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.doctor.blocks import not_in_force
+from policy.cli.doctor.blocks import not_in_force, torn
 from policy.formats.errors import SlurmError
 from tests.unit.policy_world import node
 from topology.providers import slurm_fabric
@@ -71,3 +71,10 @@ def test_a_slurm_that_does_not_answer_is_told(tmp_path: Path) -> None:
         raise SlurmError("scontrol did not answer")
 
     assert "scontrol did not answer" in not_in_force(slurm_fabric.read(file), NODES, silent)
+
+
+@pytest.mark.parametrize(("order", "block"), [("1234", ""), ("3412", ""), ("2143", ""), ("1324", "b1"), ("5134", "")])
+def test_a_block_whose_nodes_are_no_neighbours_is_named(tmp_path: Path, order: str, block: str) -> None:
+    """Slurm numbers a job's ranks by its own order of nodes."""
+    (file := tmp_path / "topology.conf").write_text(CONF)
+    assert torn(slurm_fabric.read(file), [node(f"n{number}") for number in order]) == block
