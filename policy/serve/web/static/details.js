@@ -72,6 +72,8 @@ function planned(ahead, job) {
 }
 async function openJob(id) {
   let found;
+  // Before the room is drawn, so that it knows its width.
+  if (find("side").hidden) side(heading(`Job ${id}`));
   try {
     found = await get(`api/job/${encodeURIComponent(id)}${state.room.live ? "" : `?at=${state.moment.at}`}`);
   } catch (fault) {

@@ -43,15 +43,17 @@ def test_each_address_shows_its_view(tmp_path: Path, address: str, texts: list[s
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
-def test_a_page_that_fits_cannot_be_scrolled(tmp_path: Path) -> None:
+def test_a_page_with_a_job_beside_it_fits(tmp_path: Path) -> None:
     assert BROWSER is not None
-    source = SimulatedSource(simulated_day(tmp_path / "day.json"))
+    source = SimulatedSource(simulated_day(tmp_path / "day.json", nodes=8))
     with served(source) as server, browser_page(BROWSER, tmp_path / "browser") as view:
         view.open(f"http://127.0.0.1:{server.server_address[1]}/?at=100#/job/7")
         view.text_with(["It started"])
         too_high = view.value("document.documentElement.scrollHeight - innerHeight")
+        hidden = view.value("document.querySelector('canvas').clientWidth - find('floor').clientWidth")
 
     assert too_high == 0
+    assert hidden < 0, "some of the room is below the job"
 
 
 @pytest.mark.slow

@@ -24,14 +24,14 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def simulated_day(path: Path) -> Path:
-    """Two jobs that need the only node, one after the other, and a small one that has to wait for them."""
+def simulated_day(path: Path, nodes: int = 1) -> Path:
+    """Two jobs that need a node, one after the other if there is only one, and a small one behind them."""
     jobs = [
         TraceJob("7", gpus=8, submit=0.0, work=600, limit=900, user="ada", name=HOSTILE),
         TraceJob("8", gpus=8, submit=10.0, work=600, limit=900, user="boris", name="second"),
         TraceJob("9", gpus=2, submit=20.0, work=300, limit=600, user="ada", name="third"),
     ]
-    fleet = build(Layout(nodes=1, gpus_per_node=8))
+    fleet = build(Layout(nodes=nodes, gpus_per_node=8))
     outcome = run(jobs, fleet, BerthPolicy(), SlurmSettings(berthd=True, delays=Delays(), history=True))
     write_history(outcome, fleet, str(path))
     return path
