@@ -58,6 +58,7 @@ BENCHMARKS = {
     "injob": Benchmark("launches, gate and hooks inside the job (BERTH_TORCH_PYTHON: a Python with torch)"),
     "packing": Benchmark("shares of GPUs fed to Alibaba's cluster until one finds no place"),
     "racks": Benchmark("278 racks of NVL72: topology/block with and without segments, beside no topology", alone=True),
+    "racks-day": Benchmark("a day of jobs on a real slurmctld, on racks by topology/block", engine=True, alone=True),
     "company": Benchmark("packed jobs put together by room, and by what they would lose", one_thread=True),
     "predictor": Benchmark("the speed of two jobs on one GPU, predicted", words=("--nested", "12"), one_thread=True),
     "matching": Benchmark("guests to hosts, beside an oracle and a greedy rule", one_thread=True),

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make bench NAME=racks-day`: a day of jobs on a real slurmctld, five racks of twelve trays below topology/block.
+
+Jobs are those of `make bench NAME=racks` up to 256 GPUs, on 60 trays of eight GPUs: 37.5 GPU hours in the mean, groups
+of 8, 16, 32 or 64 GPUs. A second stands for `SCALE` of them. One draw runs twice on one cluster: in a partition
+without Berth, whose users write no segments, and in Berth's with `--group`. The first fifth is not counted, but with
+`--at-once`, where all jobs come at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import NamedTuple
+
+import numpy as np
+
+from policy.formats.hostlist import expand
+from tests.bench.racks import DAY, MEAN, OF_JOBS, OF_TIME, SIZES, SPREAD
+from tests.bench.table import Figure, report
+from tests.hard.test_profiles import started
+from tests.hard.test_racks import RACKS, TRAYS, TURN_ON
+from tests.slurm.harness import Slurm, until
+
+SCALE = 400
+GPUS = 8
+FROM = 0.2
+"""The part of the time that is not counted."""
+MOST = 256
+KINDS = {"below 8": (0, 8), "8 to 32": (8, 64), "64 to 256": (64, MOST + 1)}
+SUBMIT = r"""
+began=$EPOCHREALTIME; rm -f /home/alice/day.log
+while read -r at name limit asked; do
+    sleep "$(awk "BEGIN {left = $began + $at - $EPOCHREALTIME; print (left > 0 ? left : 0)}")"
+    echo "asked $name $EPOCHREALTIME" >> /home/alice/day.log
+    sbatch --quiet -J "$name" -t "$limit" -o /dev/null $asked /home/alice/day.job > /dev/null || echo "refused $name"
+done
+"""
+"""Reads jobs: seconds from the start, name, minutes and options."""
+JOB = r"""#!/bin/bash
+echo "began $SLURM_JOB_NAME $EPOCHREALTIME $SLURM_JOB_NODELIST" >> /home/alice/day.log
+sleep "${SLURM_JOB_NAME#*-}"
+echo "ended $SLURM_JOB_NAME $EPOCHREALTIME" >> /home/alice/day.log
+"""
+
+
+class Job(NamedTuple):
+    at: float
+    """Seconds of the day."""
+    gpus: int
+    group: int
+    seconds: float
+
+    def line(self, number: int, partition: str) -> str:
+        wall = self.seconds / SCALE
+        nodes = max(1, self.gpus // GPUS)
+        asked = f"-p {partition} -N{nodes} --gpus-per-node={self.gpus // nodes}"
+        if partition != "plain" and self.group < self.gpus:
+            asked += f" --group={self.group}"
+        return f"{self.at / SCALE:.2f} {number}-{wall:.2f} {int(2 * wall / 60) + 1} {asked}\n"
+
+
+class Ran(NamedTuple):
+    waits: dict[str, float]
+    """Minutes of the day, by size."""
+    used: float
+    """Part of the GPU time in the time that is counted, to the last submission."""
+    crossing: float
+    """Part of the groups that lie in several racks."""
+
+
+def draw(seed: int, load: float, hours: float) -> list[Job]:
+    chance = np.random.default_rng(seed)
+    span, every = hours * 3_600, RACKS * TRAYS * GPUS
+    few = SIZES <= MOST
+    count = int(load * every / MEAN * span)
+    which = chance.choice(int(few.sum()), count, p=OF_JOBS[few] / OF_JOBS[few].sum())
+    mean = MEAN * OF_TIME[which] / OF_JOBS[which] / SIZES[which]
+    seconds = np.minimum(chance.lognormal(np.log(mean) - SPREAD**2 / 2, SPREAD), min(DAY, span) / 2)
+    seconds *= load * every * span / (seconds * SIZES[which]).sum()
+    at, groups = np.sort(chance.uniform(0, span, count)), chance.choice(np.array([8, 16, 32, 64]), count)
+    return [
+        Job(*job) for job in zip(at.tolist(), SIZES[which].tolist(), groups.tolist(), seconds.tolist(), strict=True)
+    ]
+
+
+def play(slurm: Slurm, jobs: list[Job], partition: str) -> Ran:
+    slurm.clear()
+    lines = "".join(job.line(number, partition) for number, job in enumerate(jobs))
+    refused = slurm.target.run(["bash", "-c", SUBMIT], user="alice", stdin=lines, timeout=1200).out
+    assert not refused, refused
+    until("all jobs to end", lambda: not slurm.target.run(["squeue", "-h"]).out.strip() or None, 600)
+    said = slurm.target.run(["cat", "/home/alice/day.log"], user="alice").out
+    rows = [line.split() for line in said.splitlines()]
+    found = {(row[0], int(row[1].split("-")[0])): row[2:] for row in rows}
+    asked, began, ended = (
+        [float(found[word, number][0]) for number in range(len(jobs))] for word in ("asked", "began", "ended")
+    )
+    counted = [number for number, job in enumerate(jobs) if job.at >= FROM * jobs[-1].at]
+    waits = {
+        name: statistics.mean((began[n] - asked[n]) * SCALE / 60 for n in counted if least <= jobs[n].gpus < most)
+        for name, (least, most) in KINDS.items()
+    }
+    first, last = asked[counted[0]], asked[-1]
+    busy = sum(job.gpus * max(0.0, min(ended[n], last) - max(began[n], first)) for n, job in enumerate(jobs)) / (
+        last - first
+    )
+    torn = [
+        len({(int(name[1:]) - 1) // TRAYS for name in names[begin : begin + job.group // GPUS]}) > 1
+        for number, job in enumerate(jobs)
+        if GPUS < job.group < job.gpus
+        for names in [sorted(expand(found["began", number][1]), key=lambda name: int(name[1:]))]
+        for begin in range(0, len(names), job.group // GPUS)
+    ]
+    return Ran(waits, busy / (RACKS * TRAYS * GPUS), sum(torn) / len(torn))
+
+
+def main() -> None:
+    """Run one draw on both partitions."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--slurm", default="26.05")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--load", type=float, default=0.95)
+    parser.add_argument("--hours", type=float, default=30)
+    parser.add_argument("--at-once", action="store_true", help="submit all jobs at the start")
+    chosen = parser.parse_args()
+    jobs = draw(chosen.seed, chosen.load, chosen.hours)
+    if chosen.at_once:
+        jobs = [job._replace(at=0.0) for job in jobs]
+    for slurm in started(chosen.slurm, "scale"):
+        slurm.target.bash(TURN_ON, user="root")
+        slurm.target.bash(f"install -m 755 /dev/stdin /home/alice/day.job <<'END'\n{JOB}END\n", user="alice")
+        for partition in ("plain", "gpu"):
+            # The others are in no rack.
+            words = ["scontrol", "update", f"PartitionName={partition}", f"Nodes=n[1-{RACKS * TRAYS}]"]
+            slurm.target.run(words, user="root")
+        plain, berth = (play(slurm, jobs, partition) for partition in ("plain", "gpu"))
+    rows = [
+        Figure(f"wait, {name} GPUs", berth.waits[name], "min", "topology/block", plain.waits[name]) for name in KINDS
+    ]
+    rows.append(Figure("GPU time in use", 100 * berth.used, "%", "topology/block", 100 * plain.used))
+    rows.append(Figure("groups in several racks", 100 * berth.crossing, "%", "topology/block", 100 * plain.crossing))
+    report("racks-day", f"{len(jobs)} jobs of {chosen.hours:g} hours on {chosen.slurm}, load {chosen.load:g}", rows, {})
+
+
+if __name__ == "__main__":
+    main()
