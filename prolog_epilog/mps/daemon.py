@@ -64,12 +64,18 @@ def await_socket(control: Control, state: SetState, until: float) -> None:
         time.sleep(_POLL_SECONDS)
     if not running(state):
         raise _ended(control, state)
-    for path in control.pipe.iterdir():
-        # The daemon lets all users write its lock and its number. No user needs to, and a file has no bound.
-        if path.is_file():
-            path.chmod(0o644)
     # The server runs as the tenants' user and has to pass through as they do; all other users are kept out.
     files.grant(control.pipe, [tenant.uid for tenant in state.tenants])
+
+
+def close_files(control: Control) -> None:
+    """Takes away that all users may write the daemon's lock and its number: no user needs to, and a file has no bound.
+
+    The daemon writes its number after its socket is there, and before it answers.
+    """
+    for path in control.pipe.iterdir():
+        if path.is_file():
+            path.chmod(0o644)
 
 
 def _unit(state: SetState) -> str:

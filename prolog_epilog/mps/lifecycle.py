@@ -211,6 +211,7 @@ def launch(paths: Paths, config: MpsConfig, state: SetState, able: Abilities) ->
         raise ControlError(why or str(ended)) from ended
     modes.set_all(state.uuids, EXCLUSIVE_PROCESS)
     server = method.open(control, state, until)
+    daemon.close_files(control)
     state = replace(state, servers=(server,), loose=method.loose(control, state))
     states.store(paths, state)
     return state

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ class Daemon:
         if not os.path.exists(f"{pipe}/log"):  # noqa: PTH110
             os.mkfifo(f"{pipe}/log")
             os.chmod(f"{pipe}/log", 0o777)  # noqa: PTH101, S103
+        time.sleep(float(node.settings(pipe).get("late_number", 0.0)))
         Path(pipe, "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}")
         Path(pipe, "nvidia-cuda-mps-control.pid").chmod(0o666)
         self.say("control", f"Starting control daemon using socket {pipe}/control")

@@ -37,6 +37,17 @@ def end(node: Node, job: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return done.stopped, done.leftovers
 
 
+def test_no_user_may_write_the_daemons_files_though_it_writes_its_number_late(node: Node) -> None:
+    node.wish(late_number=0.3)
+    node.attach(41, 30)
+
+    files = [path for path in node.paths.pipe(FIRST).iterdir() if path.is_file()]
+    assert {path.name: path.stat().st_mode & 0o022 for path in files} == {
+        "control_lock": 0,
+        "nvidia-cuda-mps-control.pid": 0,
+    }
+
+
 def test_two_tenants_get_their_shares_and_the_last_one_out_leaves_nothing(node: Node) -> None:
     first = node.attach(41, 30, 12288)
     assert node.mode() == devices.EXCLUSIVE_PROCESS
