@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+
+from topology.files import decode
 
 from .harness import Slurm, until
 from .nodes import nodes_of, wake
@@ -52,3 +55,16 @@ def state_of(slurm: Slurm) -> str:
     state = segment_of(slurm, job).get("state", "")
     slurm.target.run(["scancel", str(job)], user="root")
     return state
+
+
+def test_a_nodes_topology_file_comes_to_the_controller_by_a_job(slurm: Slurm) -> None:
+    """As docs/admin/install.md has it if controllers share no folder with the nodes."""
+    if not slurm.can_reconfigure:
+        pytest.skip("the driver is simulated on the Dockerized cluster only")
+    discover = ["env", f"BERTH_FAKE_NVML={MACHINE}", "berth", "topo", "discover", "--output", "-"]
+    asked = ["srun", "-w", "n1", "--exclusive", "--gpus-per-node=8", "--chdir=/", *discover]
+
+    found = decode(json.loads(slurm.target.run(asked, user="root", timeout=60).out))
+
+    assert found.node == "n1"
+    assert [gpu.uuid for gpu in found.gpus] == [gpu.uuid for gpu in slurm.machines["n1"].gpus]
