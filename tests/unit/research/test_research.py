@@ -22,7 +22,8 @@ SIZE = {"nodes": 2, "gpus_per_node": 4}
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The docstring's example in a file, and two traces, with jobs on two nodes."""
-    example = textwrap.dedent((berth.__doc__ or "").partition("chance:\n")[2].partition("    runs = ")[0])
+    code = "\n".join(line for line in (berth.__doc__ or "").split("\n") if not line or line.startswith("    "))
+    example = textwrap.dedent(code).partition("runs = ")[0]
     (tmp_path / "mine.py").write_text(example)
     for name, step in (("a", 40), ("b", 70)):
         jobs = "".join(f"{job},{(1, 2, 8)[job % 3]},{job * step},300\n" for job in range(12))
