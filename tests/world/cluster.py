@@ -304,6 +304,8 @@ class ModelCluster:
         one = replace(job, id=self.next_id, task=task, tasks=[], ends_on=set())
         self.next_id += 1
         self.jobs[one.id] = one
+        if job.id in self.crossed:
+            self.crossed.add(one.id)
         return one
 
     def add(self, job: ModelJob) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts of seeds by which a write of berthd's met a job that it should not have, or took what its user wrote."""
+"""Scripts of seeds by which a write or an answer of berthd's took what was another job's, or what its user wrote."""
 
 from __future__ import annotations
 
@@ -121,3 +121,44 @@ def test_a_half_written_pin_is_put_right_though_a_node_of_the_list_before_has_go
         ("write", 50),
         ("release", 0),
     ])  # fmt: skip
+
+
+def test_an_array_s_owner_excludes_nodes_while_its_tasks_are_given_back_one_by_one() -> None:
+    # The model: each task keeps in mind that a list crossed the update, as its array's record does.
+    play(
+        [
+            ("site", 157, 1, 2, 0, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "whole", 3, 200, "COMPLETED", 0),
+            ("submit", "array", 2, 200, "FAILED", 0),
+            ("submit", "whole", 0, 20, "NODE_FAIL", 0),
+            ("submit", "whole", 4, 200, "FAILED", 1),
+            ("submit", "whole", 1, 5, "OUT_OF_MEMORY", 0),
+            ("submit", "whole", 6, 200, "COMPLETED", 0),
+            ("submit", "array", 4, 1, "COMPLETED", 0),
+            ("during-change", 2, "people", "exclude", 10),
+            ("submit", "whole", 0, 200, "COMPLETED", 0),
+            ("submit", "share", 4, 5, "TIMEOUT", 0),
+            ("release", 0),
+        ]
+    )
+
+
+def test_a_place_given_by_an_old_snapshot_is_taken_after_the_clock_was_set_back() -> None:
+    # Its claim began an hour later by the new clock, and the next job was given the same GPUs.
+    play(
+        [
+            ("site", 1446, 2, 0, 0, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("clock", -3600),
+            ("clock", -60),
+            ("pass", 50),
+            ("submit", "retry", 11, 200, "TIMEOUT", 0),
+            ("hear",),
+            ("submit", "whole", 3, 1, "OUT_OF_MEMORY", 2),
+        ]
+    )
