@@ -297,7 +297,12 @@ class RequestMemory:
 
     def _set_back(self, read: float, now: float) -> None:
         """Sets times that are now in the future to the present, after this machine's clock was set back."""
-        self._held = {nonce: replace(held, given=min(held.given, read)) for nonce, held in self._held.items()}
+        for nonce, held in self._held.items():
+            claim = held.claim
+            if read < claim.start <= self._read:
+                # Its GPUs would seem to be free until then.
+                claim = claim.lasting(claim.end - claim.start, read)
+            self._held[nonce] = replace(held, claim=claim, given=min(held.given, read))
         self._said = min(self._said, now)
         for nonces in self._missing.values():
             nonces.update({nonce: min(when, now) for nonce, when in nonces.items()})

@@ -43,10 +43,11 @@ class Claim:
     others: "tuple[Claim, ...]" = ()
     """Claims of the same job on other nodes, of other GPUs there."""
 
-    def lasting(self, limit: float) -> "Claim":
-        """Returns the same claim for a job with another time limit."""
-        others = tuple(one.lasting(limit) for one in self.others)
-        return replace(self, end=self.start + limit, others=others)
+    def lasting(self, limit: float, start: float | None = None) -> "Claim":
+        """Returns the same claim for a job with another time limit, and with another start if one is named."""
+        start = self.start if start is None else start
+        others = tuple(one.lasting(limit, start) for one in self.others)
+        return replace(self, start=start, end=start + limit, others=others)
 
 
 class Repeat(NamedTuple):

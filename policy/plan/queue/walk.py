@@ -151,7 +151,7 @@ class Walk(SimpleClaims):
         demand, shape = self._needs(entry)
         given = entry.last.given
         for claim in (one for claims in given.values() for one in claims):
-            ledger.claim(replace(claim, start=at).lasting(demand.limit))
+            ledger.claim(claim.lasting(demand.limit, at))
         at_the_pin = 1 if entry.last.start == 0.0 else 0
         tasks = waiting_tasks(entry.job.tasks)
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - self._running[entry.job.array]

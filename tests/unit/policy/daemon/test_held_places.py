@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,20 @@ def test_a_place_given_after_the_clock_was_set_back_is_kept() -> None:
     held.look(NOBODY, NOW + 1, NOW - 59)
 
     assert list(held._held) == ["a"]
+
+
+def test_it_is_taken_at_once_and_not_from_the_former_time_on() -> None:
+    other = replace(PLACE, nodes=(1,))
+    later = replace(PLACE, start=NOW + 900, end=NOW + 1_500)
+    held = RequestMemory()
+    held.look(NOBODY, NOW, NOW)
+    held.hold("at once", "1000", replace(PLACE, others=(other,)), NOW - 3_600)
+    held.hold("after another job", "1000", later, NOW - 3_600)
+
+    held.look(NOBODY, NOW - 3_600, NOW - 3_590)
+
+    there, here = (replace(one, start=NOW - 3_600, end=NOW - 3_000) for one in (other, PLACE))
+    assert [one.claim for one in held.places()] == [replace(here, others=(there,)), later]
 
 
 def test_and_no_longer_than_any_other() -> None:
