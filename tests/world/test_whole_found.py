@@ -501,3 +501,21 @@ def test_a_guest_stays_while_its_gpu_is_kept_for_a_job_before_the_owner_that_has
         ("deliver", 1, "with-next"),
         ("fault-of-change", "lost", 0),
     ])  # fmt: skip
+
+
+def test_a_guest_that_is_to_share_by_time_starts_in_one_moment_with_an_owner_under_mps() -> None:
+    # The world's own fault: nothing ran there when the guest got its seat, and berthd gives it another one.
+    play_whole([
+        ("site", 525, 0, 1, 3, 14, 2, 1, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "host-mps", 1, 200, "COMPLETED", 0),
+        ("submit", "host-mps", 1, 200, "COMPLETED", 0),
+        ("submit", "host", 7, 20, "COMPLETED", 0),
+        ("submit", "host-mps", 4, 60, "FAILED", 0),
+        ("submit", "guest-mps", 6, 5, "COMPLETED", 0),
+        ("submit", "host-mps", 4, 200, "COMPLETED", 0),
+        ("sched", 0),
+        ("wait", 30),
+    ])  # fmt: skip

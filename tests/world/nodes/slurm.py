@@ -265,9 +265,9 @@ class NodeSlurm:
         here = [one for one in self.runs.values() if one.node == run.node and set(one.gpus) & set(run.gpus)]
         if any(one.sharing and not one.guest and leaves_no_memory(one.extra, run.extra) for one in here):
             return True
-        if "way=mps" not in run.job.extra:
-            return False
         files = [(one, self.share_of(one)) for one in here if not one.guest]
+        if "way=mps" not in run.job.extra:
+            return any(file is not None and file.way == "mps" for _, file in files)
         return any(not one.sharing or (file is not None and file.way == "time") for one, file in files)
 
     # Programs of jobs
