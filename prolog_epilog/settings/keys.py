@@ -20,7 +20,7 @@ class NodeConfig(NamedTuple):
     mps_stop_timeout: Annotated[float, (1, None)] = 20.0
     multi_user: bool = False
     violation: Annotated[str, ("warn", "terminate", "requeue")] = "warn"
-    inject: Annotated[str, ("none", "library", "hooks", "all", "retry")] = "library"
+    inject: Annotated[str, ("none", "library", "hooks", "all", "retry", "managed")] = "library"
     count_launches: bool = False
     inject_from: Annotated[str, "path"] = "/usr"
     jobs_for_dcgm: Annotated[str, "path"] = ""

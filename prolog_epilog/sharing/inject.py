@@ -11,14 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from prolog_epilog.job.extra import OPPORTUNISTIC
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.settings.config import NodeConfig
 
 HOOKS = "PYTHONPATH"
 LIBRARY = "LD_PRELOAD"
 
-RETRY = "retry"
-"""The value of `inject` by which an owner's failed allocations are tried again."""
+RETRY, MANAGED = "retry", "managed"
+"""The values of `inject` by which an owner's failed allocations are tried again, and a guest's memory gives way."""
 
 _INSTALL = "make -C prolog_epilog/injob/c install on this node, or mend inject and inject_from in [node]"
 _TRY_SECONDS = 20.0
@@ -31,12 +31,18 @@ def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
     gets the library if its launches are counted, or its failed allocations tried again.
     """
     found = {}
-    if tier and config.inject in {"hooks", "all", RETRY}:
+    if tier and config.inject not in {"none", "library"}:
         found[HOOKS] = f"{config.inject_from}/share/berth/injob"
-    guests, owners = {"library", "all", RETRY}, {"all", RETRY} if config.count_launches else {RETRY}
+    guests, owners = {"library", "all", RETRY, MANAGED}, {"all", RETRY, MANAGED} if config.count_launches else {RETRY}
     if tier and config.inject in (guests if tier == OPPORTUNISTIC else owners):
         found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
     return found
+
+
+def variables(config: NodeConfig, tier: str) -> dict[str, str]:
+    """Returns what tells the library of a tier how to take memory."""
+    name = {(RETRY, GUARANTEED): "BERTH_MEMORY_RETRY", (MANAGED, OPPORTUNISTIC): "BERTH_MEMORY_MANAGED"}
+    return {name[config.inject, tier]: "1"} if (config.inject, tier) in name else {}
 
 
 def lack(name: str, path: str) -> str:

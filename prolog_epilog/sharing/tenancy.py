@@ -387,8 +387,7 @@ def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str], r
             here.say(f"job {file.job} gets nothing into {name}: {lack}")
         else:
             prepend[name] = path
-    retry = {"BERTH_MEMORY_RETRY": "1"} if file.tier == GUARANTEED and here.config.inject == inject.RETRY else {}
-    environment = {VARIABLE: ":".join(map(str, words)), **retry}
+    environment = {VARIABLE: ":".join(map(str, words)), **inject.variables(here.config, file.tier)}
     return replace(file, word=str(folder), environment=environment, prepend=prepend)
 
 

@@ -54,9 +54,10 @@ while True:
         print(held, flush=True)
     if result:
         time.sleep(0.02)
-    LAUNCHES["cuLaunchKernel"](work)
+    if full:
+        LAUNCHES["cuLaunchKernel"](work)
 """
-"""A guest that takes all memory it can get, and goes on asking."""
+"""A guest that takes all memory it can get, and goes on asking. It launches once it is full: its gate is slow."""
 
 OWNER = """
 from tests.fakes.cuda.program import *

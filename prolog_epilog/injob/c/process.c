@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -31,6 +32,18 @@ void process_open_slowly(void)
 	pthread_setcancelstate(cancelled, NULL);
 	while (atomic_load(&process.state) == PROCESS_OPENING)
 		sched_yield();
+}
+
+bool variable_set(_Atomic int *known, const char *name)
+{
+	enum { NO = 1, YES };
+
+	if (!*known) {
+		const char *value = getenv(name);
+
+		*known = value && !strcmp(value, "1") ? YES : NO;
+	}
+	return *known == YES;
 }
 
 CUdevice current_device(void)

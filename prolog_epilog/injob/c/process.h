@@ -32,6 +32,9 @@ static inline void process_open(void)
 		process_open_slowly();
 }
 
+/* Whether the Prolog has set a variable to 1; `known` keeps the answer, 0 before the first one. */
+bool variable_set(_Atomic int *known, const char *name);
+
 /* The word of a device, and the device of the calling thread's context. */
 struct word *word_of_device(CUdevice device);
 CUdevice current_device(void);

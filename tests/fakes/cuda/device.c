@@ -21,7 +21,7 @@ enum { MEMORY_LOCK, FIRST_LIFE };
 /* What the processes that name one file share. */
 static struct shared {
 	_Atomic uint64_t free_at[GPUS_MAX], faults[GPUS_MAX];
-	uint64_t used[PROCESSES_MAX][GPUS_MAX];
+	uint64_t used[PROCESSES_MAX][GPUS_MAX], managed[PROCESSES_MAX][GPUS_MAX];
 } * shared;
 static int shared_file = -1, own_place = -1;
 static bool client;
@@ -73,6 +73,7 @@ static void take_place(void)
 	for (int place = 0; place < PROCESSES_MAX && own_place < 0; place++)
 		if (lock_byte(F_OFD_SETLK, FIRST_LIFE + place, F_WRLCK) >= 0) {
 			memset(shared->used[place], 0, sizeof(shared->used[place]));
+			memset(shared->managed[place], 0, sizeof(shared->managed[place]));
 			own_place = place;
 		}
 }
@@ -102,28 +103,29 @@ void device_forget(void)
 }
 
 /* What all living processes hold; the memory lock is held. */
-static uint64_t held_by_all(int device)
+static uint64_t held_by_all(uint64_t (*held)[GPUS_MAX], int device)
 {
 	uint64_t sum = 0;
 
 	for (int place = 0; place < PROCESSES_MAX; place++)
-		if (shared->used[place][device] &&
+		if (held[place][device] &&
 		    (place == own_place || !lock_byte(F_OFD_GETLK, FIRST_LIFE + place, F_WRLCK)))
-			sum += shared->used[place][device];
+			sum += held[place][device];
 	return sum;
 }
 
 uint64_t device_free(int device)
 {
 	struct gpu *gpu = &gpus[device];
-	uint64_t own = gpu->memory - gpu->used, all;
+	uint64_t own = gpu->memory - gpu->used, all, managed;
 
 	if (own_place < 0)
 		return own;
 	lock_byte(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK);
-	all = held_by_all(device);
+	all = held_by_all(shared->used, device);
+	managed = held_by_all(shared->managed, device);
 	lock_byte(F_OFD_SETLK, MEMORY_LOCK, F_UNLCK);
-	all = all < gpu->whole ? gpu->whole - all : 0;
+	all = all + managed < gpu->whole ? gpu->whole - all - managed : 0;
 	return own < all ? own : all;
 }
 
@@ -134,7 +136,7 @@ bool device_take(int device, uint64_t bytes)
 
 	if (fits && own_place >= 0) {
 		lock_byte(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK);
-		fits = held_by_all(device) + bytes <= gpu->whole;
+		fits = held_by_all(shared->used, device) + bytes <= gpu->whole;
 		if (fits)
 			shared->used[own_place][device] += bytes;
 		lock_byte(F_OFD_SETLK, MEMORY_LOCK, F_UNLCK);
@@ -151,6 +153,14 @@ void device_give(int device, uint64_t bytes)
 	gpus[device].used -= bytes;
 	if (own_place >= 0)
 		shared->used[own_place][device] -= bytes;
+	device_tell(device, false);
+}
+
+void device_manage(int device, int64_t bytes)
+{
+	gpus[device].managed += (uint64_t)bytes;
+	if (own_place >= 0)
+		shared->managed[own_place][device] = gpus[device].managed;
 	device_tell(device, false);
 }
 
@@ -181,7 +191,8 @@ void device_tell(int device, bool gone)
 		fprintf(live, "process %d %d gone\n", device, (int)getpid());
 	else
 		fprintf(live, "process %d %d type=%s memory=%llu real=1\n", device, (int)getpid(),
-			client ? "mps" : "compute", (unsigned long long)(gpus[device].used >> 20));
+			client ? "mps" : "compute",
+			(unsigned long long)((gpus[device].used + gpus[device].managed) >> 20));
 	fclose(live);
 }
 

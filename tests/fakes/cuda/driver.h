@@ -12,12 +12,14 @@
 
 #define GPUS_MAX 8
 #define CUDA_ERROR_ILLEGAL_ADDRESS ((CUresult)700)
+#define CUDA_ERROR_NOT_SUPPORTED ((CUresult)801)
 #define CUDA_ERROR_LAUNCH_FAILED ((CUresult)719)
 
 struct gpu {
 	CUuuid uuid;
 	uint64_t memory, used,
 	    graphs;		   /* this process's: limit, what it holds, and graphs of that */
+	uint64_t managed;	   /* what it has of managed memory, beside that */
 	uint64_t whole;		   /* what the GPU has for all processes */
 	uint64_t free_at, busy_ns; /* one engine: kernels of all streams run one after the other */
 	CUcontext primary;
@@ -80,6 +82,8 @@ uint64_t device_faults(int device);
  * process that dies, in whatever way, gives all of its bytes back. */
 bool device_take(int device, uint64_t bytes);
 void device_give(int device, uint64_t bytes);
+/* Managed memory, more or less of it. It gives way to the rest, and no limit counts it. */
+void device_manage(int device, int64_t bytes);
 /* Bytes that the process could still take. */
 uint64_t device_free(int device);
 /* In a child after fork: the parent's bytes are the parent's. */

@@ -7,7 +7,7 @@
 
 #define BLOCKS_MAX 65536
 
-enum block_kind { FREE_BLOCK, PLAIN, ARRAY_BLOCK, PHYSICAL, MAPPED };
+enum block_kind { FREE_BLOCK, PLAIN, MANAGED, ARRAY_BLOCK, PHYSICAL, MAPPED };
 
 static struct block {
 	enum block_kind kind;
@@ -26,6 +26,22 @@ static struct block *find(enum block_kind kind, uint64_t name)
 	return NULL;
 }
 
+static bool take_bytes(enum block_kind kind, int device, uint64_t size)
+{
+	if (kind != MANAGED)
+		return device_take(device, size);
+	device_manage(device, (int64_t)size);
+	return true;
+}
+
+static void give_bytes(const struct block *block)
+{
+	if (block->kind == MANAGED)
+		device_manage(block->device, -(int64_t)block->size);
+	else
+		device_give(block->device, block->size);
+}
+
 static CUresult take(enum block_kind kind, int device, CUcontext context, uint64_t size,
 		     uint64_t *name)
 {
@@ -39,7 +55,7 @@ static CUresult take(enum block_kind kind, int device, CUcontext context, uint64
 	pthread_mutex_lock(&driver_lock);
 	while (i < BLOCKS_MAX && blocks[i].kind != FREE_BLOCK)
 		i++;
-	if (i < BLOCKS_MAX && device_take(device, size)) {
+	if (i < BLOCKS_MAX && take_bytes(kind, device, size)) {
 		blocks[i] = (struct block){kind, next_name, size, 0, device, 1, context};
 		last_block = i >= last_block ? i + 1 : last_block;
 		next_name += (size + 4095) / 4096 * 4096;
@@ -67,8 +83,10 @@ static CUresult give(enum block_kind kind, uint64_t name)
 		return driver_ready();
 	pthread_mutex_lock(&driver_lock);
 	block = find(kind, name);
+	if (!block && kind == PLAIN)
+		block = find(MANAGED, name);
 	if (block) {
-		device_give(block->device, block->size);
+		give_bytes(block);
 		block->kind = FREE_BLOCK;
 		result = driver_ready();
 	}
@@ -80,7 +98,7 @@ void memory_forget_context(CUcontext context)
 {
 	for (int i = 0; i < last_block; i++)
 		if (blocks[i].kind != FREE_BLOCK && blocks[i].context == context) {
-			device_give(blocks[i].device, blocks[i].size);
+			give_bytes(&blocks[i]);
 			blocks[i].kind = FREE_BLOCK;
 		}
 }
@@ -92,8 +110,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, u32 flags)
 {
-	(void)flags;
-	return take_here(PLAIN, size, (uint64_t *)pointer);
+	const char *has = getenv("BERTH_FAKE_CUDA_MANAGED");
+
+	if (flags != ATTACH_GLOBAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (has && !strcmp(has, "0"))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return take_here(MANAGED, size, (uint64_t *)pointer);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,

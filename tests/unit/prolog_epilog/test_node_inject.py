@@ -21,6 +21,8 @@ from prolog_epilog.sharing.inject import HOOKS, LIBRARY
         ("all", True, "", set()),
         ("hooks", True, "opportunistic", {HOOKS}),
         ("none", True, "opportunistic", set()),
+        ("managed", False, "opportunistic", {HOOKS, LIBRARY}),
+        ("managed", False, "guaranteed", {HOOKS}),
     ],
 )
 def test_an_owner_is_heard_and_a_guest_is_held_too(
@@ -30,6 +32,16 @@ def test_an_owner_is_heard_and_a_guest_is_held_too(
     found = inject.wanted(config, tier)
     assert found.keys() == names, "a job without a tier shares with none"
     assert {HOOKS: "/opt/b/share/berth/injob", LIBRARY: "/opt/b/lib/berth/libberth_injob.so"}.items() >= found.items()
+
+
+@pytest.mark.parametrize(
+    ("inject_", "owner", "guest"),
+    [("all", {}, {}), ("retry", {"BERTH_MEMORY_RETRY": "1"}, {}), ("managed", {}, {"BERTH_MEMORY_MANAGED": "1"})],
+)
+def test_one_of_both_is_told_how_to_take_memory(inject_: str, owner: dict[str, str], guest: dict[str, str]) -> None:
+    config = NodeConfig(inject=inject_)
+    assert inject.variables(config, "guaranteed") == owner
+    assert inject.variables(config, "opportunistic") == guest
 
 
 @pytest.fixture

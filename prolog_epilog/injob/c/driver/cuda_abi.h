@@ -40,6 +40,8 @@ enum { GET_PROC_PER_THREAD_STREAM = 2 };
 enum { EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2 };
 enum { CAPTURE_MODE_RELAXED = 2 };
 enum { LOCATION_DEVICE = 1 };
+/* Managed memory that every stream may use. */
+enum { ATTACH_GLOBAL = 1 };
 enum { GRAPH_NODE_MEM_ALLOC = 10 };
 /* The memory that the driver holds for graphs now. */
 enum { GRAPH_MEM_RESERVED_CURRENT = 2 };

@@ -34,12 +34,26 @@
 		return result_;                                                                    \
 	} while (0)
 
+/*
+ * Takes a guest's memory as managed memory, which the driver moves off the GPU when the host asks
+ * for more than is free. False: it is not wanted, or this driver has none.
+ */
+static bool take_managed(CUdeviceptr *pointer, size_t size)
+{
+	static _Atomic int known;
+
+	return variable_set(&known, "BERTH_MEMORY_MANAGED") && REAL(cuMemAllocManaged) &&
+	       !REAL(cuMemAllocManaged)(pointer, size, ATTACH_GLOBAL);
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
 	NEED(cuMemAlloc_v2);
 	CUdevice device = current_device();
 
-	TAKE(POINTER, device, size, *pointer, real(pointer, size), REAL(cuMemFree_v2)(*pointer));
+	TAKE(POINTER, device, size, *pointer,
+	     take_managed(pointer, size) ? CUDA_SUCCESS : real(pointer, size),
+	     REAL(cuMemFree_v2)(*pointer));
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, u32 flags)
@@ -57,9 +71,11 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 	NEED(cuMemAllocPitch_v2);
 	CUdevice device = current_device();
 	/* The driver pads rows to at most this. */
-	size_t size = (width + 511) / 512 * 512 * height;
+	size_t row = (width + 511) / 512 * 512, size = row * height;
 
-	TAKE(POINTER, device, size, *pointer, real(pointer, pitch, width, height, element),
+	TAKE(POINTER, device, size, *pointer,
+	     pitch && take_managed(pointer, size) ? (*pitch = row, CUDA_SUCCESS)
+						  : real(pointer, pitch, width, height, element),
 	     REAL(cuMemFree_v2)(*pointer));
 }
 

@@ -6,8 +6,6 @@
  */
 #include "memory/retry.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "driver/hooks.h"
@@ -19,14 +17,9 @@
 
 static bool wanted(void)
 {
-	static _Atomic int known; /* 1: no, 2: yes */
+	static _Atomic int known;
 
-	if (!known) {
-		const char *choice = getenv("BERTH_MEMORY_RETRY");
-
-		known = choice && !strcmp(choice, "1") ? 2 : 1;
-	}
-	return known == 2;
+	return variable_set(&known, "BERTH_MEMORY_RETRY");
 }
 
 /* Nothing where the guard is gone. */

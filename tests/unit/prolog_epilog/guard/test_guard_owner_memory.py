@@ -162,6 +162,30 @@ def test_an_allocation_beyond_what_was_said_waits_for_the_guest_to_go(node: Memo
     assert node.processes[GUEST].wait(5.0)
 
 
+@pytest.mark.parametrize("kind", ["plain", "deaf"])
+def test_managed_memory_gives_way_and_a_full_gpu_ends_its_guest(node: MemoryNode, kind: str) -> None:
+    node.settings["inject"] = "managed"
+    node.start_guard()
+    owner_comes(node, 2_048)
+    assert guest_comes(node, kind) > TOTAL_MIB * 0.75, "the host's ceiling counts it"
+
+    result, seconds = node.takes(HOST, 12_288)
+
+    assert result == 0
+    assert seconds < 1.0
+    assert node.processes[GUEST].wait(60.0)
+    assert "of the memory is in use" in node.said()
+
+
+def test_a_graphs_memory_does_not_give_way(node: MemoryNode) -> None:
+    node.settings["inject"] = "managed"
+    node.start_guard()
+    owner_comes(node, 2_048)
+    guest_comes(node, "graphs")
+
+    assert node.takes(HOST, 12_288)[0] == OUT_OF_MEMORY
+
+
 def test_without_a_guest_an_allocation_that_fails_is_not_delayed(node: MemoryNode) -> None:
     node.settings["inject"] = "retry"
     node.start_guard()

@@ -159,7 +159,7 @@ def test_the_doctor_tries_both(prefix: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("inject = 'always'", "inject is one of none, library, hooks, all, retry, not 'always'"),
+        ("inject = 'always'", "inject is one of none, library, hooks, all, retry, managed, not 'always'"),
         ("inject = true", "inject is a text in quotes"),
         ("inject_from = 'usr'", "inject_from is a path from / on"),
         ("inject_from = '/a b'", "a path without blanks and colons"),
