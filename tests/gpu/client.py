@@ -2,11 +2,12 @@
 """A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
 
     python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop, gemm or train SECONDS
-    python -m tests.gpu.client green PERCENT SECONDS
+    python -m tests.gpu.client green PERCENT SECONDS | fill MIB SECONDS
 
 Prints one line; for `loop`, `gemm` (cuBLAS, where it is installed) and `train` (a job with a heartbeat and a gate)
 launches or steps a second, then what each took in milliseconds. `green` does what `loop` does, in a green context with
-this part of the multiprocessors, whose number it prints first. A call that fails is printed by name and code, and ends
+this part of the multiprocessors, whose number it prints first. `fill` takes memory in pieces, prints so, and writes to
+all of it again and again: rounds a second, then milliseconds. A call that fails is printed by name and code, and ends
 the program with status 1.
 """
 
@@ -28,6 +29,7 @@ _SM_RESOURCE, _GREEN_DEFAULT_STREAM = 1, 1
 _THREADS, _BLOCKS_PER_SM, _ROUNDS = 256, 4, 4_000
 _OUTPUT_BYTES = 1 << 26
 _LAUNCHES_A_STEP = 16
+_PIECE_MIB = 256
 _NOBODYS = 0x10
 """An address that no allocation has."""
 
@@ -154,6 +156,19 @@ def _train(client: Client, seconds: float) -> None:
     print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
 
 
+def _fill(client: Client, mib: int) -> Callable[[], None]:
+    kernel = client.kernel("fill")
+    pieces = [client.allocate(_PIECE_MIB << 20) for _ in range(mib // _PIECE_MIB)]
+
+    def write() -> None:
+        for piece in pieces:
+            client.run(kernel, piece, ctypes.c_uint64((_PIECE_MIB << 20) // 4))
+
+    write()
+    print("filled", flush=True)
+    return write
+
+
 def main() -> None:
     """Do what the first argument says."""
     what, *numbers = sys.argv[1:]
@@ -174,6 +189,8 @@ def main() -> None:
     elif what == "green":
         print(client.enter_green(int(numbers[0])), end=" ")
         _loop(_kernel(client), float(numbers[1]))
+    elif what == "fill":
+        _loop(_fill(client, int(numbers[0])), float(numbers[1]))
     elif what == "train":
         _train(client, float(numbers[0]))
     else:

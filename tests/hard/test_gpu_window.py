@@ -25,7 +25,9 @@ WINDOW = (
     "facts", "mps-help", "mps-limits", "mps-faults", "mps-many-users", "mps-berth", "two-products",
     "green-contexts", "inside-pytorch", "calibration", "calibration-own", "owner-and-guest",
 )  # fmt: skip
-GUARD = ("owner-and-guest", "standing-still", "own-gate", "killed-clients", "two-loops", "calibrate-node")
+GUARD = (
+    "owner-memory", "owner-and-guest", "standing-still", "own-gate", "killed-clients", "two-loops", "calibrate-node",
+)  # fmt: skip
 MAY_MISS = {"two-products", "two-loops", "owner-and-guest"}
 """Steps whose figures a GPU has to show: a simulated one on busy processors may miss them."""
 WHOLE_S = 600
