@@ -132,7 +132,19 @@ def running_of(overview: Mapping[str, Any], job_id: int) -> dict[str, str]:
 
 
 def _without_others(node: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
-    return {**node, "gpus": [_cell_without_others(cell, own) for cell in node["gpus"]]}
+    found = {**node, "gpus": [_cell_without_others(cell, own) for cell in node["gpus"]]}
+    if "use" in node:
+        # What a GPU does tells what its jobs do.
+        found["use"] = [
+            use if jobs_of(cell) <= own and cell["state"] != "taken" else None
+            for cell, use in zip(node["gpus"], node["use"], strict=True)
+        ]
+    return found
+
+
+def jobs_of(cell: Mapping[str, Any]) -> set[int]:
+    """Returns the jobs on a GPU."""
+    return {cell.get("owner"), cell.get("guest"), *(part["job"] for part in cell.get("packed", ()))} - {None}
 
 
 def _cell_without_others(cell: Mapping[str, Any], own: set[int]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import InjobError
-from prolog_epilog.looks.idle import SeenGpu
+from prolog_epilog.looks.gpu_use import SeenGpu
 from prolog_epilog.looks.signs import ProcessSigns, serves, signs_of
 from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.node.paths import Paths

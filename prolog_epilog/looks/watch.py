@@ -11,7 +11,7 @@ from collections.abc import Callable
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.looks.idle import IdleLooks, IdleNotice
+from prolog_epilog.looks.gpu_use import GpuLooks, GpuNotice
 from prolog_epilog.looks.still import StillLooks
 from prolog_epilog.messages import numbered
 from prolog_epilog.node import devices
@@ -23,7 +23,7 @@ PERIOD = 15.0
 
 def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends: Callable[[], bool]) -> None:
     """Looks and tells until the guard ends; runs in a thread of its own, for which the guard does not wait."""
-    found, node = IdleLooks(), socket.gethostname().partition(".")[0]
+    found, node = GpuLooks(), socket.gethostname().partition(".")[0]
     still = StillLooks(paths, node)
     while not ends():
         time.sleep(PERIOD)
@@ -31,7 +31,7 @@ def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends
             with devices.driver() as driver:
                 found.look(driver, devices.gpus(paths), time.monotonic())
             if (gpus := found.due(time.monotonic())) is not None:
-                notice.tell(options, IdleNotice(node, gpus))
+                notice.tell(options, GpuNotice(node, gpus))
             for one in still.look(time.monotonic(), found.seen):
                 notice.tell(options, one)
         except (NodeError, OSError) as problem:

@@ -40,10 +40,16 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """If a GPU ran a kernel since an earlier look, and the driver's own time of the newest that it tells."""
+    """How much of the time since an earlier look a GPU ran a kernel, and the driver's own time of the newest value."""
 
-    busy: bool
+    percent: int
+    """Rounded up: 0 only if it ran none."""
     stamp: int
+
+    @property
+    def busy(self) -> bool:
+        """Tells whether it ran a kernel."""
+        return self.percent > 0
 
 
 class Driver:
@@ -114,7 +120,7 @@ class Driver:
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).used) // _MIB
 
     def worked(self, uuid: str, since: int) -> Worked | None:
-        """Returns if the GPU ran a kernel after a driver's time, as far back as the driver remembers.
+        """Returns how much the GPU worked after a driver's time, as far back as the driver remembers.
 
         None if the GPU does not tell, as in MIG mode. A driver that remembers nothing tells of the last moment.
         """
@@ -123,13 +129,22 @@ class Driver:
             handle = self._handle(uuid)
             try:
                 _, samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
-                busy = any(one.sampleValue.uiVal for one in samples)
-                return Worked(busy, max((int(one.timeStamp) for one in samples), default=since))
+                values = [int(one.sampleValue.uiVal) for one in samples]
+                newest = max((int(one.timeStamp) for one in samples), default=since)
+                return Worked(-(-sum(values) // max(1, len(values))), newest)
             except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound):
                 pass
             try:
-                return Worked(nvml.nvmlDeviceGetUtilizationRates(handle).gpu > 0, since)
+                return Worked(int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu), since)
             except nvml.NVMLError_NotSupported:
+                return None
+
+    def power_w(self, uuid: str) -> int | None:
+        """Returns the power that the GPU draws, in watts; None if it does not tell."""
+        with self._named(uuid):
+            try:
+                return round(int(self._nvml.nvmlDeviceGetPowerUsage(self._handle(uuid))) / 1_000)
+            except self._nvml.NVMLError_NotSupported:
                 return None
 
     def limit_memory(self, uuid: str, cgroup: str, mib: int) -> bool:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from prolog_epilog.looks.idle import IdleLooks
+from prolog_epilog.looks.gpu_use import GpuLooks
 from prolog_epilog.looks.signs import serves
 from prolog_epilog.looks.still import StillLooks
 from prolog_epilog.looks.watch import PERIOD
@@ -54,15 +54,15 @@ def _measure(folder: str, pids: list[int]) -> dict[str, float]:
     # The real file is read, and names no job here.
     cgroups.job_of = lambda pid: job_of(pid) or 7
     paths = Paths(Path(folder, "run"))
-    idle, stills = IdleLooks(), StillLooks(paths, "n1", lambda _: pids)
+    gpus, stills = GpuLooks(), StillLooks(paths, "n1", lambda _: pids)
     began = 0.0
     for turn in range(TURNS + 2):
         # The first two looks load the library.
         began = time.process_time() if turn == 2 else began
         with devices.driver() as driver:
-            idle.look(driver, devices.gpus(paths), turn * PERIOD)
-        idle.due(turn * PERIOD)
-        stills.look(turn * PERIOD, idle.seen)
+            gpus.look(driver, devices.gpus(paths), turn * PERIOD)
+        gpus.due(turn * PERIOD)
+        stills.look(turn * PERIOD, gpus.seen)
     look_s = (time.process_time() - began) / TURNS
     began = time.process_time()
     for _ in range(TURNS):

@@ -35,7 +35,7 @@ SCALE, HOUR_SCALE = 40.0, 120.0
 CONF_LINES = '[users]\nhosts = "ctl"\n[guard]\nmetrics = "/run/berth/guard.prom"'
 NODE_TIMES = {
     "prolog_epilog.looks.watch": {"PERIOD": 15.0 / SCALE},
-    "prolog_epilog.looks.idle": {"IDLE_AFTER": 600.0 / SCALE, "AGAIN_AFTER": 300.0 / SCALE},
+    "prolog_epilog.looks.gpu_use": {"TOLD_EVERY": 60.0 / SCALE},
     "prolog_epilog.looks.still": {
         "_FLOOR_S, _FLOOR_BLIND_S": (600.0 / SCALE, 1_800.0 / SCALE),
         "_AGAIN_S": 60.0 / SCALE,
@@ -48,7 +48,7 @@ NODE_TIMES = {
     },
 }
 BERTHD_TIMES = {
-    "policy.daemon.hear.idle": {"FREE_START": 600.0 / SCALE},
+    "policy.daemon.hear.gpu_use": {"FREE_START": 600.0 / SCALE, "IDLE_AFTER": 600.0 / SCALE},
     "policy.daemon.hear.step_times": {"_TOGETHER_S": 1.0},
 }
 # Gives constants of installed modules other values; the files as they were lie beside them.

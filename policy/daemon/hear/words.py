@@ -3,22 +3,22 @@
 
 from collections.abc import Callable
 
-from policy.daemon.hear import endings, guards, idle, levels, machines, step_times, still
+from policy.daemon.hear import endings, gpu_use, guards, levels, machines, step_times, still
 from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.gpu_use import GpuWord
 from policy.daemon.hear.guards import GuardWord
-from policy.daemon.hear.idle import IdleWord
 from policy.daemon.hear.levels import LevelWord
 from policy.daemon.hear.machines import MachineWord
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.hear.still import StillWord
 
-Word = GuardWord | StepWord | LevelWord | IdleWord | StillWord | MachineWord | NodeWord
+Word = GuardWord | StepWord | LevelWord | GpuWord | StillWord | MachineWord | NodeWord
 
 _READERS: tuple[Callable[[bytes], Word | None], ...] = (
     guards.read_word,
     step_times.read_word,
     levels.read_word,
-    idle.read_word,
+    gpu_use.read_word,
     still.read_word,
     machines.read_word,
     endings.read_word,

@@ -14,7 +14,7 @@ import numpy as np
 
 from policy.cluster.shared.fragmentation import stranded
 from policy.cluster.snapshot import Cluster
-from policy.daemon.hear.idle import HeldGpu
+from policy.daemon.hear.gpu_use import HeldGpu
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats.plan_fields import BECAUSE

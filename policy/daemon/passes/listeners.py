@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.gpu_use import GpuWord, HeardGpus
 from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.hear.hosts import Hosts
-from policy.daemon.hear.idle import IdleGpus, IdleWord
 from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.machines import HeardMachines, MachineWord
 from policy.daemon.hear.notices import Notice
@@ -53,7 +53,7 @@ class Listeners:
     ) -> None:
         self._looks, self._updates, self._evictions = looks, updates, evictions
         self.guards = Guards()
-        self.idle = IdleGpus()
+        self.gpus = HeardGpus()
         self.still = StillJobs()
         self.mps_faults = MpsFaults(gateway)
         self.company = company
@@ -107,8 +107,8 @@ class Listeners:
                 notice.answer(done=looks.in_charge)
                 if looks.acts:
                     self.levels.hear(word)
-            case IdleWord() as word:
-                self.idle.hear(word, time.time())
+            case GpuWord() as word:
+                self.gpus.hear(word, time.time())
                 notice.answer(done=looks.in_charge)
             case StillWord() as word:
                 self.still.hear(word, time.time())

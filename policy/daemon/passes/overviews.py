@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policy.cluster.fleet import Fleet
-from policy.daemon.hear.idle import HeldGpu
+from policy.daemon.hear.gpu_use import NONE_SEEN, SeenGpus, ToldGpu
 from policy.formats import hostlist
 from policy.formats.plan_fields import (
     EVICTED,
@@ -52,9 +52,6 @@ REST = 50.0
 """The pause after an overview, as a multiple of its processor time."""
 
 _PRIVATE = 0o600
-Idle = Mapping[tuple[str, int], HeldGpu]
-"""By node and position, the idle GPUs that a job holds."""
-_NONE_IDLE: Idle = {}
 Told = Mapping[int, Mapping[str, Any]]
 """By job number, more fields of the overview: that it hangs, or why it is slow."""
 _NOTHING_TOLD: Told = {}
@@ -83,11 +80,11 @@ class Moment(NamedTuple):
     closed: Mapping[int, int]
     places: Mapping[int, PlannedPlace]
     """By job number, in the order of planning: places of the jobs that are shown, or that are to start now."""
-    idle: Idle = _NONE_IDLE
+    seen: SeenGpus = NONE_SEEN
     told: Told = _NOTHING_TOLD
 
 
-def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE, told: Told = _NOTHING_TOLD) -> Moment | None:
+def moment_of(plan: Plan, reading: Reading, seen: SeenGpus = NONE_SEEN, told: Told = _NOTHING_TOLD) -> Moment | None:
     """Returns the values for an overview from the last pass; None before the first pass."""
     if plan.book is None:
         return None
@@ -95,7 +92,7 @@ def moment_of(plan: Plan, reading: Reading, idle: Idle = _NONE_IDLE, told: Told 
     wanting = [entry for entry in plan.queue if entry.job.wants_gpus]
     in_order = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.last.start == 0.0)]
     places = {entry.job.id: _place(entry) for entry in in_order}
-    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places, idle, told)
+    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places, seen, told)
 
 
 def overview_of(moment: Moment) -> dict[str, Any]:
@@ -110,7 +107,7 @@ def overview_of(moment: Moment) -> dict[str, Any]:
     told = [*waiting[:MOST_JOBS], *running]
     nodes = _nodes(moment, running)
     jobs_told = [_job(job, moment.places.get(job.id), fleet) for job in told]
-    idle = _idle_jobs(nodes) if moment.idle else {}
+    idle = _idle_jobs(nodes) if moment.seen.idle else {}
     for job in jobs_told if idle or moment.told else ():
         job.update({"idle": idle[job["id"]]} if job["id"] in idle else {}, **moment.told.get(job["id"], {}))
     return {
@@ -138,14 +135,14 @@ class OverviewWriter:
         plan: Plan,
         reading: Reading,
         metrics: ClusterState | None = None,
-        idle: Idle = _NONE_IDLE,
+        seen: SeenGpus = NONE_SEEN,
         told: Told = _NOTHING_TOLD,
     ) -> None:
         """Begins to write if an overview is due or the metrics are new, unless the last write goes on; never waits."""
         is_due = time.monotonic() >= self._due
         if not (is_due or metrics is not self._metrics) or (self._thread is not None and self._thread.is_alive()):
             return
-        moment = moment_of(plan, reading, idle, told) if is_due else None
+        moment = moment_of(plan, reading, seen, told) if is_due else None
         if moment is not None:
             self._due = time.monotonic() + EVERY
         self._metrics = metrics
@@ -235,13 +232,20 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
         for position, cell in enumerate(cells):
             if moment.closed.get(place, 0) >> position & 1:
                 cell["closed"] = True
-            if (idle := moment.idle.get((facts.name, position))) and "owner" in cell:
+            if (idle := moment.seen.idle.get((facts.name, position))) and "owner" in cell:
                 cell["idle"] = {key: value for key, value in idle._asdict().items() if value is not None}
             if (job_id := planned.get((place, position))) and cell["state"] == "free":
                 cell["planned"] = job_id
         node["gpus"] = cells
+        node.update(_use(moment.seen.use.get(facts.name, ()), count))
         found.append(node)
     return found
+
+
+def _use(told: Iterable[ToldGpu], count: int) -> dict[str, Any]:
+    """Returns what the GPUs of a node do; nothing if the node does not tell."""
+    by_position = {gpu.position: (gpu.percent, gpu.memory_mib, gpu.power_w) for gpu in told}
+    return {"use": [by_position.get(position) for position in range(count)]} if by_position else {}
 
 
 def _idle_jobs(nodes: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:

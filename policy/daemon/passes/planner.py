@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from policy.daemon.hear.gpu_use import NONE_SEEN, SeenGpus
 from policy.daemon.hear.notices import Notice
 from policy.daemon.known.company import ProfileKeeper
 from policy.daemon.known.fleets import Fleets
@@ -19,7 +20,7 @@ from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.listeners import Listeners
 from policy.daemon.passes.looks import LAST, SlurmLooks
-from policy.daemon.passes.overviews import Idle, OverviewWriter
+from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.updates import Updates
 from policy.daemon.passes.watcher import Watcher
 from policy.daemon.write.closers import Closers
@@ -130,9 +131,9 @@ class Planner:
         self._updates.plan_is_made()
         hangs = apart(self._heard.still.hangs, reading.jobs, reading.at) or {}
         if self._overviews is not None:
-            idle = apart(self._heard.idle.held, reading.jobs, reading.at) or {}
-            state = apart(self._counted, reading, tracker, idle)
-            apart(self._overviews.write_if_due, self._plan, reading, state, idle, self._heard.told(hangs))
+            seen = apart(self._heard.gpus.seen, reading.jobs, reading.at) or NONE_SEEN
+            state = apart(self._counted, reading, tracker, seen)
+            apart(self._overviews.write_if_due, self._plan, reading, state, seen, self._heard.told(hangs))
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
         if self._looks.acts:
             self._updates.count(apart(self._heard.hangs.step, hangs, reading))
@@ -347,11 +348,11 @@ class Planner:
             counts |= self._apart(getattr, part, "counts") or {}
         return {name: str(count) for name, count in counts.items()}
 
-    def _counted(self, reading: Reading, tracker: Tracker, idle: Idle) -> ClusterState | None:
+    def _counted(self, reading: Reading, tracker: Tracker, seen: SeenGpus) -> ClusterState | None:
         maker = self._state_maker
         if maker is not None and time.monotonic() >= maker.due:
             counts = planner_counts(self._pins, self._evictions, self.notices_taken, self.notices_late)
-            maker.make(reading, tracker.book().cluster, self._plan.queue, counts, self._told(), idle)
+            maker.make(reading, tracker.book().cluster, self._plan.queue, counts, self._told(), seen.idle)
         return None if maker is None else maker.latest
 
 

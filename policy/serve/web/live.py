@@ -20,7 +20,7 @@ from policy.serve.web.model import (
     changes,
 )
 from policy.site.ahead import ahead_of
-from policy.site.overview import user_of
+from policy.site.overview import fleet_for, jobs_of, user_of
 from policy.site.privacy import SlurmRules, Visibility
 
 OLD = 60.0
@@ -103,6 +103,18 @@ class LiveSource:
         except BerthError:
             return None
 
+    def use(self, viewer: int | None) -> dict[str, Any]:
+        """Returns by node what its GPUs do, as far as this user may see it; empty where no node tells."""
+        visibility = self.visibility()
+        if not visibility.shows("nodes", viewer):
+            return {}
+        visible = None if visibility.shows("jobs", viewer) else -1 if viewer is None else viewer
+        try:
+            nodes = fleet_for(self._overview(), visible)["nodes"]
+        except BerthError:
+            return {}
+        return {node["name"]: node["use"] for node in nodes if "use" in node}
+
     def _look(self) -> None:
         overview = self._overview()
         at, told = float(overview["at"]), overview["nodes"]
@@ -138,8 +150,7 @@ def _held(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int]]
     masks: dict[tuple[int, int], int] = {}
     for place, node in enumerate(nodes):
         for position, cell in enumerate(node["gpus"]):
-            here = [cell.get("owner"), cell.get("guest"), *(part["job"] for part in cell.get("packed", ()))]
-            for job in filter(None, here):
+            for job in jobs_of(cell):
                 masks[job, place] = masks.get((job, place), 0) | 1 << position
     found: dict[int, list[tuple[int, int]]] = {}
     for (job, place), mask in masks.items():

@@ -140,6 +140,9 @@ class WebSource(Protocol):
     def decision(self, job: WebJob) -> Mapping[str, str]:
         """Returns all that is known of a job's decision, for its page."""
 
+    def use(self, viewer: int | None) -> dict[str, Any]:
+        """Returns by node the use, memory and power of its GPUs, as this user may see them."""
+
     def ahead(self, job: WebJob, viewer: int | None) -> Mapping[str, Any] | None:
         """Returns the jobs ahead of a waiting job, as this user may see them (policy/site/ahead.py)."""
 

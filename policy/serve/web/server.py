@@ -89,6 +89,11 @@ class Exhibit:
         at = self._second(at)
         return self._reply(("moment", self._kind(viewer), at), lambda: self._seen(viewer, at).plain())
 
+    def use(self, viewer: int | None) -> tuple[bytes, bytes]:
+        """Returns what the GPUs do, as this viewer may see it, plain and compressed."""
+        told = {"schema_version": SCHEMA_VERSION}
+        return self._reply(("use", self._kind(viewer)), lambda: {**told, "use": self.source.use(viewer)})
+
     def job(self, viewer: int | None, name: str, at: float | None) -> dict[str, Any] | None:
         """Returns a job's facts, events and decision; None if it is not there, or this viewer may not see it."""
         moment = self._seen(viewer, self._second(at))
@@ -210,6 +215,8 @@ class WebHandler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, *exhibit.room(viewer), _JSON)
         elif path == "/api/moment":
             self._send(HTTPStatus.OK, *exhibit.moment(viewer, at), _JSON)
+        elif path == "/api/use":
+            self._send(HTTPStatus.OK, *exhibit.use(viewer), _JSON)
         elif path.startswith("/api/job/"):
             found = exhibit.job(viewer, path.removeprefix("/api/job/"), at)
             if found is None:

@@ -69,6 +69,10 @@ class SimulatedSource:
     def ahead(self, job: WebJob, viewer: int | None) -> None:
         """Returns None: a recording has no overview."""
 
+    def use(self, viewer: int | None) -> dict[str, Any]:  # noqa: ARG002 - nothing is private here
+        """Returns nothing: a recording does not tell what GPUs did."""
+        return {}
+
     def visibility(self) -> Visibility:
         """Returns rules by which all viewers see everything: the jobs are simulated, or the viewer gave the file."""
         return Visibility(hidden=frozenset())

@@ -19,7 +19,7 @@ import pytest
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import AT, MOVED, STEP_NS, STEPS, WordSlot
 from prolog_epilog.looks import signs, still
-from prolog_epilog.looks.idle import SeenGpu
+from prolog_epilog.looks.gpu_use import SeenGpu
 from prolog_epilog.looks.signs import serves, signs_of
 from prolog_epilog.looks.still import JobLook, RankSeen, Rhythm, StillLooks, StillNotice
 from prolog_epilog.looks.watch import PERIOD

@@ -43,6 +43,15 @@ async function refresh() {
     refresh();
   }
 }
+// What the GPUs do is read only while something shows it: nodes tell it once a minute.
+async function gauge() {
+  if (!state.room.live || state.gauged === state.moment.at || !(state.open || state.colour === "use")) return;
+  state.gauged = state.moment.at;
+  const found = (await get("api/use")).use;
+  if (JSON.stringify(found) === JSON.stringify(state.gauges)) return;
+  state.gauges = found;
+  show();
+}
 function problem(text) {
   find("problem").hidden = !text;
   find("problem").textContent = text || "";
@@ -62,6 +71,7 @@ function begin() {
     },
     tip,
   );
+  find("colours").querySelector("[value=use]").parentElement.hidden = !state.room.live;
   if (!state.room.live && find("player").hidden) {
     const at = find("at");
     find("player").hidden = false;
@@ -136,6 +146,7 @@ function show() {
   } else if (state.view === "queue") queue();
   else timeLine();
   find("clock").textContent = clock(state.moment.at);
+  gauge().catch((fault) => problem(fault.message));
 }
 function search() {
   const word = find("search").value.trim().toLowerCase(),

@@ -117,6 +117,7 @@ async function openJob(id) {
       : null,
     element("p", { class: "lead" }, job ? lead(job) : "It has ended."),
     job && !runs(job) ? pairs([["reason", reasonOf(job)]]) : null,
+    job && runs(job) ? pairs([["its GPUs", gaugeText(gauges(job.places || []))]]) : null,
     job && !runs(job) && found.ahead ? planned(found.ahead, job) : null,
     job ? element("h3", {}, runs(job) ? "Why here" : "Why it waits") : null,
     job ? pairs([["name", job.name], ["account", job.account], ...(found.story || [])]) : null,
@@ -234,6 +235,7 @@ function openNode(name, chosenGpu) {
             ? "another user's job"
             : "free",
       ),
+      element("div", { class: "note" }, gaugeText(gauges([[place, 2 ** gpu]]))),
       planned.length
         ? element(
             "div",

@@ -60,6 +60,9 @@ function ownerColour(user) {
 function scoreColour(score) {
   return SCALE[Math.max(0, Math.min(SCALE.length - 1, Math.floor((score - 0.94) / 0.04)))];
 }
+function useColour(percent) {
+  return SCALE[[95, 75, 50, 25, 5, 0].findIndex((least) => percent >= least)];
+}
 function bits(mask) {
   const found = [];
   for (let gpu = 0; mask >= 1; gpu += 1, mask = Math.floor(mask / 2)) if (mask % 2 >= 1) found.push(gpu);

@@ -25,7 +25,10 @@ function look(node, gpu) {
     colour = guest ? "#c2609a" : owner ? "#2f7fc1" : state.hidden.has(key) ? styled("--edge") : null;
   else if (state.colour === "score") colour = score === undefined ? null : scoreColour(score);
   else if (state.colour === "health") colour = sick ? "#d6604d" : "#2a9d74";
-  else colour = taken ? (here.some((job) => job.share) ? "#e08e1b" : "#2f7fc1") : null;
+  else if (state.colour === "use") {
+    const [told] = gauges([[node, 2 ** gpu]]);
+    colour = !taken ? null : told ? useColour(told[0]) : styled("--edge");
+  } else colour = taken ? (here.some((job) => job.share) ? "#e08e1b" : "#2f7fc1") : null;
   const part = state.colour === "share" ? here.reduce((sum, job) => sum + (job.share || 100), 0) : 0;
   return {
     colour,
@@ -65,6 +68,17 @@ function legend() {
           ]
         : [element("span", {}, "no scores are known here")],
     health: () => [say("#2a9d74", "takes jobs"), say("#d6604d", "takes none")],
+    use: () =>
+      Object.keys(state.gauges).length
+        ? [
+            ...["< 5 %", "from 5", "from 25", "from 50", "from 75", "≥ 95 %"].map((text, step) =>
+              say(SCALE[SCALE.length - 1 - step], text),
+            ),
+            say(styled("--edge"), "not told"),
+            free,
+            element("span", {}, "time with a kernel, in the last seconds"),
+          ]
+        : [element("span", {}, "no node tells what its GPUs do")],
     share: () => [say("#2f7fc1", "whole"), say("#e08e1b", "in parts; the height is the part in use"), free],
   };
   find("legend").replaceChildren(...keys[state.colour]());
@@ -83,6 +97,7 @@ function tip(hit, event) {
       );
     if (lines.length === 1) lines.push(state.hidden.has(node * 64 + gpu) ? "another user's job" : "free");
     for (const job of state.planned.get(node * 64 + gpu) || []) lines.push(`planned for job ${job.id} of ${job.user}`);
+    lines.push(...gauges([[node, 2 ** gpu]]).map((told) => gaugeText([told])));
     if (about.scores[gpu] !== undefined) lines.push(`score ${about.scores[gpu].toFixed(3)}`);
   }
   if (node in state.moment.sick) lines.push(state.moment.sick[node]);

@@ -2,7 +2,7 @@
 // What the page knows, and the words and numbers that every view shows.
 
 const find = (id) => document.getElementById(id);
-const state = { room: null, moment: null, colour: "owner", view: "room", open: null, drawing: null, playing: false };
+const state = { room: null, moment: null, colour: "owner", view: "room", open: null, drawing: null, playing: false, gauges: {} };
 const KINDS = {
   start: "#2a9d74",
   "re-pin": "#2f7fc1",
@@ -11,7 +11,7 @@ const KINDS = {
   requeue: "#8f8a1f",
   end: "#8893a5",
 };
-const WAYS = { owner: "Owner", guest: "Guest", score: "Score", health: "Health", share: "Share" };
+const WAYS = { owner: "Owner", guest: "Guest", score: "Score", health: "Health", use: "Use", share: "Share" };
 const SHOWN_ROWS = 300;
 
 function clock(seconds) {
@@ -39,6 +39,22 @@ function many(count, word) {
 }
 function runs(job) {
   return job.state === "RUNNING";
+}
+// Percent busy, MiB and watts of GPUs, of those that their nodes tell of.
+function gauges(places) {
+  return places.flatMap(([node, mask]) => {
+    const told = state.gauges[state.room.nodes[node].name] || [];
+    return bits(mask).map((gpu) => told[gpu]).filter(Boolean);
+  });
+}
+function gaugeText(told) {
+  if (!told.length) return "";
+  const of = (part) => told.map((one) => one[part]),
+    sum = (part) => of(part).reduce((all, one) => all + one, 0),
+    range = told.length > 1 ? ` (${Math.min(...of(0))} to ${Math.max(...of(0))})` : "",
+    gib = sum(1) / 1024;
+  const power = of(2).includes(null) ? "" : sum(2) < 10000 ? `, ${sum(2)} W` : `, ${(sum(2) / 1000).toFixed(1)} kW`;
+  return `${Math.round(sum(0) / told.length)} % busy${range}, ${gib.toFixed(gib < 10 ? 1 : 0)} GiB${power}`;
 }
 function placeText(job) {
   const places = job.places || [];

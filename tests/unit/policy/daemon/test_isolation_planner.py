@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.gpu_use import GpuWord, ToldGpu
 from policy.daemon.hear.guards import GuardWord
-from policy.daemon.hear.idle import IdleWord
 from policy.daemon.hear.levels import LevelWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
@@ -100,7 +100,7 @@ def day(planner: Planner, slurm: Willing) -> list[bytes]:
         GuardWord("n2", 0, 20, "healthy", "evict"),
         StepWord("n1", 0, "GPU-n1-0", 1, "train", 10**9, 100, 1_400, 300, 60),
         LevelWord("n5", 30, "held", "its share is held"),
-        IdleWord("n1", ((0, 0, 900, 5),)),
+        GpuWord("n1", (ToldGpu(0, 0, 900, 0, 5, 70),)),
         NodeWord(2, "n4", "oom", False, "out of memory"),
     ]
     planner.take([notice(one.job, one.node, one) for one in words])

@@ -10,6 +10,7 @@ import pytest
 
 from policy.cli.jobs import why
 from policy.cli.main import main
+from policy.daemon.hear.gpu_use import SeenGpus, ToldGpu
 from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats import segment, wire
 from policy.formats.job_plan import JobPlan
@@ -31,7 +32,8 @@ from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
 
 ADA, BORIS, CLARA = 1001, 1002, 1003
 ALL = Visibility(frozenset())
-SECRETS = ("boris", "clara", "4711", "4712", "secret")
+SECRETS = ("boris", "clara", "4711", "4712", "secret", "71234")
+BUSY, FREE = (93, 71_234, 698), (0, 9, 70)
 
 
 def overview(extra: Iterable[JobFacts] = ()) -> dict[str, Any]:
@@ -46,7 +48,8 @@ def overview(extra: Iterable[JobFacts] = ()) -> dict[str, Any]:
     picture, plan = Tracker(fleet(look)), Plan(POLICY, Settings())
     picture.update(look)
     plan.replan(picture.book(), look.jobs)
-    moment = moment_of(plan, look)
+    use = {name: tuple(ToldGpu(gpu, 0, 0, *does) for gpu in range(8)) for name, does in (("n1", BUSY), ("n2", FREE))}
+    moment = moment_of(plan, look, SeenGpus({}, use))
     assert moment is not None
     found: dict[str, Any] = json.loads(json.dumps(overview_of(moment)))
     return found
@@ -151,7 +154,7 @@ def of_the_page(private: str, patch: pytest.MonkeyPatch, _: pytest.CaptureFixtur
     source, access = page_of_ada(private, patch)
     with served(source, access) as server:
         signed = {"Authorization": f"Bearer {'a' * 16}"}
-        return json.dumps([told(server, f"/api/{path}", signed) for path in ("job/5", "moment")])
+        return json.dumps([told(server, f"/api/{path}", signed) for path in ("job/5", "moment", "use")])
 
 
 VIEWS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {

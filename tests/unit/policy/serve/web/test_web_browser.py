@@ -9,6 +9,7 @@ from policy.serve.web.simulated import SimulatedSource
 from tests.unit.policy.serve.web.real_browser import browser_page
 from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
 from tests.unit.policy.site.test_ahead import SECRETS, page_of_ada
+from tests.waiting import until
 
 
 @pytest.mark.slow
@@ -69,6 +70,33 @@ def test_gpus_of_hidden_jobs_do_not_look_free(tmp_path: Path, monkeypatch: pytes
 
     assert taken in seen
     assert free not in seen
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+@pytest.mark.parametrize(
+    ("private", "address", "texts"),
+    [
+        ("none", "#/node/n1", ["clara", "93 % busy, 70 GiB, 698 W"]),
+        ("none", "#/job/4711", ["93 % busy (93 to 93), 557 GiB, 5584 W"]),
+        ("jobs", "#/node/n1", ["another user's job"]),
+        ("jobs", "#/gpu/n2/3", ["0 % busy, 0.0 GiB, 70 W"]),
+        ("jobs,nodes", "#/node/n2", ["you may not see it"]),
+    ],
+)
+def test_what_a_gpu_does_stands_beside_it_unless_its_job_is_hidden(
+    private: str, address: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BROWSER is not None
+    source, access = page_of_ada(private, monkeypatch)
+    with served(source, access) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        view.open(f"http://127.0.0.1:{server.server_address[1]}/?token={'a' * 16}{address}")
+        shown = view.text_with(texts)
+        until(lambda: "the page to ask", lambda: view.value("state.gauged") is not None)
+        view.value("document.querySelector('[value=use]').click()")
+        legend = view.text_with(["no node tells" if private == "jobs,nodes" else "time with a kernel"])
+
+    assert "93 % busy" not in (shown + legend if private != "none" else "")
 
 
 @pytest.mark.slow

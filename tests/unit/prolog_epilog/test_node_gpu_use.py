@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The looks for idle GPUs, with a driver that tells what the test says."""
+"""The looks at the node's GPUs, with a driver that tells what the test says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from prolog_epilog.errors import DriverError
-from prolog_epilog.looks.idle import AGAIN_AFTER, IDLE_AFTER, IdleLooks, IdleNotice
+from prolog_epilog.looks.gpu_use import TOLD_EVERY, GpuLooks, GpuNotice
 from prolog_epilog.looks.watch import PERIOD
 from prolog_epilog.node.devices import Driver, GpuProcess, NodeGpu, Worked
 from tests.fakes import nvml
@@ -19,7 +19,7 @@ KNOWN = (NodeGpu(0, 0, "GPU-a"), NodeGpu(1, 1, "GPU-b"))
 class Told:
     """The driver."""
 
-    busy: dict[str, bool] = field(default_factory=lambda: {"GPU-a": False, "GPU-b": True})
+    busy: dict[str, int] = field(default_factory=lambda: {"GPU-a": 0, "GPU-b": 93})
     processes_of: dict[str, int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
@@ -35,13 +35,16 @@ class Told:
     def memory_used_mib(self, _: str) -> int:
         return 512
 
+    def power_w(self, uuid: str) -> int | None:
+        return 410 if uuid == "GPU-b" else None
+
 
 @dataclass
 class Node:
     """Looks at a node every 15 s."""
 
     told: Told = field(default_factory=Told)
-    found: IdleLooks = field(default_factory=IdleLooks)
+    found: GpuLooks = field(default_factory=GpuLooks)
     now: float = 0.0
 
     def for_seconds(self, seconds: float) -> list[str]:
@@ -55,43 +58,44 @@ class Node:
         return said
 
 
-def test_nothing_is_told_before_ten_minutes_and_then_only_of_idle_gpus() -> None:
+def test_each_gpu_is_told_once_a_minute() -> None:
     node = Node()
 
-    assert node.for_seconds(IDLE_AFTER) == []
-    assert node.for_seconds(PERIOD) == ["0:600:600:512"]
+    assert node.for_seconds(PERIOD) == ["0:0:0:0:512:-,1:0:0:93:512:410"]
+    assert node.for_seconds(TOLD_EVERY - PERIOD) == []
+    assert node.for_seconds(TOLD_EVERY) == ["0:60:60:0:512:-,1:0:0:93:512:410"]
 
 
 def test_a_process_without_a_kernel_is_told_as_such() -> None:
     node = Node(Told(processes_of={"GPU-a": 1}))
+    node.for_seconds(PERIOD)
 
-    assert node.for_seconds(IDLE_AFTER + PERIOD) == ["0:0:600:512"]
+    assert node.for_seconds(TOLD_EVERY)[0].startswith("0:0:60:0:512")
 
 
-def test_the_same_is_told_again_and_its_end_at_once() -> None:
+def test_a_kernel_ends_what_was_idle() -> None:
     node = Node()
-    node.for_seconds(IDLE_AFTER + PERIOD)
+    node.for_seconds(TOLD_EVERY)
+    node.told.busy["GPU-a"] = 1
 
-    assert len(node.for_seconds(4 * AGAIN_AFTER)) == 4
-    node.told.busy["GPU-a"] = True
-    assert node.for_seconds(AGAIN_AFTER) == ["-"]
+    assert node.for_seconds(TOLD_EVERY)[0].startswith("0:0:0:1:512")
 
 
 def test_a_gpu_that_does_not_tell_or_is_lost_is_left_out_and_costs_the_other_nothing() -> None:
-    node = Node(Told({"GPU-a": False, "GPU-b": False}, silent={"GPU-a"}))
-    assert node.for_seconds(IDLE_AFTER + PERIOD) == ["1:600:600:512"]
+    node = Node(Told({"GPU-a": 0, "GPU-b": 0}, silent={"GPU-a"}))
+    assert node.for_seconds(PERIOD) == ["1:0:0:0:512:410"]
     node.told.lost = {"GPU-b"}
-    assert node.for_seconds(AGAIN_AFTER) == ["-"]
+    assert node.for_seconds(4 * TOLD_EVERY) == []
 
 
 def test_the_notice() -> None:
-    assert IdleNotice("n1", "0:600:600:512").text == "berth/1 idle node=n1 gpus=0:600:600:512"
+    assert GpuNotice("n1", "0:60:60:0:512:-").text == "berth/1 gpus node=n1 gpus=0:60:60:0:512:-"
 
 
 COST = """
 import time
 from types import SimpleNamespace
-from prolog_epilog.looks.idle import IdleLooks
+from prolog_epilog.looks.gpu_use import GpuLooks
 from prolog_epilog.looks.watch import PERIOD
 from prolog_epilog.node import devices
 
@@ -99,7 +103,7 @@ nvml.nvmlInit()
 handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
 gpus = [SimpleNamespace(position=place, uuid=nvml.nvmlDeviceGetUUID(one)) for place, one in enumerate(handles)]
 nvml.nvmlShutdown()
-found = IdleLooks()
+found = GpuLooks()
 begin = time.process_time()
 for turn in range(50):
     with devices.driver() as driver:

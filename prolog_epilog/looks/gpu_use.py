@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells berthd which GPUs of this node have no process, or run no kernel, and since when.
+"""Tells berthd of each GPU of this node: use, memory, power, and since when it has no process or runs no kernel.
 
 berthd knows which of them a job holds. A GPU in MIG mode does not tell if it works, and is left out.
 """
@@ -10,10 +10,8 @@ from typing import NamedTuple
 from prolog_epilog.errors import NodeError
 from prolog_epilog.node.devices import Driver, NodeGpu
 
-IDLE_AFTER = 600.0
-"""Seconds without a kernel from which on a GPU is told."""
-AGAIN_AFTER = 300.0
-"""Seconds after which the same is told again, as berthd may have begun anew."""
+TOLD_EVERY = 60.0
+"""Seconds between two notices."""
 
 
 @dataclass(slots=True)
@@ -26,7 +24,10 @@ class _Gpu:
     """Time at which it last ran a kernel."""
     stamp: int = 0
     """The driver's own time of the newest utilisation that was read."""
+    percent: int = 0
+    """Share of the time since the look before in which it ran a kernel."""
     memory_mib: int = 0
+    power_w: int | None = None
 
 
 class SeenGpu(NamedTuple):
@@ -40,13 +41,12 @@ class SeenGpu(NamedTuple):
 
 
 @dataclass(slots=True)
-class IdleLooks:
+class GpuLooks:
     """Remembers when each GPU last had a process and last ran a kernel; at its beginning no GPU counts as idle."""
 
     gpus: dict[int, _Gpu] = field(default_factory=dict)
     seen: tuple[SeenGpu, ...] = ()
     """The last look."""
-    _told: frozenset[tuple[int, bool]] = frozenset()
     _told_at: float = float("-inf")
 
     def look(self, driver: Driver, known: tuple[NodeGpu, ...], now: float) -> None:
@@ -61,27 +61,28 @@ class IdleLooks:
                 if worked is None:
                     del self.gpus[gpu.position]
                     continue
-                one.stamp = worked.stamp
+                one.stamp, one.percent = worked.stamp, worked.percent
                 one.worked = now if worked.busy else one.worked
                 one.used = now if worked.busy or pids else one.used
-                one.memory_mib = driver.memory_used_mib(gpu.uuid)
+                one.memory_mib, one.power_w = driver.memory_used_mib(gpu.uuid), driver.power_w(gpu.uuid)
             except NodeError:
                 del self.gpus[gpu.position]
 
     def due(self, now: float) -> str | None:
         """Returns what is to be told now, in the words of the notice; None for nothing."""
-        idle = {place: gpu for place, gpu in self.gpus.items() if now - gpu.worked >= IDLE_AFTER}
-        kinds = frozenset((place, now - gpu.used >= IDLE_AFTER) for place, gpu in idle.items())
-        if kinds == self._told and (not kinds or now - self._told_at < AGAIN_AFTER):
+        if not self.gpus or now - self._told_at < TOLD_EVERY:
             return None
-        self._told, self._told_at = kinds, now
-        words = [f"{place}:{now - gpu.used:.0f}:{now - gpu.worked:.0f}:{gpu.memory_mib}" for place, gpu in idle.items()]
-        return ",".join(words) or "-"
+        self._told_at = now
+        return ",".join(
+            f"{place}:{now - gpu.used:.0f}:{now - gpu.worked:.0f}:{gpu.percent}:{gpu.memory_mib}"
+            f":{'-' if gpu.power_w is None else gpu.power_w}"
+            for place, gpu in self.gpus.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class IdleNotice:
-    """The idle GPUs of a node (docs/develop/formats.md)."""
+class GpuNotice:
+    """The GPUs of a node (docs/develop/formats.md)."""
 
     node: str
     gpus: str
@@ -89,4 +90,4 @@ class IdleNotice:
     @property
     def text(self) -> str:
         """Returns the credential's payload."""
-        return f"berth/1 idle node={self.node} gpus={self.gpus}"
+        return f"berth/1 gpus node={self.node} gpus={self.gpus}"
