@@ -409,15 +409,14 @@ def _on_nodes(plan: JobPlan, nodes: int, *, was_open: bool = False) -> dict[str,
 
 
 def _on_any_nodes(plan: JobPlan, needs: SpreadNeeds) -> dict[str, str]:
-    """Returns the user's request: GPUs of the whole job or of each task, on the user's number of nodes or any."""
-    asked = _asked(plan)
-    gpus = {"tres_per_job": f"gres/gpu:{plan[N] * plan[K]}"}
+    """Returns the user's request: GPUs of the job, of each task or node, on the user's number of nodes or any."""
+    gpus = {"tres_per_node": "", "tres_per_job": f"gres/gpu:{plan[N] * plan[K]}"}
     if needs.task_gpus:
-        gpus = {"tres_per_job": asked.get("tres_per_job", ""), "tres_per_task": asked.get("tres_per_task", "")}
+        gpus = {key: _asked(plan).get(key, "") for key in ("tres_per_node", "tres_per_job", "tres_per_task")}
     nodes = str(needs.nodes) if needs.nodes else f"1-{needs.tasks}" if needs.tasks else ANY_NODES
     # Tasks have kept their CPUs.
     cpus = {} if needs.tasks else {"min_cpus": str(needs.cpus * (needs.nodes or 1))}
-    return {"tres_per_node": "", **gpus, "node_count": nodes, **cpus}
+    return {**gpus, "node_count": nodes, **cpus}
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

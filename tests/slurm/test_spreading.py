@@ -112,6 +112,18 @@ def test_a_job_that_waits_starts_when_gpus_come_free_on_two_nodes(slurm: Slurm, 
     assert shape(slurm, job) == expected
 
 
+def test_a_gang_that_waits_starts_with_gpus_of_each_node(slurm: Slurm) -> None:
+    leave(slurm, 2, 2, 0, 0)
+    expected = plain_shape(slurm, "-N2", "--gres=gpu:2")
+    last = take(slurm, 4)
+    job = slurm.submit("-N2", "--gres=gpu:2", body=BODY)
+    assert segment_of(slurm, job)["state"] == "waiting"
+
+    cancel(slurm, last)
+
+    assert shape(slurm, job) == expected
+
+
 def test_sixteen_gpus_that_wait_start_on_parts_of_nodes(slurm: Slurm) -> None:
     leave(slurm, 8, 5, 3, 0)
     expected = plain_shape(slurm, "--gpus=16")

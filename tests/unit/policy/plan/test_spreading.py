@@ -248,6 +248,19 @@ def test_given_back_it_asks_as_its_user_did(n: int) -> None:
     assert (told["state"], told["open"]) == ("later", "1")
 
 
+def test_given_back_a_gang_asks_for_gpus_of_each_node() -> None:
+    body = {"state": "waiting", "asked": "tres_per_node:gres/gpu:4", "n": "2", "k": "4", "nodes": "n1,n2"}
+    body |= {"was": "min_nodes:2;max_nodes:2", "spread": "1:100:0:2:0:0:4:1:2", "gpus": "0,1,2,3"}
+    typed = ",".join(f"gres/gpu:g{place}:1" for place in range(4))
+    job = JobText(9, "PENDING", 1000, f"[berth/1 {wire.words(body)}]", "", "n[1-2]", typed, "")
+
+    found = changes.release(job, "it can start now", for_now=True)
+
+    assert found is not None
+    asked = {key: found[key] for key in ("tres_per_job", "tres_per_node", "tres_per_task", "node_count")}
+    assert asked == {"tres_per_job": "", "tres_per_node": "gres/gpu:4", "tres_per_task": "", "node_count": "2"}
+
+
 @settings(max_examples=examples(200))
 @given(
     st.lists(st.integers(0, FULL), min_size=1, max_size=6),
