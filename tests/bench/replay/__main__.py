@@ -18,7 +18,7 @@ from containers.cluster import ClusterError
 
 from ..table import Figure, report
 from .execute import run, write_json
-from .figures import BLIND, NOISE, PLAIN, adversary_figures, chaos_figures, details, figures
+from .figures import BLIND, NOISE, PLAIN, PUBLISHED, adversary_figures, chaos_figures, details, figures
 from .limits import limit_figures
 from .outcome import Run
 from .passes import pass_figures
@@ -91,9 +91,10 @@ def _play_on_paper(args: argparse.Namespace, seeds: list[int], shape: Shape) -> 
 
 
 def _table(args: argparse.Namespace) -> str:
-    """The name under which the figures are kept: each mode, each Slurm, each topology plugin, with the control."""
-    blind = "scores" if BLIND in args.systems.split(",") else ""
-    usual = ((args.mode, "replay"), (args.slurm, SLURM), (args.topology, TOPOLOGY), (blind, ""))
+    """The name under which the figures are kept: each mode, each Slurm, each topology plugin, with the peers."""
+    systems = {*args.systems.split(",")}
+    beside = "scores" if BLIND in systems else "published" if systems & {*PUBLISHED} else ""
+    usual = ((args.mode, "replay"), (args.slurm, SLURM), (args.topology, TOPOLOGY), (beside, ""))
     return "-".join(["replay", *(word for word, default in usual if word != default)])
 
 

@@ -12,6 +12,7 @@ from .outcome import Run
 PLAIN, NOISE, EPILOG, BERTH, RANDOM = "plain", "plain2", "epilog", "berth", "random"
 BLIND = "noscores"
 """The control that plans as Berth does and knows no GPU to be slow."""
+PUBLISHED = ("pal", "pm-first")
 MOST_OVER_PLAIN = {
     "jct": 0.95,
     "makespan": 1.02,
@@ -43,7 +44,7 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
         if plain and name in systems:
             other = ratios(systems[name], plain)
             found += [Figure(f"{name}_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
-    for name in (EPILOG, BLIND):
+    for name in (EPILOG, BLIND, *PUBLISHED):
         if BERTH in systems and name in systems:
             other = ratios(systems[BERTH], systems[name])
             found += [Figure(f"over_{name}_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]

@@ -54,6 +54,9 @@ SYSTEMS = {
         System("berth", berth=True),
         System("random", berth=True, policy="pinned-random"),
         System("noscores", berth=True, scores=False),
+        # Published policies that know the scores; the queue, the wait for a near place and the pins are berthd's.
+        System("pal", berth=True, policy="pal"),
+        System("pm-first", berth=True, policy="pm-first"),
     )
 }
 
