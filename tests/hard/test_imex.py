@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hard.test_profiles import VERSIONS, started
+from tests.hard.test_profiles import VERSIONS, configured
 from tests.slurm.harness import Slurm, until
 from tests.slurm.test_blocks import CONF, RESTART
 
@@ -28,11 +28,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def imex(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    for slurm in started(str(request.param), "base"):
-        slurm.target.bash(TURN_ON, user="root")
-        slurm.clear()
-        slurm.passes()
-        yield slurm
+    yield from configured(str(request.param), "base", TURN_ON)
 
 
 def channels(slurm: Slurm, *asked: str, body: str = "") -> dict[str, str]:

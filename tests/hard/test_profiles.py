@@ -30,6 +30,15 @@ def started(version: str, profile: str) -> Iterator[Slurm]:
         subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
 
 
+def configured(version: str, profile: str, turn_on: str) -> Iterator[Slurm]:
+    """Starts a cluster, on which root runs `turn_on` before its first job."""
+    for slurm in started(version, profile):
+        slurm.target.bash(turn_on, user="root")
+        slurm.clear()
+        slurm.passes()
+        yield slurm
+
+
 @pytest.fixture(params=VERSIONS)
 def scale(request: pytest.FixtureRequest) -> Iterator[Slurm]:
     yield from started(str(request.param), "scale")

@@ -15,7 +15,7 @@ import pytest
 from policy.formats import segment as segments
 from policy.formats.hostlist import expand
 from tests.examples import SEED
-from tests.hard.test_profiles import VERSIONS, started
+from tests.hard.test_profiles import VERSIONS, configured
 from tests.slurm.harness import Slurm, until
 
 COUNT = int(os.environ.get("BERTH_RACKS", "1500"))
@@ -47,9 +47,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(1200)]
 
 @pytest.fixture(params=VERSIONS)
 def racks(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    for slurm in started(str(request.param), "scale"):
-        slurm.target.bash(TURN_ON, user="root")
-        slurm.clear()
+    for slurm in configured(str(request.param), "scale", TURN_ON):
         until("berthd to read the blocks", partial(_reads_blocks, slurm))
         slurm.passes()
         yield slurm

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hard.test_profiles import VERSIONS, started
+from tests.hard.test_profiles import VERSIONS, configured
 from tests.slurm.harness import Slurm
 from tests.slurm.test_blocks import RESTART
 
@@ -21,11 +21,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def apart(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    for slurm in started(str(request.param), "base"):
-        slurm.target.bash(TURN_ON, user="root")
-        slurm.clear()
-        slurm.passes()
-        yield slurm
+    yield from configured(str(request.param), "base", TURN_ON)
 
 
 ASKED = pytest.mark.parametrize("asked", [("--group=16",), ("-p", "plain", "--segment=2"), ("-p", "plain")])
