@@ -180,6 +180,8 @@ class JobFacts:
     """Earliest start of a waiting job."""
     own_extra: str | None = None
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
+    planned: tuple[str, ...] = ()
+    """The nodes on which Slurm plans to start it at `start`, for a job with GPUs that waits and requires no nodes."""
     closes: str | None = None
     """The mark of the list that alone keeps it on its place: it closes its partition (policy/plan/queue/closers.py).
 

@@ -137,6 +137,8 @@ static void job_line(slurm_job_info_t *job)
 	json_text(&line, job->account);
 	json_text(&line, job->name);
 	json_text(&line, slurm_job_state_string(job->job_state & JOB_STATE_BASE));
+	/* Of a pinned job it is no news, and would be a change at each backfill. */
+	json_text(&line, job->req_nodes ? NULL : job->sched_nodes);
 }
 
 /* Whether it holds other nodes, or in another state, than when it was looked at last. */

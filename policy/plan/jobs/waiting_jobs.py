@@ -51,9 +51,9 @@ def pinned_by_layout_before(job: JobFacts, fleet: Fleet) -> bool:
     return not fleet.nodes_alone and fields.pins_nodes_alone(job.plan) and fields.holds_place(job.plan)
 
 
-def without_gpus(job: JobFacts) -> bool:
-    """Tells whether a job waits that needs no GPU: Slurm chooses its nodes, but it takes room."""
-    return job.state in WAITS and not job.wants_gpus
+def takes_room(job: JobFacts) -> bool:
+    """Tells whether a job waits whose nodes Slurm chooses: it needs no GPU, or Slurm has planned its start."""
+    return job.state in WAITS and (not job.wants_gpus or bool(job.planned and job.start and not ours(job)))
 
 
 class _Read(NamedTuple):
@@ -119,8 +119,8 @@ class Reader:
 
     def _make(self, job: JobFacts, at: float) -> _Read:
         try:
-            if not job.wants_gpus:
-                return _Read(job, self._without_gpus(job), FAR)
+            if takes_room(job):
+                return _Read(job, self._left_to_slurm(job), FAR)
             avoided = nodes_avoided(job.known, at)
             entry = self._pinned(job, at, tuple(avoided))
             is_guest = entry.guest.only or entry.guest.may_ride_from < FAR
@@ -253,14 +253,16 @@ class Reader:
             return None
         return replace(share, picky=True)
 
-    def _without_gpus(self, job: JobFacts) -> Waiting:
+    def _left_to_slurm(self, job: JobFacts) -> Waiting:
         n = max(1, job.count)
         where = self._where(job, job.required, (), None, ())
         choice = where.partitions(n)
-        room = where.room(Size(n, 0, -(-job.cpus // n), job.mem or 0), choice.names)
+        # Backfill plans whole nodes, and Berth pins no job that Slurm places.
+        size = Size(n, 0, None, None) if job.planned else Size(n, 0, -(-job.cpus // n), job.mem or 0)
+        room = where.room(size, choice.names)
         demand = fit.demand([room], A_YEAR if job.limit is None else job.limit)
         shape = _shape(demand, "any", self._number_of(job, where, room))
-        return Waiting(job, demand, shape, choice)
+        return Waiting(replace(job, wants_gpus=False) if job.wants_gpus else job, demand, shape, choice)
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""

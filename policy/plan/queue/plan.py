@@ -25,7 +25,7 @@ from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Present, Waiting
-from policy.plan.jobs.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, without_gpus
+from policy.plan.jobs.waiting_jobs import WAITS, Reader, ours, pinned_by_layout_before, takes_room
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Change, Release
 from policy.plan.ledger.claims import Claim, renumbered
@@ -228,10 +228,11 @@ class Plan:
             if job.state not in WAITS:
                 continue  # most jobs run, and this loop runs at the end of each job
             old = known.get(job.id)
-            if old is not None and old.job is job and not self.isolation.leaves(job):
+            at = self.book.cluster.at
+            same = old is not None and (old.job is job or self._reader.known(job, at) is old)
+            if same and not self.isolation.leaves(job):
                 queue.append(known.pop(job.id))
                 continue
-            at = self.book.cluster.at
             entry = self.isolation.job(job, at, _read, self._reader, job, at)
             if not isinstance(entry, Waiting):
                 continue  # the next whole pass gives a job that cannot be read back to Slurm
@@ -262,7 +263,7 @@ def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | N
     """Reads a job of the queue; returns the error if that fails, and None if the plan does not handle the job."""
     if (known := reader.known(job, at)) is not None:
         return known
-    if not (without_gpus(job) or (ours(job) and reader.takes(job))):
+    if not (takes_room(job) or (ours(job) and reader.takes(job))):
         return None
     try:
         return reader.read(job, at)

@@ -374,7 +374,7 @@ def job_facts(record: JobRecord) -> JobFacts:
     # Tasks that ended before they split off do not matter.
     tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
     state = fields.job_state(record.state)
-    waits = not record.nodes and state == "PENDING"
+    waits, wants_gpus = not record.nodes and state == "PENDING", fields.wants_gpus(requests)
     plan = readable(unescape(record.admin_comment))
     return JobFacts(
         id=record.id,
@@ -391,6 +391,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         required=excluded_nodes.required_by(record.required, plan),
         excluded=excluded_nodes.of_the_user(record.excluded, plan),
         closes=excluded_nodes.closes(record.required, record.excluded, plan),
+        planned=hostlist.expand(record.planned) if waits and wants_gpus else (),
         features=unescape(record.features),
         reason=unescape(record.reason),
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
@@ -402,7 +403,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         count=record.count,
         mem=fields.mem(record.tres, record.count),
         holds=tuple(map(fields.held, record.gres)) if record.nodes else (),
-        wants_gpus=fields.wants_gpus(requests),
+        wants_gpus=wants_gpus,
         models=fields.models(requests),
         array=record.array,
         task=record.task,

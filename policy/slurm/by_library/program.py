@@ -61,6 +61,7 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, tag="job"):
     name: str = ""
     base: str = ""
     """The state without the marks that Slurm shows in its place."""
+    planned: str = ""
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):
