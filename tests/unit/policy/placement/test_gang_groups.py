@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of nodes for gangs, and which nodes of a group a gang is given."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +10,18 @@ import numpy as np
 import pytest
 
 from policy.cluster.view import View
+from policy.formats.errors import NotNow
 from policy.placement.berth import BerthPolicy
 from policy.placement.gang import LEVELS_OF_NODES, _fullest_group, _least_missed, _of_both, choose, nearness
 from policy.plan.ledger.tracker import open_book
 from policy.request.demand import Demand
+from tests.examples import SEED
+from tests.unit import policy_world
 from tests.unit.policy_world import fleet, node, reading
+from topology.machines import machine
 from topology.network.blocks import Blocks
 from topology.network.fabric import NOBODY, Fabric
+from topology.pcie import rails as nics_of
 
 
 def test_nodes_are_together_only_where_both_groupings_have_them_together() -> None:
@@ -111,3 +117,27 @@ def test_gpus_that_are_free_only_across_blocks_leave_the_job_those_that_are_free
     berth = BerthPolicy().place(demand, view)
 
     assert (berth.names, berth.mask) == (("n3", "n4"), inside)
+
+
+@pytest.mark.parametrize("kind", ["dgx-1v", "dgx-a100", "hgx-h100"])
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_gang_on_parts_of_nodes_has_the_same_rails_on_each(
+    kind: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rail of a GPU is the NIC that is nearest to it by the driver's table."""
+    monkeypatch.setattr(policy_world, "machine", lambda name, kind: machine(kind, name))
+    rails, draw, placed = nics_of(machine(kind, "n1")), random.Random(SEED), 0
+    assert all(rails)
+    for _ in range(12):
+        look = reading([node(f"n{number}", used=draw.getrandbits(8)) for number in range(1, 7)])
+        view = open_book(fleet(look, {one.name: kind for one in look.nodes}), look).cluster.now(3_600)
+        demand = Demand(2, k, cpus=1, mem=1, level="any", limit=3_600, candidates=view.fleet.ready)
+        try:
+            berth = BerthPolicy().place(demand, view)
+        except NotNow:
+            continue
+        on_each = [[rails[gpu] for gpu in range(8) if mask >> gpu & 1] for mask in berth.masks]
+        assert on_each[0] == on_each[1]
+        assert len(on_each[0]) == k
+        placed += 1
+    assert placed > 3
