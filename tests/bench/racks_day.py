@@ -2,9 +2,9 @@
 """`make bench NAME=racks-day`: a day of jobs on a real slurmctld, five racks of twelve trays below topology/block.
 
 Jobs are those of `make bench NAME=racks` up to 256 GPUs, on 60 trays of eight GPUs: 37.5 GPU hours in the mean, groups
-of 8, 16, 32 or 64 GPUs. A second stands for `SCALE` of them. One draw runs twice on one cluster: in a partition
-without Berth, whose users write no segments, and in Berth's with `--group`. The first fifth is not counted, but with
-`--at-once`, where all jobs come at the start.
+of 8, 16, 32 or 64 GPUs. A second stands for `SCALE` of them. Each draw runs three times on one cluster: in a partition
+without Berth, whose users write no segments, in Berth's with `--group`, and again in the first, for the null. The first
+fifth is not counted, but with `--at-once`, where all jobs come at the start. Figures are means over the draws.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ran(NamedTuple):
     waits: dict[str, float]
     """Minutes of the day, by size."""
     used: float
-    """Part of the GPU time in the time that is counted, to the last submission."""
+    """Part of the GPU time in the time that is counted, to the last submission; to the last start with `--at-once`."""
     crossing: float
     """Part of the groups that lie in several racks."""
 
@@ -101,7 +101,7 @@ def play(slurm: Slurm, jobs: list[Job], partition: str) -> Ran:
         name: statistics.mean((began[n] - asked[n]) * SCALE / 60 for n in counted if least <= jobs[n].gpus < most)
         for name, (least, most) in KINDS.items()
     }
-    first, last = asked[counted[0]], asked[-1]
+    first, last = asked[counted[0]], asked[-1] if jobs[-1].at else max(began)
     busy = sum(job.gpus * max(0.0, min(ended[n], last) - max(began[n], first)) for n, job in enumerate(jobs)) / (
         last - first
     )
@@ -116,17 +116,16 @@ def play(slurm: Slurm, jobs: list[Job], partition: str) -> Ran:
 
 
 def main() -> None:
-    """Run one draw on both partitions."""
+    """Run some draws on both partitions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--slurm", default="26.05")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--load", type=float, default=0.95)
     parser.add_argument("--hours", type=float, default=30)
     parser.add_argument("--at-once", action="store_true", help="submit all jobs at the start")
     chosen = parser.parse_args()
-    jobs = draw(chosen.seed, chosen.load, chosen.hours)
-    if chosen.at_once:
-        jobs = [job._replace(at=0.0) for job in jobs]
+    found: dict[str, list[Ran]] = {"plain": [], "berth": [], "again": []}
+    draws = [draw(int(seed), chosen.load, chosen.hours) for seed in chosen.seeds.split(",")]
     for slurm in started(chosen.slurm, "scale"):
         slurm.target.bash(TURN_ON, user="root")
         slurm.target.bash(f"install -m 755 /dev/stdin /home/alice/day.job <<'END'\n{JOB}END\n", user="alice")
@@ -134,13 +133,25 @@ def main() -> None:
             # The others are in no rack.
             words = ["scontrol", "update", f"PartitionName={partition}", f"Nodes=n[1-{RACKS * TRAYS}]"]
             slurm.target.run(words, user="root")
-        plain, berth = (play(slurm, jobs, partition) for partition in ("plain", "gpu"))
-    rows = [
-        Figure(f"wait, {name} GPUs", berth.waits[name], "min", "topology/block", plain.waits[name]) for name in KINDS
-    ]
-    rows.append(Figure("GPU time in use", 100 * berth.used, "%", "topology/block", 100 * plain.used))
-    rows.append(Figure("groups in several racks", 100 * berth.crossing, "%", "topology/block", 100 * plain.crossing))
-    report("racks-day", f"{len(jobs)} jobs of {chosen.hours:g} hours on {chosen.slurm}, load {chosen.load:g}", rows, {})
+        for jobs in draws:
+            all_jobs = [job._replace(at=0.0) for job in jobs] if chosen.at_once else jobs
+            for name, partition in (("plain", "plain"), ("berth", "gpu"), ("again", "plain")):
+                found[name].append(play(slurm, all_jobs, partition))
+                print(name, found[name][-1], flush=True)
+    rows = [*figures("", found["berth"], found["plain"]), *figures("null: ", found["again"], found["plain"])]
+    title = f"{sum(map(len, draws))} jobs of {chosen.hours:g} hours on {chosen.slurm}, load {chosen.load:g}"
+    report("racks-day", title, rows, {})
+
+
+def figures(before: str, some: list[Ran], others: list[Ran]) -> list[Figure]:
+    rows = []
+    for kind in KINDS:
+        value, beside = (statistics.mean(ran.waits[kind] for ran in runs) for runs in (some, others))
+        rows.append(Figure(f"{before}wait, {kind} GPUs", value, "min", "topology/block", beside))
+    for name, field in (("GPU time in use", "used"), ("groups in several racks", "crossing")):
+        value, beside = (100 * statistics.mean(getattr(ran, field) for ran in runs) for runs in (some, others))
+        rows.append(Figure(f"{before}{name}", value, "%", "topology/block", beside))
+    return rows
 
 
 if __name__ == "__main__":
