@@ -235,7 +235,14 @@ def test_a_job_that_ends_to_wait_again_is_given_back_and_one_that_is_over_is_not
     runs = next(dict(zip(names, one[1:], strict=False)) for one in lines(recorded, "job") if one[2] == "RUNNING")
     values = {"state": "placed", "id": "1", "n": "1", "k": "2", "nodes": "n1", "gpus": "0,2"}
     pinned = {"required": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g2:1"}
-    runs |= {"account": "", "name": "", "planned": "", "state": "COMPLETING", "admin_comment": segment.put("", values), **pinned}
+    runs |= {
+        "account": "",
+        "name": "",
+        "planned": "",
+        "state": "COMPLETING",
+        "admin_comment": segment.put("", values),
+        **pinned,
+    }
     for base in ("PENDING", "FAILED"):
         runs["base"] = base
         stand_in.answers("read", json.dumps(["job", *(runs[name] for name in names)]))
