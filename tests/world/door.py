@@ -119,6 +119,9 @@ class SlurmDoor:
             if fault in {"partial", "cut"} and lists and "--json" not in command:
                 text = self._answer(command)
                 half = "".join(text.splitlines(keepends=True)[::2]) if fault == "partial" else text[: len(text) // 2]
+                if command[0] == "scontrol":
+                    # berthd does not know of them until it reads them again.
+                    self.cluster.came_back |= {name for name in self.cluster.nodes if f"NodeName={name} " not in half}
                 return _done(words, half)
         return _done(words, self._answer(command))
 
