@@ -206,7 +206,8 @@ def _held_for_a_reason(world: NodePart, machine: Machine, number: int) -> None:
     others = [run for run in runs if mine is not None and run.job.id != number and set(run.gpus) & set(mine.gpus)]
     key = machine.name, number
     if mine is None or mine.phase != "runs" or others or world.excuse(machine.name):
-        laws.held_alone_since[key] = now
+        # Nobody looks for half a minute: since when it is alone is known only from the next look on.
+        laws.held_alone_since.pop(key, None)
     elif now - laws.held_alone_since.setdefault(key, now) > ALONE_WITHIN:
         raise ViolationError(f"job {number} is frozen, though it has been alone on its GPU for {ALONE_WITHIN:.0f} s")
 
