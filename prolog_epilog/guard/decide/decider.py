@@ -184,7 +184,7 @@ class Decider:
         """
         self._law, self._blind = law or self._law, blind or self._blind
         self._present, self._leaving, self._by, self._asked_memory = True, None, Do.GATE, False
-        self._trust, self._usual = Trust(), None
+        self._trust, self._usual, self._disobeys_since = Trust(), None, None
         return self._give(now, 0.0, "the guest has just come", always=True)
 
     def guest_left(self, now: float) -> None:

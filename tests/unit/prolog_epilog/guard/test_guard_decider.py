@@ -339,3 +339,18 @@ def test_each_guest_has_a_law_of_its_own() -> None:
     assert story.last.duty == 0.125
     story.seconds(20, step=None)
     assert story.last.duty <= 0.125
+
+
+def test_a_guest_has_its_own_time_to_answer_whatever_the_one_before_it_did() -> None:
+    story = Story()
+    story.seconds(3, guest=GuestState(obeys=False))
+    assert story.last.do is Do.FREEZER
+    story.decider.guest_left(story.now)
+    story.seconds(60)
+
+    came = story.now
+    story.did(story.decider.guest_arrives(came))
+    story.seconds(1, guest=GuestState(obeys=False))
+    assert Do.FREEZER not in story.done(came)
+    story.seconds(2, guest=GuestState(obeys=False))
+    assert story.last.do is Do.FREEZER
