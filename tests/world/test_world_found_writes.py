@@ -166,16 +166,18 @@ def test_a_place_given_by_an_old_snapshot_is_taken_after_the_clock_was_set_back(
 
 def test_a_job_excludes_no_node_that_an_answer_of_slurm_lacked() -> None:
     # The model: such a node is as one that comes back into slurm.conf, and is excluded by the next pass.
-    play([
-        ("site", 1802, 0, 2, 2, 14),
-        ("start",),
-        ("pass", 1),
-        ("hear",),
-        ("submit", "whole", 3, 1500, "COMPLETED", 0),
-        ("submit", "whole", 3, 1500, "COMPLETED", 0),
-        ("submit", "whole", 2, 1, "TIMEOUT", 0),
-        ("submit", "whole", 10, 5, "NODE_FAIL", 0),
-        ("fault", "partial", 0),
-        ("pass", 1),
-        ("write", 50),
-    ])
+    play(
+        [
+            ("site", 1802, 0, 2, 2, 14),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 3, 1500, "COMPLETED", 0),
+            ("submit", "whole", 2, 1, "TIMEOUT", 0),
+            ("submit", "whole", 10, 5, "NODE_FAIL", 0),
+            ("fault", "partial", 0),
+            ("pass", 1),
+            ("write", 50),
+        ]
+    )
