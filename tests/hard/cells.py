@@ -49,7 +49,7 @@ HEAD = """# Releases, credentials and kinds of nodes
 
 Twelve tests of `tests/slurm` ran in each cell. The cluster has four nodes. The command is `python -m tests.hard.cells` (2 cores, 24 GB, Debian 12). Master is Slurm's own of 2026-08-20 (26.11.0-0rc1), built by hand, and had passed `berth doctor release`.
 
-The cells found one fault of Berth, on 24.11 and 26.05: a node that registered itself (`slurmd -Z`) after berthd's first look was in no partition for berthd, since slurmctld does not count it as a change of the partition. Now partitions are read whole (`tests/slurm/test_nodes_that_join.py`). All cells below ran with that mended, but the static ones of 24.11 and 26.05 with auth/slurm. One cell had failed by the tests' harness, which powered down a node that slept already: Slurm then puts it to sleep again as soon as it is up. Cells that were not run lacked a cluster's time, nothing else.
+The cells found one fault of Berth, on 24.11 and 26.05: a node that registered itself (`slurmd -Z`) after berthd's first look was in no partition for berthd, since slurmctld does not count it as a change of the partition. Now partitions are read whole (`tests/slurm/test_nodes_that_join.py`). All cells below ran with that mended, but the static ones of 24.11 and 26.05 with auth/slurm. One cell had failed by the tests' harness, which powered down a node that slept already: Slurm then puts it to sleep again as soon as it is up.
 
 """  # noqa: E501 - a page's paragraph is one line
 
