@@ -48,10 +48,15 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """The same nodes without Berth and with it."""
     version = request.param
     name = f"{PREFIX}{version.replace('.', '')}"
+    # Images of one's own, such as those of another release, are taken as they are.
+    words = ["--slurm", version, *(["--no-build"] if os.environ.get("BERTH_CLUSTER_IMAGES") else [])]
     try:
-        cluster("up", "--slurm", version)
-        cluster("up", "--slurm", version, "--without-berth")
-        yield Container(f"{name}-plain-ctl"), Container(f"{name}-ctl")
+        cluster("up", *words)
+        cluster("up", *words, "--without-berth")
+        plain, berth = Container(f"{name}-plain-ctl"), Container(f"{name}-ctl")
+        # On a release that was not tried yet, berthd leaves all jobs to Slurm until this has passed.
+        berth.bash("mkdir -p /var/lib/berth && berth doctor release", user="root")
+        yield plain, berth
     finally:
         cluster("down", "--slurm", version)
         cluster("down", "--slurm", version, "--without-berth")
