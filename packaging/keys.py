@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,6 @@ GUARD = {
 """The node side's class for each table, by file; a table stands behind those within it."""
 TYPES = {"int": "int", "float": "float", "bool": "bool", "paths": "tuple[str, ...]"}
 SHOWN = {"list": "names", "paths": "list of paths", "float": "number", "int": "whole number", "bool": "true or false"}
-WIDTH = 120
 
 
 class Table(NamedTuple):
@@ -46,19 +44,10 @@ class Table(NamedTuple):
     keys: dict[str, dict[str, Any]]
 
 
-class Gone(NamedTuple):
-    """Keys that are no keys any more, and what to do instead."""
-
-    table: str
-    keys: list[str]
-    advice: str
-
-
-def read() -> tuple[list[Table], list[Gone]]:
-    """Returns all tables and all keys that are gone."""
+def read() -> list[Table]:
+    """Returns all tables."""
     content = tomllib.loads(SOURCE.read_text())
-    gone = [Gone(**one) for one in content.pop("gone")]
-    return [table for name, section in content.items() for table in _tables(name, section)], gone
+    return [table for name, section in content.items() for table in _tables(name, section)]
 
 
 def _tables(name: str, section: dict[str, Any]) -> Iterator[Table]:
@@ -71,13 +60,13 @@ def _tables(name: str, section: dict[str, Any]) -> Iterator[Table]:
 
 def outputs() -> dict[Path, str]:
     """Returns the text of each file, by its path from the repository's root."""
-    tables, gone = read()
+    tables = read()
     return {
-        Path("policy/site/keys.py"): "".join(_policy(tables, gone)),
+        Path("policy/site/keys.py"): "".join(_policy(tables)),
         Path("prolog_epilog/settings/keys.py"): "".join(_node(tables, PROLOG)),
-        Path("prolog_epilog/settings/guard_keys.py"): "".join(_node(tables, GUARD, gone)),
-        Path("slurm_plugins/config/keys.h"): "".join(_plugin(tables, gone)),
-        Path("docs/admin/keys.md"): "".join(_page(tables, gone)),
+        Path("prolog_epilog/settings/guard_keys.py"): "".join(_node(tables, GUARD)),
+        Path("slurm_plugins/config/keys.h"): "".join(_plugin(tables)),
+        Path("docs/admin/keys.md"): "".join(_page(tables)),
         MAN: _manual(tables, (ROOT / MAN).read_text()),
     }
 
@@ -89,7 +78,7 @@ def _is_of_node(table: str) -> bool:
 # Python
 
 
-def _policy(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
+def _policy(tables: list[Table]) -> Iterator[str]:
     yield f'{SPDX}"""The keys of berth.conf that berthd and the commands check.\n\n{WRITTEN}.\n"""\n\n'
     yield "from typing import Any, NamedTuple\n\n\n"
     yield 'class Key(NamedTuple):\n    """A key; bounds are of a number, or of a time in seconds."""\n\n'
@@ -104,7 +93,6 @@ def _policy(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
             yield f'        "{name}": Key({", ".join(_row(key))}),\n'
         yield "    },\n"
     yield "}\n"
-    yield from _gone([one for one in gone if not _is_of_node(one.table)])
 
 
 def _row(key: dict[str, Any]) -> Iterator[str]:
@@ -122,11 +110,11 @@ def _row(key: dict[str, Any]) -> Iterator[str]:
         yield f"words={_text(tuple(key['words']))}"
 
 
-def _node(tables: list[Table], classes: dict[str, str], gone: Iterable[Gone] = ()) -> Iterator[str]:
-    readers = "the guard reads, and those that are gone" if gone else "each Prolog reads"
+def _node(tables: list[Table], classes: dict[str, str]) -> Iterator[str]:
+    readers = "the guard reads" if classes is GUARD else "each Prolog reads"
     yield f'{SPDX}"""The keys of berth.conf that {readers}.\n\n{WRITTEN}.\n'
     yield "A number has its least and its greatest value beside it, a text its choices, or `path`.\n"
-    yield '"""\n\n' if gone else 'This is no dataclass, because each Prolog waits for this file.\n"""\n\n'
+    yield '"""\n\n' if classes is GUARD else 'This is no dataclass, because each Prolog waits for this file.\n"""\n\n'
     yield "from typing import Annotated, NamedTuple\n"
     by_name = {table.name: table for table in tables}
     for name, cls in classes.items():
@@ -137,9 +125,6 @@ def _node(tables: list[Table], classes: dict[str, str], gone: Iterable[Gone] = (
         for inner, inner_class in classes.items():
             if inner.startswith(f"{name}."):
                 yield f"    {inner.partition('.')[2]}: {inner_class} = {inner_class}()\n"
-    if gone:
-        yield "\n\n"
-        yield from _gone([one for one in gone if _is_of_node(one.table)])
 
 
 def _annotation(key: dict[str, Any]) -> str:
@@ -157,25 +142,6 @@ def _default(key: dict[str, Any]) -> str:
     return "()" if key["type"] == "paths" else _text(key.get("default", ""))
 
 
-def _gone(gone: list[Gone]) -> Iterator[str]:
-    yield "GONE = (\n"
-    for one in gone:
-        names = " ".join(one.keys)
-        line = f"    ({_text(one.table)}, {_text(names)}, {_text(one.advice)}),\n"
-        if len(line) <= WIDTH:
-            yield line
-            continue
-        parts = textwrap.wrap(names, WIDTH - 16)
-        yield f"    (\n        {_text(one.table)},\n"
-        if len(parts) == 1:
-            yield f"        {_text(names)},\n"
-        else:
-            spaced = [*(f"{part} " for part in parts[:-1]), parts[-1]]
-            yield "        (\n" + "".join(f"            {_text(part)}\n" for part in spaced) + "        ),\n"
-        yield f"        {_text(one.advice)},\n    ),\n"
-    yield ')\n"""Keys of an earlier release, by table, and what to do."""\n'
-
-
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -189,7 +155,7 @@ def _text(value: Any) -> str:
 # C
 
 
-def _plugin(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
+def _plugin(tables: list[Table]) -> Iterator[str]:
     yield "/* SPDX-License-Identifier: Apache-2.0 */\n/* The keys of berth.conf that C reads, for config.c alone.\n"
     yield f" * {WRITTEN}. */\n/* clang-format off */\n"
     for table in tables:
@@ -208,10 +174,9 @@ def _plugin(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
         for key, value in table.keys.items():
             if initial := _initial(key, value):
                 yield f"\t.{value.get('field', key)} = {initial},\n"
-        old = [_c(one) for group in gone if group.table == name for one in group.keys]
-        yield f"}};\n\nstatic const char *const {name}_gone[] = {{{', '.join([*old, 'NULL'])}}};\n"
+        yield "};\n"
         count = f"sizeof({name}_keys) / sizeof({name}_keys[0])"
-        members = f'"{name}", {name}_keys, {count}, {name}_gone, &{name}_defaults, sizeof({name}_defaults)'
+        members = f'"{name}", {name}_keys, {count}, &{name}_defaults, sizeof({name}_defaults)'
         yield f"\nstatic const struct table {name}_table = {{{members}}};\n"
 
 
@@ -276,7 +241,7 @@ def _type(key: dict[str, Any]) -> str:
     return f"{said}, {key['unit']}" if "unit" in key else said
 
 
-def _page(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
+def _page(tables: list[Table]) -> Iterator[str]:
     yield f"<!-- {WRITTEN}. -->\n\n# Keys of berth.conf\n\n"
     yield "All keys, by table. "
     yield "[install.md](install.md#who-reads-berthconf-and-when) says where the file lies and who reads it when.\n"
@@ -290,12 +255,6 @@ def _page(tables: list[Table], gone: list[Gone]) -> Iterator[str]:
             default = f"`{_shown(key)}`" if "default" in key else _shown(key)
             text = key["text"].replace("|", "\\|")
             yield f"| `{name}` | {_type(key)} | {default} | {readers} | {text} |\n"
-    yield "\n## Keys that are gone\n\n"
-    yield "This release still takes them, and does nothing for them. The next one refuses them as unknown.\n"
-    yield "berthd's log, berth-guard's log and `berth doctor` name each one that stands in berth.conf.\n\n"
-    yield "| table | keys | what to do |\n|---|---|---|\n"
-    for one in gone:
-        yield f"| `[{one.table}]` | {', '.join(f'`{key}`' for key in one.keys)} | {one.advice}; take the line out |\n"
 
 
 def _manual(tables: list[Table], page: str) -> str:

@@ -50,15 +50,13 @@ class NodeFinding:
 
 def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFinding]:
     """Runs all checks, in the order in which an admin would mend things."""
-    settings, gone = NodeConfig(), list[str]()
+    settings = NodeConfig()
     try:
         settings = config.load(path)
-        options.load(path, gone.append)
+        options.load(path)
         yield NodeFinding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
     except NodeConfigError as problem:
         yield NodeFinding("berth.conf", ok=False, text=str(problem))
-    if gone:
-        yield NodeFinding("old keys", ok=False, text=f"the next release refuses them: {'. '.join(gone)}")
     slurm = Scontrol(settings.scontrol, slurm_conf, settings.scontrol_timeout)
     shares = not config.plain(path)
     if not shares:

@@ -9,4 +9,4 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "packaging" / "keys.py"))
-TABLES, GONE = MADE["read"]()
+TABLES = MADE["read"]()

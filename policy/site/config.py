@@ -15,7 +15,7 @@ from policy.formats.errors import ConfigError, FormatError, nearest
 from policy.request import tiers
 from policy.request.locality import parse_rules
 from policy.request.settings import RelocationRules, Settings, Sharing
-from policy.site.keys import GONE, KEYS, Key
+from policy.site.keys import KEYS, Key
 
 _TABLES = (*KEYS, "node", "guard")
 """The tables of berth.conf; the node's programs themselves check `node` and `guard`."""
@@ -65,8 +65,6 @@ class Config:
     """The name of a placement policy (policy.placement.registry)."""
     observe: bool = False
     """True if Berth only plans and logs, and pins nothing."""
-    gone: tuple[str, ...] = ()
-    """Sentences about keys of an earlier release, which have no effect."""
     plain: bool = False
     """True on the plain layout, where slurm.conf lists GPUs as without Berth: Slurm chooses nodes and GPUs."""
     tick: float = _default("berthd", "tick_ms") / 1_000
@@ -146,9 +144,8 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     for name in tables:
         if name not in _TABLES:
             raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, _TABLES)}")
-    gone: list[str] = []
     try:
-        return replace(_config({name: _checked(tables, name, gone) for name in KEYS}), gone=tuple(gone))
+        return _config({name: _checked(tables, name) for name in KEYS})
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from None
 
@@ -232,16 +229,14 @@ def _moving(table: Mapping[str, Any], berthd: Mapping[str, Any]) -> RelocationRu
     return RelocationRules(**table)
 
 
-def _checked(tables: Mapping[str, Any], name: str, gone: list[str]) -> dict[str, Any]:
+def _checked(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns the values of a table, with defaults for missing keys; a key without a default is None."""
     table, known = tables.get(name, {}), KEYS[name]
     if not isinstance(table, dict):
         raise ConfigError(f"{name} is a table, [{name}]")
-    for key in (key for key in table if key not in known):
-        advice = next((advice for where, names, advice in GONE if where == name and key in names.split()), "")
-        if not advice:
+    for key in table:
+        if key not in known:
             raise ConfigError(f"[{name}] has no key {key}{nearest(key, known)}")
-        gone.append(f"[{name}] {key} is no key any more: {advice}; take the line out")
     return {key: _value(f"[{name}] {key}", kind, table.get(key, kind.default)) for key, kind in known.items()}
 
 

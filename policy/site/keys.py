@@ -106,17 +106,3 @@ KEYS: dict[str, dict[str, Key]] = {
         "partition": Key("list"),
     },
 }
-GONE = (
-    ("hook", "breaker_failures", "three failures open the breaker"),
-    (
-        "preflight",
-        "longest tier fail",
-        "the partition's MaxTime bounds TIME; only a user's --preflight=,must can refuse a job without a pre-flight",
-    ),
-    ("berthd", "order order_weight", "give PriorityWeightJobSize a weight in slurm.conf, with PriorityFavorSmall=YES"),
-    ("berthd", "reserve_seconds", "a place is kept for 10 s"),
-    ("berthd", "repin", "a waiting job always gets another place where it could start now"),
-    ("berthd", "node_weight", "nodes of less Weight are always taken first, as Slurm does"),
-    ("moving", "margin", "a move has to gain twice its cost; cost and restart say what a move costs"),
-)
-"""Keys of an earlier release, by table, and what to do."""

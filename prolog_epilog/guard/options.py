@@ -2,7 +2,7 @@
 """Reads the tables `[guard]` and `[notice]` of berth.conf for the guard."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,8 @@ class NoticeOptions:
     munge_socket: str = ""
 
 
-def load(path: str, gone: Callable[[str], object] = len) -> tuple[GuardSettings, NoticeOptions]:
-    """Reads berth.conf; without one, returns the defaults.
-
-    `gone` is called with a sentence for each key of [guard] that an earlier release had.
-    """
+def load(path: str) -> tuple[GuardSettings, NoticeOptions]:
+    """Reads berth.conf; without one, returns the defaults."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,7 +36,7 @@ def load(path: str, gone: Callable[[str], object] = len) -> tuple[GuardSettings,
         # The other keys of [notice] are berth-notice's.
         notice = {key: value for key, value in _table(tables, "notice").items() if key in NoticeTable._fields}
         hosts, port, socket = filled(NoticeTable(), notice, "notice")
-        settings = filled(GuardSettings(), _table(tables, "guard"), "guard", gone)
+        settings = filled(GuardSettings(), _table(tables, "guard"), "guard")
     except NodeConfigError as problem:
         raise NodeConfigError(f"{path}: {problem}") from None
     return settings, NoticeOptions(tuple(hosts.replace(",", " ").split()[:_MOST_HOSTS]), port, socket)

@@ -59,15 +59,12 @@ def main() -> int:
         return 0
     try:
         place = words.config or config.find(os.environ)
-        gone: list[str] = []
-        node, (settings, notices) = config.load(place), options.load(place, gone.append)
+        node, (settings, notices) = config.load(place), options.load(place)
     except NodeConfigError as problem:
         sys.stderr.write(f"berth-guard: error: {tagged(numbered(problem), GUARD)}\n")
         return _WRONG
     slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""), node.scontrol_timeout)
     watch = Watch(paths, node, slurm, audit.Judge(node.violation), processes.boot_id(paths.boot_id))
-    for sentence in gone:
-        watch.say(sentence)
     try:
         return _once(watch) if words.once else _guard(watch, settings, notices)
     except NodeError as problem:

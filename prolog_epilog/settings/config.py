@@ -3,7 +3,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from prolog_epilog.errors import NodeConfigError
@@ -33,8 +33,8 @@ def find(environment: Mapping[str, str]) -> str:
     return beside if os.path.exists(beside) else CONFIGLESS  # noqa: PTH110 - the same
 
 
-def load(path: str, gone: Callable[[str], object] = len) -> NodeConfig:
-    """Reads berth.conf; without one, returns the defaults. `gone` is called as by `filled`."""
+def load(path: str) -> NodeConfig:
+    """Reads berth.conf; without one, returns the defaults."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
             text = file.read()
@@ -45,7 +45,7 @@ def load(path: str, gone: Callable[[str], object] = len) -> NodeConfig:
     if not _TABLE.search(text):
         # Most sites set nothing here; reading TOML takes longer than all the rest of a Prolog.
         return NodeConfig()
-    return _config(path, text, gone)
+    return _config(path, text)
 
 
 def skipped(path: str) -> frozenset[str]:
@@ -71,7 +71,7 @@ def _hook(path: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _config(path: str, text: bytes, gone: Callable[[str], object]) -> NodeConfig:
+def _config(path: str, text: bytes) -> NodeConfig:
     import tomllib  # noqa: PLC0415 - see load()
 
     try:
@@ -81,44 +81,27 @@ def _config(path: str, text: bytes, gone: Callable[[str], object]) -> NodeConfig
     if not isinstance(table, dict):
         raise NodeConfigError(f"{path}: node is a table, [node]")
     try:
-        return filled(NodeConfig(), table, "node", gone)
+        return filled(NodeConfig(), table, "node")
     except NodeConfigError as problem:
         raise NodeConfigError(f"{path}: {problem}") from None
 
 
-def filled(table: _Table, section: Mapping[str, Any], name: str, gone: Callable[[str], object] = len) -> _Table:
-    """Returns a table of berth.conf with its defaults replaced by what the section says.
-
-    `gone` is called with a sentence for each key that an earlier release had.
-    """
+def filled(table: _Table, section: Mapping[str, Any], name: str) -> _Table:
+    """Returns a table of berth.conf with its defaults replaced by what the section says."""
     known, changed = table._asdict(), {}
     for key, value in section.items():
-        if key in known:
-            changed[key] = _value(table, key, value, name, gone)
-            continue
-        from prolog_epilog.settings.guard_keys import GONE  # noqa: PLC0415 - no Prolog is to wait for it
-
-        if any(where == f"{name}.{key}" for where, _, _ in GONE) and isinstance(value, Mapping):
-            # A table without a key that is left.
-            filled(_Nothing(), value, f"{name}.{key}", gone)
-        else:
-            advice = next((advice for where, keys, advice in GONE if where == name and key in keys.split()), "")
-            if not advice:
-                raise NodeConfigError(f"[{name}] has no key {key}{_nearest(key, known)}")
-            gone(f"[{name}] {key} is no key any more: {advice}; take the line out")
+        if key not in known:
+            raise NodeConfigError(f"[{name}] has no key {key}{_nearest(key, known)}")
+        changed[key] = _value(table, key, value, name)
     return table._replace(**changed)
 
 
-class _Nothing(NamedTuple):
-    """A table all of whose keys are gone."""
-
-
-def _value(table: NamedTuple, key: str, value: Any, name: str, gone: Callable[[str], object]) -> Any:
+def _value(table: NamedTuple, key: str, value: Any, name: str) -> Any:
     default, where = getattr(table, key), f"[{name}] {key}"
     if hasattr(default, "_fields"):
         if not isinstance(value, Mapping):
             raise NodeConfigError(f"{where} is a table of keys, not {value!r}")
-        return filled(default, value, f"{name}.{key}", gone)
+        return filled(default, value, f"{name}.{key}")
     if isinstance(default, tuple):
         return _patterns(where, value)
     if isinstance(default, float) and type(value) is int:
@@ -150,4 +133,4 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - only where something is wrong
 
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known) or 'none'}"
+    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"

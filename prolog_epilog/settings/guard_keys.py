@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of berth.conf that the guard reads, and those that are gone.
+"""The keys of berth.conf that the guard reads.
 
 Written by `make keys` from packaging/keys.toml: change that file.
 A number has its least and its greatest value beside it, a text its choices, or `path`.
@@ -48,45 +48,3 @@ class GuardSettings(NamedTuple):
     bound: BoundSettings = BoundSettings()
     machine: MachineSettings = MachineSettings()
     action: ActionSettings = ActionSettings()
-
-
-GONE = (
-    ("node", "static_partitions", "MPS's percentages hold shares on each driver"),
-    ("guard", "law", "hosts with a heartbeat have one law; slowdown in [guard.bound] says what they may lose"),
-    ("guard", "slope tell_every_s", "it is a constant now"),
-    (
-        "guard.bound",
-        "window_s late_share late_memory_s margin",
-        "it is a constant of the law now; slowdown says what hosts may lose",
-    ),
-    (
-        "guard.baseline",
-        "steps wait_s few_steps every_s error pause_s memory_s noise_floor noise_guess outlier",
-        "it is a constant now",
-    ),
-    (
-        "guard.aimd",
-        (
-            "slope_error confidence caution memory_s raise_step raise_factor raise_every_s raise_after dead_band cut "
-            "alarm_slack false_alarm_s long_step_s long_false_alarm_beats harmless_alarm_s calm_slack "
-            "false_calm_beats largest_residual burst_reserve smallest_burst largest_burst burst_memory_s certain "
-            "certain_beats late_reserve least_target reaction_s"
-        ),
-        "it is a constant of the law now; slowdown in [guard.bound] says what hosts may lose",
-    ),
-    ("guard.muxflow", "margin smallest largest utilisation clock gain cut floor", "it is a constant of the law now"),
-    (
-        "guard.machine",
-        (
-            "healthy_utilisation healthy_sm_active over_utilisation over_sm_active leave_s shed_s longest_cool_down_s "
-            "forgive_s silent_s"
-        ),
-        "it is a constant now",
-    ),
-    (
-        "guard.action",
-        "gate_lag_s drain_s answer_s silent_duty end_s ask_s term_s freeze_slot_s",
-        "it is a constant now",
-    ),
-)
-"""Keys of an earlier release, by table, and what to do."""

@@ -198,9 +198,6 @@ static bool parse_line(char *line, const struct table *table, void *config, uint
 			 key->right);
 		return false;
 	}
-	for (const char *const *gone = table->gone; *gone; gone++)
-		if (!strcmp(name, *gone))
-			return true;
 	snprintf(error, CONFIG_ERROR_MAX,
 		 "line %u: [%s] has no key \"%.64s\"; the nearest right one is %s", number,
 		 table->name, name, nearest_key(table, name));

@@ -26,7 +26,6 @@ struct table {
 	const char *name;
 	const struct key *keys;
 	size_t key_count;
-	const char *const *gone; /* keys that an earlier release had: taken, and of no effect */
 	const void *defaults;
 	size_t size;
 };

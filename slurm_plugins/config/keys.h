@@ -25,9 +25,7 @@ static const struct hook_config hook_defaults = {
 	.pinned_file = "/run/berth/pinned",
 };
 
-static const char *const hook_gone[] = {"breaker_failures", NULL};
-
-static const struct table hook_table = {"hook", hook_keys, sizeof(hook_keys) / sizeof(hook_keys[0]), hook_gone, &hook_defaults, sizeof(hook_defaults)};
+static const struct table hook_table = {"hook", hook_keys, sizeof(hook_keys) / sizeof(hook_keys[0]), &hook_defaults, sizeof(hook_defaults)};
 
 static const struct key notice_keys[] = {
 	{"hosts", KEY_TEXT, MEMBER(notice, hosts), 0, 0, NULL, "host names, comma-separated, at most 1023 bytes"},
@@ -40,9 +38,7 @@ static const struct notice_config notice_defaults = {
 	.port = 6826,
 };
 
-static const char *const notice_gone[] = {NULL};
-
-static const struct table notice_table = {"notice", notice_keys, sizeof(notice_keys) / sizeof(notice_keys[0]), notice_gone, &notice_defaults, sizeof(notice_defaults)};
+static const struct table notice_table = {"notice", notice_keys, sizeof(notice_keys) / sizeof(notice_keys[0]), &notice_defaults, sizeof(notice_defaults)};
 
 static const struct key preflight_keys[] = {
 	{"above", KEY_NUMBER, MEMBER(preflight, above), 0, 1000000, NULL, "a whole number from 0 to 1000000"},
@@ -56,6 +52,4 @@ static const struct preflight_config preflight_defaults = {
 	.wait = 3600,
 };
 
-static const char *const preflight_gone[] = {"longest", "tier", "fail", NULL};
-
-static const struct table preflight_table = {"preflight", preflight_keys, sizeof(preflight_keys) / sizeof(preflight_keys[0]), preflight_gone, &preflight_defaults, sizeof(preflight_defaults)};
+static const struct table preflight_table = {"preflight", preflight_keys, sizeof(preflight_keys) / sizeof(preflight_keys[0]), &preflight_defaults, sizeof(preflight_defaults)};

@@ -89,7 +89,7 @@ def _before_upgrade(options: argparse.Namespace, gateway: Gateway, settings: Con
     from policy.cli.doctor.upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
 
     rows, steps = before_upgrade(gateway, settings, printed, options.before_upgrade)
-    findings = [*_old_keys(settings), *(Finding(*row) for row in rows)]
+    findings = [Finding(*row) for row in rows]
     if options.json:
         print_json({"checks": [asdict(finding) for finding in findings], "order": steps})
     else:
@@ -113,7 +113,6 @@ def examine(
     unknown = [*unknown_names(settings, (one.name for one in reading.partitions), printed)]
     wrong_conf = "; ".join(filter(None, [wrong_tables(config_path()), *unknown]))
     yield Finding("berth.conf", not wrong_conf, wrong_conf or "its tables and the names in it are known")
-    yield from _old_keys(settings)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     step = step_of(config, gpu_nodes, plain=settings.plain)
     pins, exact = step.name != "observe", step.name in EXACT
@@ -158,14 +157,6 @@ def _daemon(status: Callable[[], Mapping[str, str]], *, needed: bool) -> Finding
         return Finding("berthd", ok=not needed, text=str(problem) if needed else "not needed: it does not run")
     bad = found.get("problem")
     return Finding("berthd", ok=not bad, text=bad or f"answers, {found.get('answers', '0')} decisions since its start")
-
-
-def _old_keys(settings: Config) -> Iterator[Finding]:
-    """Yields a finding on keys that this release accepts and ignores, if there are some."""
-    gone = [*settings.gone]
-    wrong_tables(config_path(), gone.append)
-    if gone:
-        yield Finding("old keys", ok=False, text=f"the next release refuses them: {'. '.join(gone)}")
 
 
 def _berth(folder: Path) -> Finding:

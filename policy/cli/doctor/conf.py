@@ -2,7 +2,7 @@
 """Checks the tables of berth.conf that nodes read, and names in it that Slurm lacks, for doctor and berthd."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from policy.cli.doctor.models import Printed, nothing
@@ -12,18 +12,15 @@ from policy.site.config import Config, load
 from policy.slurm.by_command.command import CommandGateway, run_command
 
 
-def wrong_tables(path: Path, gone: Callable[[str], object] = len) -> str:
-    """Returns the first mistake in the tables of the nodes, or in the options of the page; empty if there is none.
-
-    `gone` is called with a sentence for each key in these tables that only an earlier release had.
-    """
+def wrong_tables(path: Path) -> str:
+    """Returns the first mistake in the tables of the nodes, or in the options of the page; empty if there is none."""
     from prolog_epilog.errors import NodeError  # noqa: PLC0415
     from prolog_epilog.guard import options  # noqa: PLC0415
     from prolog_epilog.settings import config  # noqa: PLC0415
 
     try:
-        config.load(str(path), gone)
-        options.load(str(path), gone)
+        config.load(str(path))
+        options.load(str(path))
         page_options.read(load(path).web_options or "")
     except (BerthError, NodeError) as problem:
         return str(problem)
@@ -49,16 +46,14 @@ def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = 
 def main() -> int:
     """Prints what is wrong with a berth.conf; if Slurm does not answer, names are not checked."""
     path = Path(sys.argv[1])
-    gone: list[str] = []
-    found = [wrong_tables(path, gone.append)]
+    found = [wrong_tables(path)]
     try:
-        gone += load(path).gone
         partitions = [one.name for one in CommandGateway().read(ended=False).partitions]
         found += unknown_names(load(path), partitions, run_command)
     except BerthError:
         pass
     found = [one for one in found if one]
-    sys.stderr.write("".join(f"{one}\n" for one in (*found, *gone)))
+    sys.stderr.write("".join(f"{one}\n" for one in found))
     return bool(found)
 
 

@@ -66,8 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return WRONG_CONFIG
             sys.stdout.write(f"{path}: ok\n")
             return 0
-        for sentence in config.gone:
-            log.info(sentence, 702)
         answerer = Answerer(config, package_version(), os.getpid())
         listens = options.socket or config.socket
         serve = child_command("policy.serve.main", path, options.gateway, listens)

@@ -241,12 +241,7 @@ def test_several_users_on_one_gpu_need_a_driver_that_knows_them(option: str | No
     assert ("multi_user needs driver 580 or later" in found.text) is not ok
 
 
-def test_a_key_of_an_earlier_release_is_named_with_what_to_do(world: World) -> None:
-    found = examined(world, also="[guard.action]\nterm_s = 3\n")
-
-    assert found["berth.conf"][0]
-    said = "[guard.action] term_s is no key any more: it is a constant now; take the line out"
-    assert found["old keys"] == (False, f"the next release refuses them: {said}")
+def test_a_wrong_key_of_the_guard_is_a_finding(world: World) -> None:
     assert not examined(world, also='[guard]\nmetrics = "x"\n')["berth.conf"][0]
 
 

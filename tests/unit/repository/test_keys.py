@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from policy.site import keys as policy_keys
 from policy.site.config import Config, load
-from prolog_epilog.settings import guard_keys
 from prolog_epilog.settings.keys import NodeConfig
-from tests.conf_keys import GONE, MADE, ROOT, TABLES
+from tests.conf_keys import MADE, ROOT, TABLES
 
 READERS = {"plugin", "berthd", "node", "commands"}
 
@@ -27,16 +25,6 @@ def test_each_key_has_a_sentence_a_default_and_readers() -> None:
             assert ("default" in key) != ("unset" in key), name
             assert set(key.get("readers", table.readers)) <= READERS, name
             assert ("words" in key) == (key["type"] == "word"), name
-
-
-def test_no_key_is_both_there_and_gone() -> None:
-    there = {(table.name, key) for table in TABLES for key in table.keys}
-    gone = [(one.table, key) for one in GONE for key in one.keys]
-
-    assert len(gone) == len(set(gone))
-    assert not there & set(gone)
-    every = (*policy_keys.GONE, *guard_keys.GONE)
-    assert {(table, key) for table, keys, _ in every for key in keys.split()} == set(gone)
 
 
 def test_an_empty_file_is_the_defaults_of_the_code(tmp_path: Path) -> None:

@@ -79,12 +79,6 @@ def test_a_wrong_line_is_named_and_nothing_of_the_file_is_used(line: str, words:
     assert all(word in error for word in words), error
 
 
-def test_a_key_of_an_earlier_release_does_nothing_and_spoils_nothing() -> None:
-    config, error = parse("[hook]\nbreaker_failures = 7\nbreaker_failures = many # twice\ndeadline_ms = 20\n")
-    assert error == ""
-    assert (config.deadline_ms, config.breaker_seconds) == (20, 5)
-
-
 @pytest.mark.parametrize("words", ["open|closed", "always|flags|never", "exact|plain", "refuse|site"])
 def test_no_beginning_and_no_list_of_words_is_a_word(words: str) -> None:
     key = {"open": "fail", "always": "message", "exact": "layout", "refuse": "skipped_shards"}[words.partition("|")[0]]

@@ -19,8 +19,7 @@ from policy.formats.errors import ConfigError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_syntax.moments import local_time
 from policy.plan.answer.explain import rows, sentence
-from policy.site.config import Config, load
-from policy.site.keys import GONE
+from policy.site.config import load
 from tests.programs import python_program
 
 DATA = Path(__file__).parents[2] / "data" / "slurm-26.05"
@@ -370,17 +369,6 @@ def test_a_wrong_berth_conf_names_file_key_and_what_is_right(tmp_path: Path, tex
         load(path)
 
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(("table", "keys", "advice"), GONE)
-def test_a_key_of_an_earlier_release_does_nothing_and_is_named(
-    tmp_path: Path, table: str, keys: str, advice: str
-) -> None:
-    path = tmp_path / "berth.conf"
-    for key in keys.split():
-        path.write_text(f'[{table}]\n{key} = "whatever"\n')
-        said = f"[{table}] {key} is no key any more: {advice}; take the line out"
-        assert load(path) == Config(gone=(said,))
 
 
 def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> None:

@@ -62,24 +62,6 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     assert findings["Berth"].text.endswith(", from a checkout, no plugins here")
 
 
-def test_doctor_names_keys_of_an_earlier_release_of_berthds_tables_and_of_nodes(
-    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conf = tmp_path / "berth.conf"
-    conf.write_text("[moving]\nmargin = 3.0\n[guard.aimd]\ncut = 0.4\n")
-    monkeypatch.setenv("BERTH_CONF", str(conf))
-
-    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"}, gone=load(conf).gone)
-
-    assert findings["berth.conf"].ok
-    assert not findings["old keys"].ok
-    for said in (
-        "[moving] margin is no key any more: ",
-        "[guard.aimd] cut is no key any more: ",
-    ):
-        assert findings["old keys"].text.count(said) == 1
-
-
 def test_doctor_says_how_a_counted_reservation_is_written(slurm: Path, tmp_path: Path) -> None:
     (slurm / "scontrol-show-reservation").write_text(
         "ReservationName=r StartTime=1 EndTime=2000000000 Nodes=n[1-2] Flags=SPEC_NODES TRES=cpu=2,gres/gpu=8\n"
@@ -456,19 +438,6 @@ def test_a_wrong_value_of_any_key_is_refused(case: tuple[str, str, object]) -> N
     assert key in told, f"[{table}] {key} = {written} passes in silence"
 
 
-def test_keys_of_an_earlier_release_are_named_in_berthds_log_once(tmp_path: Path) -> None:
-    path = tmp_path / "berth.conf"
-    path.write_text("[hook]\nbreaker_failures = 5\n[berthd]\nreserve_seconds = 5\n")
-    words = [sys.executable, "-m", "policy.daemon.answer.main", "--config", str(path), "--socket", str(path / "s")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, str(path / "s") in done.stderr) == (1, True), "it comes as far as the socket"
-    for said in (
-        "[hook] breaker_failures is no key any more: three failures open the breaker; take the line out",
-        "[berthd] reserve_seconds is no key any more: a place is kept for 10 s; take the line out",
-    ):
-        assert done.stderr.count(f"berthd: {said} [BERTH-") == 1
-
-
 def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "berth.conf"
     path.write_text('[node]\nviolation = "kill"\n')
@@ -477,11 +446,9 @@ def test_berthd_check_config_tells_a_word_of_the_nodes_tables_that_is_none(tmp_p
     assert (done.returncode, done.stdout) == (2, "")
     assert "[node] violation is one of warn, terminate, requeue, not 'kill'" in done.stderr
 
-    path.write_text("[berthd]\nrepin = false\n[guard]\nslope = 0.2\n")
+    path.write_text('[node]\nviolation = "warn"\n')
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{path}: ok\n")
-    for said in ("[berthd] repin is no key any more: ", "[guard] slope is no key any more: "):
-        assert done.stderr.count(said) == 1
 
     path.write_text('[web]\nenabled = true\noptions = "--every 0.1"\n')
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -177,24 +177,6 @@ def test_there_is_one_guard_on_a_node(node: Node) -> None:
     assert "another berth-guard runs on this node" in second.stderr
 
 
-def test_keys_of_an_earlier_release_are_named_in_the_nodes_log_once(node: Node) -> None:
-    log = node.folder / "node.log"
-    node.settings["log"] = str(log)
-    conf = node.configure()
-    with conf.open("a") as file:
-        file.write("\n[guard.aimd]\ncut = 0.4\n[guard.action]\nevict_grace_s = 5\n")
-    code = "from prolog_epilog.guard.program import main; raise SystemExit(main())"
-    words = ["--config", str(conf), "--root", str(node.root), "--once"]
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    said = "[guard.aimd] cut is no key any more: it is a constant of the law now"
-    assert done.stderr.count(said) == 1
-    assert log.read_text().count(said) == 1
-
-
 def test_what_is_left_frozen_is_thawed_by_hand(node: Node, group: Path) -> None:
     (node.root / "frozen").mkdir(parents=True, mode=0o700)
     freezer.lease(node.paths, GUEST)

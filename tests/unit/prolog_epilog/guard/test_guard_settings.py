@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard's keys: what is read, errors that name the key, and keys of an earlier release."""
+"""The guard's keys: what is read, errors that name the key."""
 
 from typing import Any
 
 import pytest
 
 from prolog_epilog.errors import NodeConfigError
-from prolog_epilog.settings.config import NodeConfig, filled
-from prolog_epilog.settings.guard_keys import GONE, GuardSettings
+from prolog_epilog.settings.config import filled
+from prolog_epilog.settings.guard_keys import GuardSettings
 
 
-def read(section: dict[str, Any], gone: Any = len) -> GuardSettings:
-    return filled(GuardSettings(), section, "guard", gone)
+def read(section: dict[str, Any]) -> GuardSettings:
+    return filled(GuardSettings(), section, "guard")
 
 
 def test_an_empty_section_is_the_defaults() -> None:
@@ -36,7 +36,6 @@ def test_keys_are_read_from_their_tables() -> None:
         ({"machine": {"admit_s": True}}, "[guard.machine] admit_s is a number"),
         ({"machine": {"over_memory": 95}}, "[guard.machine] over_memory is from 0 to 1, not 95.0"),
         ({"metrics": 1}, "[guard] metrics is a text in quotes"),
-        ({"aimd": {"cutt": 0.5}}, "[guard.aimd] has no key cutt; it has none"),
         ({"aimd": 1}, "[guard] has no key aimd"),
     ],
 )
@@ -45,17 +44,3 @@ def test_a_wrong_key_is_named(section: dict[str, object], said: str) -> None:
         read(section)
 
     assert said in str(error.value)
-
-
-@pytest.mark.parametrize(("table", "keys", "advice"), GONE)
-def test_a_key_that_is_gone_does_nothing_and_is_named(table: str, keys: str, advice: str) -> None:
-    for key in keys.split():
-        said: list[str] = []
-        section: dict[str, Any] = {key: "whatever"}
-        root, *tables = table.split(".")
-        for name in reversed(tables):
-            section = {name: section}
-
-        defaults: GuardSettings | NodeConfig = GuardSettings() if root == "guard" else NodeConfig()
-        assert filled(defaults, section, root, said.append) == defaults
-        assert said == [f"[{table}] {key} is no key any more: {advice}; take the line out"]
