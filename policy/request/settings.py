@@ -71,8 +71,6 @@ class RelocationRules:
     """Most moves of one job in an hour."""
     per_hour: int = 12
     """Most moves of all jobs in an hour."""
-    at_once: int = 4
-    """Most jobs that are moved for one waiting job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,6 @@ KEYS: dict[str, dict[str, Key]] = {
         "after": Key("time", "5:00"),
         "per_job": Key("int", 1, 1, None, "an hour"),
         "per_hour": Key("int", 12, 1, None, "an hour"),
-        "at_once": Key("int", 4, 1, None, "jobs"),
     },
     "preflight": {
         "above": Key("int", 0, 0, 1_000_000, "GPUs"),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MARGIN = 2.0
 """Factor by which the gain of a move must exceed its cost."""
+MOST_FOR_ONE = 4
+"""The most jobs that are moved for one waiting job."""
 
 MOST_TRIES = 16
 """Sets of jobs that are tried for one waiting job: each try asks the policy for a place."""
@@ -122,7 +124,7 @@ def open_for(
             continue
         needed = [one for one in chosen if one.mask & berth.mask and not set(one.nodes).isdisjoint(berth.nodes)]
         cost = sum(price(mover, rules) for mover in needed)
-        if not 0 < len(needed) <= rules.at_once or cost * MARGIN >= gain:
+        if not 0 < len(needed) <= MOST_FOR_ONE or cost * MARGIN >= gain:
             continue
         moves = _elsewhere(needed, gang, berth, view, book, policy)
         if moves:

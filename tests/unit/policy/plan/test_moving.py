@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.tracker import Tracker
-from policy.plan.relocation.worth import MARGIN, Mover, Proposal, WaitingGang, off_slow, open_for, price
+from policy.plan.relocation.worth import MARGIN, MOST_FOR_ONE, Mover, Proposal, WaitingGang, off_slow, open_for, price
 from policy.request.demand import Demand
 from policy.request.settings import RelocationRules
 from tests.examples import examples
@@ -188,7 +188,7 @@ def test_whatever_is_proposed_is_free_paid_for_and_wanted(
         return
     assert found.berth is not None
     assert {move.mover.id for move in found.moves} <= {one.id for one in movers}
-    assert 1 <= len(found.moves) <= RULES.at_once
+    assert 1 <= len(found.moves) <= MOST_FOR_ONE
     assert found.gain > found.cost * MARGIN
     assert found.cost == pytest.approx(sum(price(move.mover, RULES) for move in found.moves))
     left = {place: used[place] for place in range(4)}
