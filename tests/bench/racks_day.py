@@ -28,6 +28,15 @@ FROM = 0.2
 """The part of the time that is not counted."""
 MOST = 256
 KINDS = {"below 8": (0, 8), "8 to 32": (8, 64), "64 to 256": (64, MOST + 1)}
+ALIKE = f"""
+cd /etc/slurm/berth/topology
+cp n17.json /tmp/tray.json
+for node in $(seq {RACKS * TRAYS}); do
+    sed "s/n17/n$node/; s/GPU-00000011/GPU-$(printf %08x $node)/" /tmp/tray.json > n$node.json
+done
+svc berthd restart
+"""
+"""The cluster's machines are of four kinds, which no rack has: all get the topology of one, an HGX H100."""
 SUBMIT = r"""
 began=$EPOCHREALTIME; rm -f /home/alice/day.log
 while read -r at name limit asked; do
@@ -127,7 +136,7 @@ def main() -> None:
     found: dict[str, list[Ran]] = {"plain": [], "berth": [], "again": []}
     draws = [draw(int(seed), chosen.load, chosen.hours) for seed in chosen.seeds.split(",")]
     for slurm in started(chosen.slurm, "scale"):
-        slurm.target.bash(TURN_ON, user="root")
+        slurm.target.bash(ALIKE + TURN_ON, user="root")
         slurm.target.bash(f"install -m 755 /dev/stdin /home/alice/day.job <<'END'\n{JOB}END\n", user="alice")
         for partition in ("plain", "gpu"):
             # The others are in no rack.
