@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes into waiting jobs why they wait; `squeue -O AdminComment` and `berth why` show it."""
+"""Writes into waiting jobs why they wait and when they start; `squeue -O AdminComment` and `berth why` show it."""
 
 import time
 from collections.abc import Set as AbstractSet
@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import latest
 from policy.formats.messages import tagged
-from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, HELPS, PROMISED, UNTIL
+from policy.formats.plan_fields import BECAUSE, BECAUSE_TEXT, HELPS, PROMISED, START, UNTIL
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.ledger.book import Book
@@ -21,6 +21,8 @@ FIRST_AFTER = 60.0
 """Seconds that a job must have waited before its reason is written; most jobs start earlier."""
 
 AGAIN_AFTER = 300.0
+OTHERWISE = 0.1
+"""Part of the planned wait by which a start must have moved to be written again."""
 MOST_REASONS = 5
 """The most updates after one reading."""
 
@@ -77,14 +79,16 @@ class Explainer:
             if reason is None:
                 continue
             helps = what_helps(entry, planned, self._policy) if reason.number in ROOM else ()
-            if (reason, helps) == said:
+            start, told_start = int(entry.last.start or 0), entry.job.known.get(START, 0)
+            moved = start and abs(start - told_start) > max(60.0, OTHERWISE * (start - planned.cluster.at))
+            if (reason, helps) == said and not moved:
                 self._said[entry.job.id] = now, said
                 continue
             until = None if entry.level.insists is None else int(entry.level.until)
             because = BECAUSE(reason.kind), BECAUSE_TEXT(tagged(reason.text, reason.number))
             promise = entry.last.promise
             promised = None if promise is None else (int(promise.start), int(promise.latest))
-            told = *because, HELPS(helps or None), UNTIL(until), PROMISED(promised)
+            told = *because, HELPS(helps or None), UNTIL(until), PROMISED(promised), START(start or told_start or None)
             try:
                 # Another program may have undone the job's pin since the reading.
                 present = latest(self._gateway.job(entry.job.id).admin_comment, None)

@@ -45,7 +45,7 @@ def _happens(slurm_state: str, plan: JobPlan) -> str:
     """Returns what happens to a job, and why."""
     reason = plan.get(fields.WHY, "no reason was given")
     if slurm_state == "PENDING" and fields.BECAUSE in plan:
-        expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
+        expected = f", expected by {local_time(start)}" if (start := plan.get(fields.START)) else ""
         place = f" for {_place(plan)}{expected}" if fields.NODES in plan else ""
         reason, number = untagged(plan.get(fields.BECAUSE_TEXT) or plan[fields.BECAUSE])
         helps, promised = _helps(plan), f", promised {text}" if (text := _promised(plan)) else ""
@@ -61,7 +61,7 @@ def _happens(slurm_state: str, plan: JobPlan) -> str:
         done = "runs" if slurm_state in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"} else "ran"
         return f"{done} on {_place(plan)}: {reason}"
     if plan.get(fields.STATE) == fields.WAITING:
-        expected = f", expected at {local_time(start)}" if (start := plan.get(fields.START)) else ""
+        expected = f", expected by {local_time(start)}" if (start := plan.get(fields.START)) else ""
         return f"waits for {_place(plan)}{expected}: {reason}"
     return f"has {_place(plan)} and starts when Slurm starts it: {reason}"
 

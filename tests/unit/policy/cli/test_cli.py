@@ -165,7 +165,7 @@ def test_why_prints_one_line(slurm: Path, capsys: pytest.CaptureFixture[str]) ->
 
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
-    assert re.search(r"^job \d+ waits for .* GPUs 0-7, expected at .* \[BERTH-\d{3}\]$", printed)
+    assert re.search(r"^job \d+ waits for .* GPUs 0-7, expected by .* \[BERTH-\d{3}\]$", printed)
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,24 @@ def test_what_helps_is_written_beside_the_reason_and_read_in_one_sentence() -> N
     assert dict(rows(5, "PENDING", JobPlan(notes.said[5])))["would fit now"] == "with a time limit of 1 h"
 
 
+def test_the_start_that_is_told_follows_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job ahead has a sooner end now, and the reason is the same; a minute's difference is not worth an update."""
+    monkeypatch.setattr(explainer_module, "AGAIN_AFTER", 0.0)
+    explainer = Explainer(Notes(()), POLICY)  # type: ignore[arg-type]
+    told = {"start": str(int(NOW) + 9_000)}
+    for ends_in, starts_in in ((9_000.0, 9_000), (5_000.0, 5_000), (4_960.0, 5_000)):
+        waits = waiting(5, "n1", 0xFF, submitted=int(NOW) - 100, segment=told)
+        look = reading([node("n1", used=0xFF)], [running(1, "n1", 0xFF, ends_in), waits])
+        tracker, plan = Tracker(fleet(look)), Plan(POLICY, Settings())
+        tracker.update(look)
+        plan.replan(tracker.book(), look.jobs)
+        explainer._gateway = notes = Notes(look.jobs)  # type: ignore[assignment]
+        explainer.left = 99
+        explainer.explain_one(plan, tracker.book(), frozenset())
+        told = {"start": notes.said[5]["start"]} if notes.said else told
+        assert told == {"start": str(int(NOW) + starts_in)}
+
+
 # Watching only
 
 
