@@ -22,8 +22,6 @@ def make(paths: Paths, job: int, uuids: Sequence[str], uid: int) -> tuple[tuple[
     # An earlier run of the job may have left some for fewer GPUs.
     remove(paths, job)
     files.own_folder(paths.words, files.THROUGH)
-    # The release before made it with a mode in which all users could list it.
-    paths.words.chmod(files.THROUGH)
     files.own_folder(folder, files.THROUGH)
     try:
         mounts.mount_small(folder, 2 * len(uuids))

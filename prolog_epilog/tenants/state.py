@@ -214,8 +214,7 @@ def _decode(content: dict[str, Any]) -> SetState:
         boot=str(content["boot"]),
         uuids=tuple(map(str, content["uuids"])),
         modes=tuple(map(int, content["modes"])),
-        # An earlier release knew static partitions: their server takes the commands of `ceiling`.
-        method=str(content["method"]).replace("partitions", "ceiling"),
+        method=str(content["method"]),
         multi_user=bool(content["multi_user"]),
         loose=bool(content.get("loose", False)),
         daemon=_decode_process(content["daemon"]) if content["daemon"] else None,

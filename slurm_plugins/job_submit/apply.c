@@ -268,9 +268,6 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 			if (reply->licenses)
 				apply_licenses(job, reply->licenses);
 		}
-		/* Slurm's numbers have no sign: their middle stands for 0. */
-		if (reply->site_factor)
-			job->site_factor = (uint32_t)reply->site_factor + NICE_OFFSET;
 		set_string(&job->admin_comment, text_str(&comment));
 	}
 	text_free(&tres);

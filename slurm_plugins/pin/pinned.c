@@ -11,18 +11,10 @@
 
 #define HEADER_LEN 16 /* the NUL is part of it */
 
-/* A file of ids alone, and one that says with each id what it is listed for. */
-static const struct {
-	const char *header;
-	size_t entry_len;
-} versions[] = {
-    {"berth-pinned/1\n", sizeof(uint32_t)},
-    {"berth-pinned/2\n", 2 * sizeof(uint32_t)},
-};
+#define ENTRY_LEN (2 * sizeof(uint32_t))
 
 struct list {
 	int fd;
-	size_t entry_len;
 	size_t count; /* 0 where this is no such file */
 };
 
@@ -33,22 +25,18 @@ static void read_header(struct list *list)
 
 	if (fstat(list->fd, &status) || !S_ISREG(status.st_mode) ||
 	    status.st_size < (off_t)HEADER_LEN ||
-	    pread(list->fd, header, HEADER_LEN, 0) != (ssize_t)HEADER_LEN)
+	    pread(list->fd, header, HEADER_LEN, 0) != (ssize_t)HEADER_LEN ||
+	    memcmp(header, "berth-pinned/2\n", HEADER_LEN) != 0)
 		return;
-	for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
-		if (memcmp(header, versions[i].header, HEADER_LEN) != 0)
-			continue;
-		list->entry_len = versions[i].entry_len;
-		list->count = ((size_t)status.st_size - HEADER_LEN) / list->entry_len;
-	}
+	list->count = ((size_t)status.st_size - HEADER_LEN) / ENTRY_LEN;
 }
 
 static bool read_entry(const struct list *list, size_t place, uint32_t *id, uint32_t *kinds)
 {
-	uint32_t entry[2] = {0, htole32(LISTED_PINNED)};
+	uint32_t entry[2];
 
-	if (pread(list->fd, entry, list->entry_len,
-		  (off_t)(HEADER_LEN + place * list->entry_len)) != (ssize_t)list->entry_len)
+	if (pread(list->fd, entry, ENTRY_LEN, (off_t)(HEADER_LEN + place * ENTRY_LEN)) !=
+	    (ssize_t)ENTRY_LEN)
 		return false;
 	*id = le32toh(entry[0]);
 	*kinds = le32toh(entry[1]);

@@ -293,20 +293,6 @@ static bool check_segment_size(struct reply *reply, const char *value,
 	       reply_fail(error, "the nodes of the job are no whole number of its segments");
 }
 
-/* The one number that may have a sign. */
-static bool check_site_factor(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
-{
-	bool negative = value && *value == '-';
-	uint64_t number;
-
-	if (!value)
-		return true;
-	if (!parse_number(value + negative, SITE_FACTOR_MAX, &number) || (negative && number == 0))
-		return reply_fail(error, "site_factor is not a number from -10^9 to 10^9");
-	reply->site_factor = negative ? -(int32_t)number : (int32_t)number;
-	return true;
-}
-
 /* Slurm refuses a whole submission that names a licence it does not know. */
 static bool check_licenses(struct reply *reply, const char *value,
 			   const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
@@ -330,8 +316,7 @@ static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 	       check_cpus(reply, values, expected, error) &&
 	       take_number(values[KEY_MEM_PER_NODE], MEM_PER_NODE_MAX, &reply->mem_per_node,
 			   "mem_per_node is not a number from 1 to 2^40", error) &&
-	       check_licenses(reply, values[KEY_LICENSES], expected, error) &&
-	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
+	       check_licenses(reply, values[KEY_LICENSES], expected, error);
 }
 
 static bool has_nonce(char *values[KEY_COUNT], const struct reply_expected *expected)
@@ -357,7 +342,6 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->min_cpus = 0;
 	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
-	reply->site_factor = 0;
 	reply->node_gpus = 0;
 	reply->segment_size = 0;
 	reply->seconds = 0;

@@ -26,7 +26,6 @@ static const struct {
     [KEY_MIN_CPUS] = {"min_cpus", FOR_GPUS, 0},
     [KEY_PN_MIN_CPUS] = {"pn_min_cpus", FOR_GPUS, 0},
     [KEY_MEM_PER_NODE] = {"mem_per_node", FOR_GPUS, 0},
-    [KEY_SITE_FACTOR] = {"site_factor", FOR_GPUS, 0},
     [KEY_LICENSES] = {"licenses", FOR_PLACE | FOR_PASS, 0},
     /* Without it the request as the user wrote it could not be had back. */
     [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},

@@ -29,7 +29,6 @@ struct reply {
 	uint32_t min_cpus;     /* 0: not given */
 	uint16_t pn_min_cpus;  /* 0: not given */
 	uint64_t mem_per_node; /* MB; 0: not given */
-	int32_t site_factor;   /* 0: Slurm's own default */
 	const char *licenses;  /* that count the GPUs by model; NULL: not given */
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */

@@ -25,8 +25,6 @@
 #define MIN_CPUS_MAX 1000000u
 #define PN_MIN_CPUS_MAX 65533u
 #define MEM_PER_NODE_MAX ((uint64_t)1 << 40)
-/* Either way; weights of priority/multifactor are smaller by far. */
-#define SITE_FACTOR_MAX 1000000000u
 #define SEGMENT_BODY_MAX 4096
 #define MESSAGE_MAX 512
 /* In which a user whose requests are dear is not asked for. */

@@ -107,8 +107,6 @@ static void check_gpus(const struct reply *reply, const struct reply_expected *e
 		MUST(expected->cpus_per_tres && reply->min_cpus >= expected->min_cpus &&
 		     reply->min_cpus <= MIN_CPUS_MAX);
 	MUST(reply->mem_per_node <= MEM_PER_NODE_MAX);
-	MUST(reply->site_factor >= -(int32_t)SITE_FACTOR_MAX &&
-	     reply->site_factor <= (int32_t)SITE_FACTOR_MAX);
 	if (reply->share)
 		MUST(reply->share >= expected->share && expected->share && reply->share <= 100 &&
 		     !reply->seats && (reply->way || reply->verb == REPLY_LATER));
@@ -159,7 +157,7 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 		check_gpus(&reply, &expected);
 	else
 		MUST(!reply.nodes && !reply.gpu_count && !reply.min_cpus && !reply.mem_per_node &&
-		     !reply.site_factor && !reply.share && !reply.way);
+		     !reply.share && !reply.way);
 }
 
 static void fuzz_config(const uint8_t *data, size_t size)
@@ -283,9 +281,7 @@ static void fuzz_pinned(const uint8_t *data, size_t size)
 
 	MUST(!pinned_array_id(name) || strchr(name, '_'));
 	free(name);
-	if (size >= 16 && !memcmp(data, "berth-pinned/1\n", 16))
-		step = 4;
-	else if (size >= 16 && !memcmp(data, "berth-pinned/2\n", 16))
+	if (size >= 16 && !memcmp(data, "berth-pinned/2\n", 16))
 		step = 8;
 	if (fd < 0) {
 		fd = memfd_create("pinned", 0);

@@ -111,18 +111,6 @@ def test_an_unpinned_job_on_several_nodes_has_as_many_gpus_on_each(slurm: Slurm)
             assert [len(probe.gpus) for probe in seen(text)] == [2, 2], text
 
 
-def test_berthd_may_move_a_job_in_line(slurm: Slurm) -> None:
-    """The site factor is a term of priority/multifactor, so sprio shows who moved the job."""
-    slurm.hold_gpus(NODE, range(8))
-    for factor in ("500", "-500"):
-        more = {"site_factor": factor}
-        for reply in (place(NODE, "1,3", **more), later(1, 2, **more)):
-            with scripted(slurm, reply):
-                job = slurm.submit("--gpus=2", "-w", NODE)
-            words = ["sprio", "-h", "-j", str(job), "-o", "%S"]
-            assert slurm.target.run(words, user="root").out.strip() == factor, slurm.show(job)
-
-
 def test_who_asks_when_it_would_start_reads_where(slurm: Slurm) -> None:
     message = "berth: n1, GPUs 1 and 3"
     told = {"message": message.replace(" ", "%20")}

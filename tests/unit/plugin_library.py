@@ -147,7 +147,6 @@ class Reply(ctypes.Structure):
         ("min_cpus", ctypes.c_uint32),
         ("pn_min_cpus", ctypes.c_uint16),
         ("mem_per_node", ctypes.c_uint64),
-        ("site_factor", ctypes.c_int32),
         ("licenses", ctypes.c_char_p),
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),

@@ -47,7 +47,6 @@ SHOWN = (
         "req_nodes",
         "requeue",
         "segment_size",
-        "site_factor",
         "tres_bind",
         "tres_per_job",
         "tres_per_node",

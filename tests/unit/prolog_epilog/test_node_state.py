@@ -55,13 +55,6 @@ def test_state_comes_back_as_it_was_from_every_gpu_of_the_set(paths: Paths) -> N
     assert list(state.everything(paths)) == []
 
 
-def test_a_set_of_an_earlier_release_with_static_partitions_is_ended_like_any_other(paths: Paths) -> None:
-    state.store(paths, STATE)
-    content = json.loads(paths.state(A).read_text())
-    paths.state(A).write_text(json.dumps({**content, "method": "partitions", "chunks": 16}))
-    assert state.load(paths, A) == STATE
-
-
 def test_tenants_of_an_earlier_release_are_packed_jobs_that_share_their_gpus(paths: Paths) -> None:
     state.store(paths, STATE)
     content = json.loads(paths.state(A).read_text())

@@ -46,12 +46,6 @@ def test_what_berthd_wrote_the_plugin_finds_and_nothing_else(tmp_path: Path, job
     assert kinds(path, other) == jobs.get(other, 0)
 
 
-def test_a_list_of_an_older_berthd_names_pinned_jobs_alone(tmp_path: Path) -> None:
-    path = tmp_path / "pinned"
-    path.write_bytes(b"berth-pinned/1\n\0" + b"".join(job.to_bytes(4, "little") for job in (3, 18, 4_000_000_000)))
-    assert [kinds(path, job) for job in (3, 18, 4_000_000_000, 4)] == [PINNED, PINNED, PINNED, 0]
-
-
 def test_a_new_list_replaces_the_former_one_whole(tmp_path: Path) -> None:
     path = tmp_path / "run" / "pinned"
     write(path, range(1, 1000))
@@ -71,8 +65,8 @@ def test_the_format_is_the_documented_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"berth-pinned/1\n", b"berth-pinned/3\n\0\x12\0\0\0\1\0\0\0", b"\x12\0\0\0" * 8),
-        *(b"berth-pinned/1\n\0\x12\0\0", b"berth-pinned/2\n\0\x12\0\0\0\1\0\0"),
+        *(b"", b"berth-pinned/2\n", b"berth-pinned/1\n\0\x12\0\0\0\1\0\0\0", b"\x12\0\0\0" * 8),
+        *(b"berth-pinned/2\n\0\x12\0\0", b"berth-pinned/2\n\0\x12\0\0\0\1\0\0"),
     ],
 )
 def test_a_broken_list_forbids_nothing(tmp_path: Path, content: bytes) -> None:

@@ -241,10 +241,10 @@ def test_gpus_of_a_pin_are_not_counted_out_to_tasks(plugin: Plugin, bind: str, l
     assert placed(plugin, None, {}, tres_per_job="gres/gpu:1", tres_bind=bind).fields.get("tres_bind") == left
 
 
-def test_nodes_are_excluded_and_priorities_set_as_berthd_says(plugin: Plugin) -> None:
-    said = {"exc_nodes": "n[2-9]", "site_factor": "-5", "pn_min_cpus": "4"}
+def test_nodes_are_excluded_as_berthd_says(plugin: Plugin) -> None:
+    said = {"exc_nodes": "n[2-9]", "pn_min_cpus": "4"}
     done = placed(plugin, None, said, tres_per_job="gres/gpu:1", pn_min_cpus="2").fields
-    assert (done["exc_nodes"], done["pn_min_cpus"], done["site_factor"]) == ("n[2-9]", "4", str((1 << 31) - 5))
+    assert (done["exc_nodes"], done["pn_min_cpus"]) == ("n[2-9]", "4")
     assert (done["min_nodes"], done["max_nodes"]) == ("1", "1")
 
 

@@ -270,26 +270,6 @@ def test_a_job_that_is_placed_later_may_be_told_its_share_only() -> None:
         assert parse(wire("later", **GOOD_LATER, share="30", **{key: SHARE[key]}), share=30)[1]
 
 
-@pytest.mark.parametrize("number", [5, -5, 0, 10**9, -(10**9)])
-def test_a_site_factor_goes_either_way(number: int) -> None:
-    for reply_text in (
-        wire("place", **GOOD, site_factor=str(number)),
-        wire("later", **GOOD_LATER, site_factor=str(number)),
-    ):
-        reply, error = parse(reply_text)
-        assert (error, reply.site_factor) == ("", number)
-
-
-@pytest.mark.parametrize("value", ["", "-", "-0", "+5", "05", "--5", "1000000001", "-1000000001", "1e3"])
-def test_a_misshapen_site_factor_drops_the_reply(value: str) -> None:
-    assert "site_factor" in parse(wire("place", **GOOD, site_factor=value))[1]
-
-
-@pytest.mark.parametrize("verb", ["pass", "refuse"])
-def test_only_a_placed_job_has_a_site_factor(verb: str) -> None:
-    assert parse(wire(verb, nonce=NONCE, message="no", site_factor="5"))[1]
-
-
 @pytest.mark.parametrize(
     "change",
     [

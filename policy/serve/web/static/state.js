@@ -54,7 +54,8 @@ function gaugeText(told) {
     range = told.length > 1 ? ` (${Math.min(...of(0))} to ${Math.max(...of(0))})` : "",
     gib = sum(1) / 1024;
   const power = of(2).includes(null) ? "" : sum(2) < 10000 ? `, ${sum(2)} W` : `, ${(sum(2) / 1000).toFixed(1)} kW`;
-  return `${Math.round(sum(0) / told.length)} % busy${range}, ${gib.toFixed(gib < 10 ? 1 : 0)} GiB${power}`;
+  const text = `${Math.round(sum(0) / told.length)} % busy${range}, ${gib.toFixed(gib < 10 ? 1 : 0)} GiB${power}`;
+  return text.replace(/ (?=[%GkW])/g, "\u00a0");
 }
 function placeText(job) {
   const places = job.places || [];

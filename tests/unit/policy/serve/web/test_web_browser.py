@@ -77,10 +77,10 @@ def test_gpus_of_hidden_jobs_do_not_look_free(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("private", "address", "texts"),
     [
-        ("none", "#/node/n1", ["clara", "93 % busy, 70 GiB, 698 W"]),
-        ("none", "#/job/4711", ["93 % busy (93 to 93), 557 GiB, 5584 W"]),
+        ("none", "#/node/n1", ["clara", "93&nbsp;% busy, 70&nbsp;GiB, 698&nbsp;W"]),
+        ("none", "#/job/4711", ["93&nbsp;% busy (93 to 93), 557&nbsp;GiB, 5584&nbsp;W"]),
         ("jobs", "#/node/n1", ["another user's job"]),
-        ("jobs", "#/gpu/n2/3", ["0 % busy, 0.0 GiB, 70 W"]),
+        ("jobs", "#/gpu/n2/3", ["0&nbsp;% busy, 0.0&nbsp;GiB, 70&nbsp;W"]),
         ("jobs,nodes", "#/node/n2", ["you may not see it"]),
     ],
 )
@@ -96,7 +96,7 @@ def test_what_a_gpu_does_stands_beside_it_unless_its_job_is_hidden(
         view.value("document.querySelector('[value=use]').click()")
         legend = view.text_with(["no node tells" if private == "jobs,nodes" else "time with a kernel"])
 
-    assert "93 % busy" not in (shown + legend if private != "none" else "")
+    assert "93&nbsp;% busy" not in (shown + legend if private != "none" else "")
 
 
 @pytest.mark.slow
