@@ -102,6 +102,11 @@ def clean(paths: Paths, config: NodeConfig, is_over: Callable[[int], bool]) -> l
     return sorted(job for job, _ in over)
 
 
+def instances(paths: Paths) -> list[tuple[int, ListedGpu]]:
+    """Returns the MIG instances in the list, each with its job."""
+    return [(one.job, gpu) for one in _read(paths) for gpu in one.gpus if gpu.uuid.startswith(_MIG)]
+
+
 def _replaced(one: ListedJob, by: ListedJob) -> bool:
     """Slurm gives a GPU as a whole to one job at a time, so the earlier one has ended."""
     return one.owns and by.owns and bool(set(one.gpus) & set(by.gpus))

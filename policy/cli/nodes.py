@@ -46,13 +46,15 @@ def run(options: argparse.Namespace) -> int:
     config = load(config_path())
     found = ask.fleet(config)
     nodes = chosen(found["nodes"], options.nodes, options.partition)
+    names = {node["name"] for node in nodes} if options.nodes or options.partition else None
+    held = [one for one in found["idle"] if names is None or one["node"] in names]
     if options.idle:
-        idle = idle_gpus(nodes, ask.queue(config)["jobs"], found["at"])
+        idle = idle_gpus(held, ask.queue(config)["jobs"], found["at"])
         return _print_only(options, {"gpus": idle}, _IDLE_COLUMNS, found)
     if options.domains:
         return _print_only(options, {"domains": domains_of(nodes)}, _DOMAIN_COLUMNS, found)
     if options.json:
-        print_json({**found, "nodes": nodes})
+        print_json({**found, "nodes": nodes, "idle": held})
         return 0
     say_age(found["at"])
     for line in lines_of(with_cells(nodes), columns, header=not options.noheader):
@@ -73,17 +75,14 @@ def _print_only(
     return 0
 
 
-def idle_gpus(nodes: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], at: float) -> list[dict[str, Any]]:
-    """Returns the idle GPUs that jobs hold, the longest idle first, with the seconds until the time `at`."""
-    by_id = {job["id"]: job for job in jobs}
-    found = []
-    for node in nodes:
-        for place, gpu in enumerate(node["gpus"]):
-            if "idle" in gpu:
-                job, idle = by_id.get(gpu["owner"], {}), gpu["idle"]
-                held = {"node": node["name"], "gpu": place, "job": gpu["owner"], "name": job.get("name", "")}
-                ages = {f"{key}_s": int(at - idle[key]) if key in idle else None for key in ("no_kernel", "no_process")}
-                found.append({**held, "user_id": job.get("user_id"), **ages, "memory_mib": idle["memory_mib"]})
+def idle_gpus(idle: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], at: float) -> list[dict[str, Any]]:
+    """Returns the idle GPUs with their jobs, the longest idle first, with the seconds until the time `at`."""
+    by_id, found = {job["id"]: job for job in jobs}, []
+    for one in idle:
+        job = by_id.get(one["job"], {})
+        held = {**{key: one[key] for key in ("node", "gpu", "job")}, "name": job.get("name", "")}
+        ages = {f"{key}_s": since and int(at - since) for key in ("no_kernel", "no_process") for since in [one[key]]}
+        found.append({**held, "user_id": job.get("user_id"), **ages, "memory_mib": one["memory_mib"]})
     return sorted(found, key=lambda one: -one["no_kernel_s"])
 
 

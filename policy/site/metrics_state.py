@@ -67,7 +67,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Model, application class, number of slow GPUs."""
     closed: list[tuple[str, int]] = []
     """Node and position of GPUs that their guards have closed to guests."""
-    idle: list[tuple[str, int, float]] = []
+    idle: list[tuple[str, str, float]] = []
     """Node and position of GPUs that a job holds, and the seconds for which they have run no kernel."""
     islands: list[tuple[str, int, int]] = []
     """Model, size, and number of sets of so many free GPUs that NVLink joins."""

@@ -82,11 +82,12 @@ class OverviewFile:
 
 def fleet_for(overview: Mapping[str, Any], visible: int | None = None) -> dict[str, Any]:
     """Returns the reply to `fleet`. `visible` is the only user whose jobs are named; None: all jobs are named."""
-    kept = {key: overview[key] for key in ("schema_version", "at", "nodes")}
+    kept = {key: overview[key] for key in ("schema_version", "at", "nodes", "idle")}
     if visible is None:
         return kept
     own = {job["id"] for job in overview["jobs"] if job["user_id"] == visible}
-    return {**kept, "nodes": [_without_others(node, own) for node in overview["nodes"]]}
+    idle = [one for one in overview["idle"] if one["job"] in own]
+    return {**kept, "nodes": [_without_others(node, own) for node in overview["nodes"]], "idle": idle}
 
 
 def queue_for(overview: Mapping[str, Any], asker: int | None = None, visible: int | None = None) -> dict[str, Any]:
@@ -153,8 +154,6 @@ def _cell_without_others(cell: Mapping[str, Any], own: set[int]) -> dict[str, An
     for key in ("owner", "guest", "planned"):
         if key in cell and cell[key] not in own:
             found[key] = None
-    if found.get("owner") is None:
-        found.pop("idle", None)
     if "packed" in cell:
         found["packed"] = [
             part if part["job"] in own else {"job": None, "percent": part["percent"]} for part in cell["packed"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.looks.gpu_use import GpuLooks, GpuNotice
+from prolog_epilog.looks.gpu_use import GpuLooks, GpuNotice, parts_of
 from prolog_epilog.looks.still import StillLooks
 from prolog_epilog.messages import numbered
 from prolog_epilog.node import devices
@@ -28,8 +28,9 @@ def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends
     while not ends():
         time.sleep(PERIOD)
         try:
+            known = devices.gpus(paths)
             with devices.driver() as driver:
-                found.look(driver, devices.gpus(paths), time.monotonic())
+                found.look(driver, known, time.monotonic(), parts_of(paths, known))
             if (gpus := found.due(time.monotonic())) is not None:
                 notice.tell(options, GpuNotice(node, gpus))
             for one in still.look(time.monotonic(), found.seen):

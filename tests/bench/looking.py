@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processor time of the guard's looks at eight GPUs whose job has eight ranks, each with eight workers.
+"""The processor time of the guard's looks at eight shared GPUs whose job has eight ranks, each with eight workers.
 
 The processes are real, and so is their `/proc`; the driver is simulated. It runs in a process of its own, as a program
 finds the driver's library at its start.
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from prolog_epilog.looks.gpu_use import GpuLooks
+from prolog_epilog.looks.gpu_use import GpuLooks, GpuPart, parts_of
 from prolog_epilog.looks.signs import serves
 from prolog_epilog.looks.still import StillLooks
 from prolog_epilog.looks.watch import PERIOD
@@ -60,7 +60,9 @@ def _measure(folder: str, pids: list[int]) -> dict[str, float]:
         # The first two looks load the library.
         began = time.process_time() if turn == 2 else began
         with devices.driver() as driver:
-            gpus.look(driver, devices.gpus(paths), turn * PERIOD)
+            known = devices.gpus(paths)
+            shares = [GpuPart(str(gpu.position), gpu.uuid, 7) for gpu in known]
+            gpus.look(driver, known, turn * PERIOD, [*parts_of(paths, known), *shares])
         gpus.due(turn * PERIOD)
         stills.look(turn * PERIOD, gpus.seen)
     look_s = (time.process_time() - began) / TURNS

@@ -199,26 +199,62 @@ def test_gpus_without_a_process_and_without_a_kernel_are_told(quick: Slurm, node
     began = time.monotonic()
     empty = quick.submit("--gpus=2", "-w", "n4", "-n1", "--mem=10", body="exec sleep 600")
     waits = quick.submit("--gpus=1", "-w", "n4", "-n1", "--mem=10", body="echo PID $$; exec sleep 600")
-    pid = until("the process", lambda: re.findall(r"PID (\d+)", output(quick, waits)))[0]
-    gpu = segment_of(quick, waits)["gpus"]
-    nodes["n4"].bash(f"echo 'process {gpu} {pid} type=compute memory=700 real=1' >>{MACHINE}.live")
+    runs_a_process(quick, nodes, waits)
 
     assert told(quick, empty, "idle").startswith("2 of its 2 GPUs have run no kernel for")
     took = time.monotonic() - began
     assert told(quick, waits, "idle").startswith("1 of its 1 GPUs")
     listed = json.loads(quick.target.run(["berth", "nodes", "--json"], user="root").out)
-    cells = {
-        cell["owner"]: cell["idle"]
-        for node in listed["nodes"]
-        if node["name"] == "n4"
-        for cell in node["gpus"]
-        if "idle" in cell
-    }
-    assert "no_process" in cells[empty]
-    assert "no_process" not in cells[waits]
+    cells = {one["job"]: one for one in listed["idle"] if one["node"] == "n4"}
+    assert cells[empty]["no_process"]
+    assert cells[waits]["no_process"] is None
     assert cells[waits]["memory_mib"] >= 700
     assert why(quick, works.job)["idle"] is None
     measured("two GPUs without a process", took, "10 min from the job's start", 600.0 / SCALE)
+
+
+def runs_a_process(slurm: Slurm, nodes: Mapping[str, Node], job: int, kind: str = "compute") -> None:
+    """Gives the job's own shell to the driver as a process on the job's GPU of n4."""
+    pid = until("the process", lambda: re.findall(r"PID (\d+)", output(slurm, job)))[0]
+    gpu = segment_of(slurm, job)["gpus"]
+    nodes["n4"].bash(f"echo 'process {gpu} {pid} type={kind} memory=700 real=1' >>{MACHINE}.live")
+
+
+def test_of_two_jobs_on_a_gpu_that_works_the_one_without_a_process_is_told(
+    quick: Slurm, nodes: dict[str, Node]
+) -> None:
+    quick.hold_gpus("n4", range(1, 8))
+    waits, works = (
+        quick.submit("--gpu-share=30", "-w", "n4", "-n1", "--mem=10", body="echo PID $$; exec sleep 600")
+        for _ in range(2)
+    )
+    runs_a_process(quick, nodes, works, "mps")
+    nodes["n4"].bash(f"echo 'gpu 0 util=99' >>{MACHINE}.live")
+    assert segment_of(quick, waits)["gpus"] == segment_of(quick, works)["gpus"] == "0"
+
+    assert told(quick, waits, "idle").startswith("1 of its 1 GPUs")
+    assert why(quick, works)["idle"] is None
+    # Once the GPU runs no kernel, its other job idles too.
+    nodes["n4"].bash(f"echo 'gpu 0 util=0' >>{MACHINE}.live")
+    assert told(quick, works, "idle").startswith("1 of its 1 GPUs")
+
+
+def test_an_idle_host_has_a_guest_and_each_is_told_of_by_itself(quick: Slurm, nodes: dict[str, Node]) -> None:
+    for name in quick.machines.keys() - {"n4"}:
+        quick.hold_gpus(name, range(8))
+    quick.hold_gpus("n4", range(1, 8))
+    host = quick.submit("--gpu-tier=guaranteed", "--gpu-mem=1G", "-w", "n4", "-n1", "--mem=10", body="exec sleep 600")
+    told(quick, host, "idle")
+    guest = quick.submit("--gpu-tier=opportunistic", "--gpus=1", "--mem=10", body="echo PID $$; exec sleep 600")
+    quick.wait_state(guest, {"RUNNING"})
+    runs_a_process(quick, nodes, guest)
+    nodes["n4"].bash(f"echo 'gpu 0 util=99' >>{MACHINE}.live")
+
+    assert segment_of(quick, guest)["gpus"] == segment_of(quick, host)["gpus"] == "0"
+    # The guest began after its host, which is told of all the time.
+    until("the host's notice with a guest beside it", lambda: why(quick, host)["idle"] or None)
+    quick.passes()
+    assert why(quick, guest)["idle"] is None
 
 
 def test_a_job_whose_rank_is_stuck_is_told_with_the_rank(quick: Slurm, nodes: dict[str, Node]) -> None:

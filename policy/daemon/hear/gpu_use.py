@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.ledger.tracker import gpus_held
-from topology.sets.wiring import positions
 
 BELIEVED_FOR = 150.0
 """Seconds for which a node's notice counts; a node sends one each minute."""
@@ -18,11 +17,15 @@ FREE_START = 600.0
 """Seconds from a job's start that do not count: staging and the first compilation."""
 
 _GPU = rb"(?:[0-9]|[1-5][0-9]|6[0-3]):[0-9]{1,9}:[0-9]{1,9}:(?:[0-9]{1,2}|100):[0-9]{1,9}:(?:-|[0-9]{1,5})"
-_PAYLOAD = re.compile(rb"berth/1 gpus node=([A-Za-z0-9_.-]{1,255}) gpus=(" + _GPU + rb"(?:," + _GPU + rb"){0,63})")
+_PART = rb"(?:[0-9]|[1-5][0-9]|6[0-3])(?:\.[0-9]{1,3})?(?::[0-9]{1,9}){3}:[1-9][0-9]{0,9}"
+_PAYLOAD = re.compile(
+    rb"berth/1 gpus node=([A-Za-z0-9_.-]{1,255}) gpus=(-|" + _GPU + rb"(?:," + _GPU + rb"){0,63})"
+    rb"(?: parts=(" + _PART + rb"(?:," + _PART + rb"){0,63}))?"
+)
 
 
 class HeldGpu(NamedTuple):
-    """An idle GPU that one job has to itself; times are seconds since 1970."""
+    """An idle GPU that one job has to itself, or its part of one; times are seconds since 1970."""
 
     no_kernel: int
     """The time since which it runs no kernel."""
@@ -30,6 +33,10 @@ class HeldGpu(NamedTuple):
     """The time since which it has no process; None if it has one."""
     memory_mib: int
     """Memory in use."""
+
+
+Idle = Mapping[tuple[str, str, int], HeldGpu]
+"""By node, GPU and job; the GPU is its position as text, or `GPU.INSTANCE`."""
 
 
 class ToldGpu(NamedTuple):
@@ -46,11 +53,21 @@ class ToldGpu(NamedTuple):
     power_w: int | None
 
 
+class ToldPart(NamedTuple):
+    """The part of a GPU that one job has, a share, a seat or a MIG instance; the other fields are those of a GPU."""
+
+    name: str
+    unused: int
+    idle: int
+    memory_mib: int
+    job: int
+
+
 class SeenGpus(NamedTuple):
     """What the nodes tell of their GPUs, for the state file."""
 
-    idle: Mapping[tuple[str, int], HeldGpu]
-    """By node and position, the idle GPUs that one job holds."""
+    idle: Idle
+    """The idle GPUs and parts of GPUs that jobs hold."""
     use: Mapping[str, tuple[ToldGpu, ...]]
     """By node, its GPUs."""
 
@@ -64,6 +81,7 @@ class GpuWord:
 
     node: str
     gpus: tuple[ToldGpu, ...]
+    parts: tuple[ToldPart, ...] = ()
     job: int = 0
     """Always 0: the notice is about no job."""
 
@@ -74,11 +92,13 @@ def read_word(payload: bytes) -> GpuWord | None:
     if match is None:
         return None
     gpus = []
-    for one in match[2].split(b","):
+    for one in match[2].split(b",") if match[2] != b"-" else ():
         *numbers, power = one.split(b":")
         place, unused, idle, percent, mib = map(int, numbers)
         gpus.append(ToldGpu(place, unused, idle, percent, mib, None if power == b"-" else int(power)))
-    return GpuWord(match[1].decode(), tuple(gpus))
+    words = [one.split(":") for one in match[3].decode().split(",")] if match[3] else []
+    parts = tuple(ToldPart(name, *map(int, numbers)) for name, *numbers in words)
+    return GpuWord(match[1].decode(), tuple(gpus), parts)
 
 
 @dataclass(slots=True)
@@ -96,27 +116,20 @@ class HeardGpus:
         self._heard = {node: one for node, one in self._heard.items() if at - one[0] < BELIEVED_FOR}
         return SeenGpus(self._held(jobs, at), {node: word.gpus for node, (_, word) in self._heard.items()})
 
-    def _held(self, jobs: Iterable[JobFacts], at: float) -> dict[tuple[str, int], HeldGpu]:
-        """Returns by node and position the idle GPUs that one job has to itself.
-
-        GPUs with packed jobs or guests are left out: the node cannot tell whose kernels run.
-        """
-        found: dict[tuple[str, int], HeldGpu] = {}
-        ridden: set[tuple[str, int]] = set()
-        for job in jobs if self._heard else ():
-            for name in self._heard.keys() & set(job.nodes if job.state == "RUNNING" else ()):
-                mask = (job.gpus or 0) if job.rides else gpus_held(job, name) or 0
-                if job.rides:
-                    ridden |= {(name, position) for position in positions(mask)}
-                elif not job.share:
-                    found |= self._of_job(name, mask, (job.start or 0) + FREE_START, at)
-        return {place: gpu for place, gpu in found.items() if place not in ridden}
-
-    def _of_job(self, node: str, mask: int, begun: float, at: float) -> dict[tuple[str, int], HeldGpu]:
-        told, word = self._heard[node]
+    def _held(self, jobs: Iterable[JobFacts], at: float) -> Idle:
+        """Returns the idle GPUs that jobs hold; of a shared one its node tells the jobs' parts."""
         found = {}
-        for gpu in word.gpus:
-            no_kernel, no_process = (int(max(told - seconds, begun)) for seconds in (gpu.idle, gpu.unused))
-            if gpu.idle >= IDLE_AFTER and mask >> gpu.position & 1 and no_kernel < at:
-                found[node, gpu.position] = HeldGpu(no_kernel, no_process if gpu.unused else None, gpu.memory_mib)
+        for job in jobs if self._heard else ():
+            for node in self._heard.keys() & set(job.nodes if job.state == "RUNNING" else ()):
+                told, word = self._heard[node]
+                mask, begun = gpus_held(job, node) or 0, (job.start or 0) + FREE_START
+                shared = {part.name for part in word.parts}
+                whole = ((str(gpu.position), gpu) for gpu in word.gpus if mask >> gpu.position & 1)
+                mine: list[tuple[str, ToldGpu | ToldPart]] = [(name, gpu) for name, gpu in whole if name not in shared]
+                mine += [(part.name, part) for part in word.parts if part.job == job.id]
+                for name, gpu in mine:
+                    since, unused = (int(max(told - seconds, begun)) for seconds in (gpu.idle, gpu.unused))
+                    if gpu.idle >= IDLE_AFTER and since < at:
+                        held = HeldGpu(since, unused if gpu.unused else None, gpu.memory_mib)
+                        found[node, name, job.id] = held
         return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from policy.cluster.shared.fragmentation import stranded
 from policy.cluster.snapshot import Cluster
-from policy.daemon.hear.gpu_use import HeldGpu
+from policy.daemon.hear.gpu_use import Idle
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.pins import Pins
 from policy.formats.plan_fields import BECAUSE
@@ -59,15 +59,18 @@ class StateMaker:
         queue: Iterable[Waiting],
         counts: Mapping[str, float],
         told: Mapping[str, str],
-        idle: Mapping[tuple[str, int], HeldGpu],
+        idle: Idle,
     ) -> None:
         """Makes the state for the next few seconds; `told` are the counters as `berth status` shows them."""
         self.due = time.monotonic() + MAKE_EVERY
         numbers = {name: int(text) for name, text in told.items() if text.isdigit()}
+        held: dict[tuple[str, str], float] = {}
+        for (node, gpu, _), one in idle.items():
+            held[node, gpu] = max(held.get((node, gpu), 0.0), reading.at - one.no_kernel)
         self.latest = msgspec.structs.replace(
             state_of(reading, cluster, job_info=self._job_info),
             waiting=waiting_by_reason(queue),
-            idle=[(node, gpu, max(0.0, reading.at - one.no_kernel)) for (node, gpu), one in idle.items()],
+            idle=[(*place, seconds) for place, seconds in held.items()],
             counts={**counts, **{name: count for name, count in numbers.items() if not name.startswith(_FAILED_OF)}},
             failed={name[len(_FAILED_OF) :]: count for name, count in numbers.items() if name.startswith(_FAILED_OF)},
             passes=Durations(self.passes.bounds, tuple(self.passes.cumulative), self.passes.sum),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policy.cluster.fleet import Fleet
-from policy.daemon.hear.gpu_use import NONE_SEEN, SeenGpus, ToldGpu
+from policy.daemon.hear.gpu_use import NONE_SEEN, Idle, SeenGpus, ToldGpu
 from policy.formats import hostlist
 from policy.formats.plan_fields import (
     EVICTED,
@@ -107,7 +107,7 @@ def overview_of(moment: Moment) -> dict[str, Any]:
     told = [*waiting[:MOST_JOBS], *running]
     nodes = _nodes(moment, running)
     jobs_told = [_job(job, moment.places.get(job.id), fleet) for job in told]
-    idle = _idle_jobs(nodes) if moment.seen.idle else {}
+    idle = _idle_jobs(moment.seen.idle)
     for job in jobs_told if idle or moment.told else ():
         job.update({"idle": idle[job["id"]]} if job["id"] in idle else {}, **moment.told.get(job["id"], {}))
     return {
@@ -115,6 +115,10 @@ def overview_of(moment: Moment) -> dict[str, Any]:
         "at": round(reading.at, 3),
         "nodes": nodes,
         "jobs": jobs_told,
+        "idle": [
+            {"node": node, "gpu": gpu, "job": job, **one._asdict()}
+            for (node, gpu, job), one in moment.seen.idle.items()
+        ],
         "left_out": max(0, len(waiting) - MOST_JOBS),
     }
 
@@ -232,8 +236,6 @@ def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
         for position, cell in enumerate(cells):
             if moment.closed.get(place, 0) >> position & 1:
                 cell["closed"] = True
-            if (idle := moment.seen.idle.get((facts.name, position))) and "owner" in cell:
-                cell["idle"] = {key: value for key, value in idle._asdict().items() if value is not None}
             if (job_id := planned.get((place, position))) and cell["state"] == "free":
                 cell["planned"] = job_id
         node["gpus"] = cells
@@ -248,13 +250,13 @@ def _use(told: Iterable[ToldGpu], count: int) -> dict[str, Any]:
     return {"use": [by_position.get(position) for position in range(count)]} if by_position else {}
 
 
-def _idle_jobs(nodes: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
+def _idle_jobs(idle: Idle) -> dict[int, dict[str, int]]:
     """Returns by job the number of its idle GPUs, and the time since which all of them have been idle."""
     found: dict[int, dict[str, int]] = {}
-    for gpu in (gpu for node in nodes for gpu in node["gpus"] if "idle" in gpu):
-        one = found.setdefault(gpu["owner"], {"gpus": 0, "since": 0})
+    for (_, _, job), gpu in idle.items():
+        one = found.setdefault(job, {"gpus": 0, "since": 0})
         one["gpus"] += 1
-        one["since"] = max(one["since"], gpu["idle"]["no_kernel"])
+        one["since"] = max(one["since"], gpu.no_kernel)
     return found
 
 

@@ -62,7 +62,11 @@ TABLE = (
     ),
     MetricSpec("gpus", "berth_gpu_closed", "gauge", "1 for a GPU whose guard admits no guest.", ("node", "gpu")),
     MetricSpec(
-        "gpus", "berth_gpu_idle_seconds", "gauge", "Time for which a held GPU has run no kernel.", ("node", "gpu")
+        "gpus",
+        "berth_gpu_idle_seconds",
+        "gauge",
+        "Time for which a held GPU or a job on it has idled.",
+        ("node", "gpu"),
     ),
     MetricSpec("gpus", "berth_gpu_job_info", "info", "The job that holds a GPU, if asked for.", ("uuid", "jobid")),
     MetricSpec(
@@ -218,7 +222,7 @@ def _gpus(state: ClusterState) -> dict[str, _Found]:
             ((node, str(gpu), app_class), round(score - 1.0, 4)) for node, gpu, app_class, score in state.slow
         ],
         "berth_gpu_closed": [((node, str(gpu)), 1.0) for node, gpu in state.closed],
-        "berth_gpu_idle_seconds": [((node, str(gpu)), seconds) for node, gpu, seconds in state.idle],
+        "berth_gpu_idle_seconds": [((node, gpu), seconds) for node, gpu, seconds in state.idle],
         "berth_gpu_job_info": [((uuid, str(job)), 1.0) for uuid, job in state.holds],
     }
 

@@ -48,7 +48,7 @@ def with_json(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
 
 def fleet(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
     (folder / "berth.conf").write_text(f'[hook]\nsocket = "{folder}/s"\n[users]\nhosts = ""\n')
-    found = {"schema_version": 1, "at": 1.0, "nodes": [], "jobs": [], "left_out": 0}
+    found = {"schema_version": 1, "at": 1.0, "nodes": [], "jobs": [], "idle": [], "left_out": 0}
     path_of(folder / "s").write_text(json.dumps(found))
     return []
 

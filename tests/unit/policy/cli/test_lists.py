@@ -90,8 +90,14 @@ def overview() -> dict[str, Any]:
                 "level": "nvlink",
             },
         ],
+        "idle": [],
         "left_out": 0,
     }
+
+
+def idle(gpu: str, job: int, no_kernel: int, no_process: int | None = None, memory_mib: int = 0) -> dict[str, Any]:
+    times = {"no_kernel": no_kernel, "no_process": no_process}
+    return {"node": "n1", "gpu": gpu, "job": job, **times, "memory_mib": memory_mib}
 
 
 @pytest.fixture
@@ -123,9 +129,8 @@ def test_nodes_is_a_map_with_a_bar_between_islands(capsys: pytest.CaptureFixture
 def test_idle_gpus_are_listed_with_their_job(
     told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells, since = told["nodes"][0]["gpus"], int(told["at"]) - 7_300
-    cells[0]["idle"] = {"no_kernel": since, "memory_mib": 512}
-    cells[1]["idle"] = {"no_kernel": since - 60, "no_process": since, "memory_mib": 0}
+    since = int(told["at"]) - 7_300
+    told["idle"] = [idle("0", 11, since, memory_mib=512), idle("1", 11, since - 60, since)]
     next(job for job in told["jobs"] if job["id"] == 11)["idle"] = {"gpus": 2, "since": since}
     path_of(tmp_path / "berthd.sock").write_text(json.dumps(told))
 
@@ -140,7 +145,7 @@ def test_idle_gpus_are_listed_with_their_job(
         ["2:01:40", "-", "512"],
     )
     assert job.endswith("2 of its 2 GPUs have run no kernel for 2 h 1 min")
-    assert [(one["gpu"], one["no_process_s"] is None) for one in kept] == [(1, False), (0, True)]
+    assert [(one["gpu"], one["no_process_s"] is None) for one in kept] == [("1", False), ("0", True)]
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
@@ -149,8 +154,7 @@ def test_the_pages_script_mails_users_of_idle_gpus_and_hangs(told: dict[str, Any
     script = re.sub("(?m)^    ", "", page[page.index("    #!/bin/sh") :].partition("\n\n")[0])
     now = int(told["at"])
     told["jobs"][0] |= {"user_id": 1_000, "hangs": {"since": 1_800_000_000, "allowed": 600, "behind": ""}}
-    told["nodes"][0]["gpus"][0]["idle"] = {"no_kernel": now - 7_300, "memory_mib": 0}
-    told["nodes"][0]["gpus"][1]["idle"] = {"no_kernel": now - 700, "memory_mib": 0}
+    told["idle"] = [idle("0", 11, now - 7_300), idle("1", 11, now - 700)]
     path_of(tmp_path / "berthd.sock").write_text(json.dumps(told))
     python_program(tmp_path / "berth", "import sys\nfrom policy.cli.main import main\nsys.exit(main(sys.argv[1:]))\n")
     python_program(tmp_path / "mail", "import sys\nprint(sys.argv[3], sys.stdin.read(), end='')\n")
@@ -195,7 +199,7 @@ def test_queue_has_squeues_columns_and_berths_own(told: dict[str, Any], capsys: 
 
 def test_lists_for_programs_have_a_version(told: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads("\n".join(printed(capsys, "nodes", "--json", "-n", "n1")))
-    assert found == {"schema_version": 1, "at": told["at"], "nodes": told["nodes"][:1]}
+    assert found == {"schema_version": 1, "at": told["at"], "nodes": told["nodes"][:1], "idle": []}
 
     found = json.loads("\n".join(printed(capsys, "queue", "--json", "-j", "11")))
     assert found == {"schema_version": 1, "at": told["at"], "jobs": told["jobs"][1:], "left_out": 0}

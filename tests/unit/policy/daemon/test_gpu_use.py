@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from policy.cli.nodes import idle_gpus
-from policy.daemon.hear.gpu_use import BELIEVED_FOR, FREE_START, GpuWord, HeardGpus, HeldGpu, ToldGpu, read_word
+from policy.daemon.hear.gpu_use import (
+    BELIEVED_FOR,
+    FREE_START,
+    GpuWord,
+    HeardGpus,
+    HeldGpu,
+    ToldGpu,
+    ToldPart,
+    read_word,
+)
 from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.formats.slurm_facts import JobFacts
 from policy.site.overview import fleet_for, idle_text, queue_for
@@ -37,7 +46,9 @@ def job(number: int, mask: int, start: float = BEGAN, **more: Any) -> JobFacts:
     "payload",
     [
         b"berth/1 gpus node=n1 gpus=",
-        b"berth/1 gpus node=n1 gpus=-",
+        b"berth/1 gpus node=n1 gpus=- parts=",
+        b"berth/1 gpus node=n1 gpus=- parts=0:1:1:1:0",
+        b"berth/1 gpus node=n1 gpus=- parts=0.1234:1:1:1:7",
         b"berth/1 gpus node=n1 gpus=0:1:2:3:4",
         b"berth/1 gpus node=n1 gpus=64:1:1:0:1:-",
         b"berth/1 gpus node=n1 gpus=0:1:1:101:1:-",
@@ -56,22 +67,37 @@ def test_a_notice_of_gpus() -> None:
     )
 
 
-def test_only_what_a_job_holds_alone_is_held_and_idle() -> None:
-    found = heard(",".join(f"{gpu}:{HOUR}:{HOUR}:0:9:-" for gpu in range(4)))
-    told = found.seen([job(5, 0b0001), job(6, 0b0010, share=50)], NOW).idle
+def test_a_notice_of_parts_of_gpus() -> None:
+    assert read_word(b"berth/1 gpus node=n1 gpus=- parts=0:0:700:512:5,3.10:900:900:0:47") == GpuWord(
+        "n1", (), (ToldPart("0", 0, 700, 512, 5), ToldPart("3.10", 900, 900, 0, 47))
+    )
 
-    assert told == {("n1", 0): HeldGpu(int(NOW - HOUR), int(NOW - HOUR), 9)}
+
+def test_only_what_a_job_holds_is_held_and_idle() -> None:
+    found = heard(",".join(f"{gpu}:{HOUR}:{HOUR}:0:9:-" for gpu in range(4)))
+
+    assert found.seen([job(5, 0b0001)], NOW).idle == {("n1", "0", 5): HeldGpu(int(NOW - HOUR), int(NOW - HOUR), 9)}
+
+
+def test_of_a_shared_gpu_and_of_mig_instances_the_node_names_the_job() -> None:
+    parts = f"0:{HOUR}:{HOUR}:0:6,0:0:60:500:5,1.10:{HOUR}:{HOUR}:0:7,2:{HOUR}:{HOUR}:0:8"
+    found = heard(f"0:0:{HOUR}:0:500:- parts={parts}")
+    jobs = [job(5, 0b0001, share=50), job(6, 0b0001, share=50), job(7, 0)]
+
+    assert {(gpu, number) for _, gpu, number in found.seen(jobs, NOW).idle} == {("0", 6), ("1.10", 7)}
+    # The job may have moved on since.
+    assert found.seen([running(6, "n2", 1, 600, start=int(BEGAN), holds=(1,))], NOW).idle == {}
 
 
 def test_a_process_without_a_kernel_is_told_apart_from_none() -> None:
-    assert heard(f"0:0:{HOUR}:0:512:-").seen([job(5, 1)], NOW).idle["n1", 0].no_process is None
+    assert heard(f"0:0:{HOUR}:0:512:-").seen([job(5, 1)], NOW).idle["n1", "0", 5].no_process is None
 
 
 def test_the_time_before_the_job_and_its_first_ten_minutes_do_not_count() -> None:
     found = heard(f"0:{HOUR}:{HOUR}:0:9:-")
 
     assert found.seen([job(5, 1, NOW - FREE_START)], NOW).idle == {}
-    assert found.seen([job(5, 1, NOW - FREE_START - 60)], NOW).idle["n1", 0].no_kernel == NOW - 60
+    assert found.seen([job(5, 1, NOW - FREE_START - 60)], NOW).idle["n1", "0", 5].no_kernel == NOW - 60
 
 
 def test_a_word_counts_until_the_next_one_and_not_for_long() -> None:
@@ -92,12 +118,14 @@ def overview(*jobs: JobFacts) -> dict[str, Any]:
 
 def test_the_overview_tells_of_gpus_and_of_their_job() -> None:
     found = overview(job(5, 0b0011, user=ALICE))
-    (told,) = found["nodes"]
+    held = {"node": "n1", "job": 5}
 
-    assert told["gpus"][0]["idle"] == {"no_kernel": NOW - HOUR, "no_process": NOW - HOUR, "memory_mib": 9}
-    assert told["gpus"][1]["idle"] == {"no_kernel": NOW - 2 * HOUR, "memory_mib": 512}
+    assert found["idle"] == [
+        {**held, "gpu": "0", "no_kernel": NOW - HOUR, "no_process": NOW - HOUR, "memory_mib": 9},
+        {**held, "gpu": "1", "no_kernel": NOW - 2 * HOUR, "no_process": None, "memory_mib": 512},
+    ]
     assert found["jobs"][0]["idle"] == {"gpus": 2, "since": NOW - HOUR}
-    assert [one["no_kernel_s"] for one in idle_gpus(found["nodes"], found["jobs"], found["at"])] == [2 * HOUR, HOUR]
+    assert [one["no_kernel_s"] for one in idle_gpus(found["idle"], found["jobs"], found["at"])] == [2 * HOUR, HOUR]
 
 
 def test_the_overview_tells_what_each_gpu_does() -> None:
@@ -121,7 +149,7 @@ def test_that_a_job_idles_is_told_only_to_users_who_may_see_the_job() -> None:
     found = overview(job(5, 0b0011, user=ALICE))
 
     assert "idle" not in json.dumps([fleet_for(found, 1002)["nodes"], queue_for(found, visible=1002)["jobs"]])
-    assert "idle" in json.dumps(fleet_for(found, ALICE)["nodes"])
+    assert (fleet_for(found, 1002)["idle"], len(fleet_for(found, ALICE)["idle"])) == ([], 2)
 
 
 def test_a_job_of_salloc_is_told_to_be_interactive() -> None:

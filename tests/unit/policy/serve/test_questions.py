@@ -184,6 +184,7 @@ OVERVIEW = {
     "at": 1.0,
     "nodes": [{"name": "n1", "gpus": [{"state": "owned", "owner": 7}]}],
     "jobs": [{"id": 7, "user_id": ALICE}],
+    "idle": [{"node": "n1", "gpu": "0", "job": 7, "no_kernel": 1, "no_process": None, "memory_mib": 5}],
     "left_out": 0,
 }
 
