@@ -89,6 +89,8 @@ class Config:
     preflight_partition: str = ""
     preflight_wait: float = float(flags.parse_time(_default("preflight", "wait")))
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
+    end_idle: Mapping[str, int] = field(default_factory=dict)
+    """By partition, the seconds after which a job that holds its GPUs idle is ended; none for all others."""
     other_retries: tuple[str, ...] = tuple(_names(_default("berthd", "other_retries")))
     """Words in a job's comment that leave its retries to another system."""
 
@@ -185,7 +187,20 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         preflight_wait=float(tables["preflight"]["wait"]),
         preflight_partition=tables["preflight"]["partition"],
         other_retries=tuple(_names(berthd["other_retries"])),
+        end_idle=_end_idle(berthd["end_idle"]),
     )
+
+
+def _end_idle(text: str) -> dict[str, int]:
+    """Returns seconds by partition.
+
+    >>> _end_idle("debug@2:00:00 gpu@8:00:00")
+    {'debug': 7200, 'gpu': 28800}
+    """
+    try:
+        return {name: flags.parse_time(time) for name, _, time in (word.partition("@") for word in text.split())}
+    except FormatError as problem:
+        raise ConfigError(f"[berthd] end_idle is PARTITION@TIME ...: {problem}") from None
 
 
 def _file(path: str) -> Path | None:

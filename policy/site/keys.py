@@ -48,6 +48,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "look_ahead": Key("bool", default=True),
         "exclude_others": Key("int", 32, 0, None, "nodes"),
         "other_retries": Key("text", "auto_requeue, auto_resume_mode"),
+        "end_idle": Key("text"),
         "gateway": Key("word", "auto", words=("auto", "pyslurm", "libslurm", "command")),
     },
     "notice": {

@@ -32,6 +32,8 @@ PYTHON = "/opt/berth/bin/python"
 FOLDER = "/home/berth-looks"
 HERE = ("n1", "n4")
 SCALE, HOUR_SCALE = 40.0, 120.0
+LIMIT = "0:45"
+"""The rule of partition `other`: half an hour of a site."""
 CONF_LINES = '[users]\nhosts = "ctl"\n[guard]\nmetrics = "/run/berth/guard.prom"'
 NODE_TIMES = {
     "prolog_epilog.looks.watch": {"PERIOD": 15.0 / SCALE},
@@ -136,7 +138,8 @@ def quick(slurm: Slurm) -> Iterator[Slurm]:
         stack.callback(slurm.target.run, ["svc", "berthd", "restart"], user="root")
         stack.enter_context(other_times(slurm.target, BERTHD_TIMES))
         stack.enter_context(berth_conf(slurm, CONF_LINES))
-        slurm.target.bash(rf"sed -i 's|^\[berthd\]$|&\nsteps = \"{FOLDER}/record/steps\"|' {CONF}", user="root")
+        keys = rf'steps = "{FOLDER}/record/steps"\nend_idle = "other@{LIMIT}"'
+        slurm.target.bash(rf"sed -i 's|^\[berthd\]$|&\n{keys}|' {CONF}", user="root")
         slurm.target.run(["svc", "berthd", "restart"], user="root")
         slurm.berthd("start")
         yield slurm
@@ -243,7 +246,8 @@ def test_an_idle_host_has_a_guest_and_each_is_told_of_by_itself(quick: Slurm, no
     for name in quick.machines.keys() - {"n4"}:
         quick.hold_gpus(name, range(8))
     quick.hold_gpus("n4", range(1, 8))
-    host = quick.submit("--gpu-tier=guaranteed", "--gpu-mem=1G", "-w", "n4", "-n1", "--mem=10", body="exec sleep 600")
+    options = ("--gpu-tier=guaranteed", "--gpu-mem=1G", "--gpus=1", "-w", "n4", "-n1", "--mem=10")
+    host = quick.submit(*options, body="exec sleep 600")
     told(quick, host, "idle")
     guest = quick.submit("--gpu-tier=opportunistic", "--gpus=1", "--mem=10", body="echo PID $$; exec sleep 600")
     quick.wait_state(guest, {"RUNNING"})
@@ -255,6 +259,37 @@ def test_an_idle_host_has_a_guest_and_each_is_told_of_by_itself(quick: Slurm, no
     until("the host's notice with a guest beside it", lambda: why(quick, host)["idle"] or None)
     quick.passes()
     assert why(quick, guest)["idle"] is None
+
+
+def test_a_rule_ends_idle_jobs_after_each_was_told_twice(quick: Slurm, nodes: dict[str, Node]) -> None:
+    options = ("--gpus=1", "-w", "n4", "-n1", "--mem=10")
+    spared = quick.submit(*options, body="exec sleep 600")
+    began = time.monotonic()
+    tasks = [quick.submit("-p", "other", "-a", "3", *options, body="exec sleep 600")]
+    script = " ".join(["salloc", "-p", "other", *options, "-t", "10", "sleep", "600"])
+    quick.target.bash(f"nohup {script} >{FOLDER}/salloc.out 2>&1 </dev/null &", user="alice")
+    queue = ["squeue", "-h", "-u", "alice", "-n", "interactive", "-o", "%A"]
+    tasks.append(int(until("salloc's job", lambda: quick.target.run(queue, user="root").out)))
+
+    def says(job: int) -> str:
+        return str(segment_of(quick, job).get("idle_told", "")).partition(",")[0]
+
+    until("both to be told", lambda: all(says(job) >= "1" for job in tasks) or None)
+    # berthd forgets nothing, and its nodes say it again.
+    quick.target.run(["svc", "berthd", "restart"], user="root")
+    quick.berthd("start")
+    text = quick.target.run(["berth", "why", str(tasks[1])], user="alice").out
+    assert "a rule of partition other" in text, text
+    until("both to be told again", lambda: all(says(job) >= "2" for job in tasks) or None, 120.0)
+    for job in tasks:
+        quick.wait_state(job, {"CANCELLED"})
+    took = time.monotonic() - began
+
+    assert "its GPUs ran no kernel for" in quick.target.run(["berth", "why", str(tasks[0])], user="alice").out
+    assert "has been revoked" in quick.target.bash(f"cat {FOLDER}/salloc.out", user="root").out
+    assert (quick.state(spared), says(spared)) == ("RUNNING", "")
+    assert why(quick, spared)["idle"].startswith("1 of its 1 GPUs")
+    measured("an idle job is ended by a rule of 30 min", took, "10 and 30 min from its start", 2_400.0 / SCALE)
 
 
 def test_a_job_whose_rank_is_stuck_is_told_with_the_rank(quick: Slurm, nodes: dict[str, Node]) -> None:

@@ -32,6 +32,7 @@ def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = 
     sharing = config.settings.sharing
     rules = [*sharing.tier_default, *sharing.tier_allowed]
     named = [("[hook] skip_partitions", "partition", name) for name in sorted(config.skip_partitions)]
+    named += [("[berthd] end_idle", "partition", name) for name in config.end_idle]
     named += [("[preflight] partition", "partition", config.preflight_partition)]
     named += [("[sharing] tier_default or tier_allowed", one.kind, one.name) for one in rules]
     known = {"partition": set(partitions), "qos": set[str]()}

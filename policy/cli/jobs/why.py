@@ -18,7 +18,7 @@ from policy.cli.output import print_json, print_table
 from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import BerthError, ConfigError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
-from policy.formats.plan_fields import ALL_REDUCE, HELPS, preflight_of
+from policy.formats.plan_fields import ALL_REDUCE, HELPS, IDLE_END, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
 from policy.site.ahead import ahead_rows
@@ -80,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.verbose:
         print(sentence(job_id, state, plan, failure))
     now = [(name, text) for name, text in running.items() if text]
+    now += [("ends" if state == "RUNNING" else "ended", plan[IDLE_END])] if IDLE_END in plan else []
     print_table([*(rows(job_id, state, plan) if options.verbose else ()), *ahead_rows(ahead), *now, *failure])
     return 0
 

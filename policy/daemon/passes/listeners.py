@@ -23,6 +23,7 @@ from policy.daemon.write.degraded import Degraded
 from policy.daemon.write.evictions import Evictions
 from policy.daemon.write.failures import Failures
 from policy.daemon.write.hangs import Hangs
+from policy.daemon.write.idle_ends import IdleEnds
 from policy.daemon.write.mps_faults import MpsFaults
 from policy.formats.slurm_facts import Reading
 from policy.site import log
@@ -63,6 +64,7 @@ class Listeners:
         self.machines = HeardMachines()
         self.failures = Failures(gateway, others=config.other_retries)
         self.hangs = Hangs(self.failures)
+        self.idle_ends = IdleEnds(gateway, config.end_idle)
         self.hosts = Hosts(config.steps)
         self.scores_now = ScoresNow(config.steps, config.scores)
 

@@ -130,13 +130,14 @@ class Planner:
             self._hand_over(reading, changes)
         self._updates.plan_is_made()
         hangs = apart(self._heard.still.hangs, reading.jobs, reading.at) or {}
+        seen = apart(self._heard.gpus.seen, reading.jobs, reading.at) or NONE_SEEN
         if self._overviews is not None:
-            seen = apart(self._heard.gpus.seen, reading.jobs, reading.at) or NONE_SEEN
             state = apart(self._counted, reading, tracker, seen)
             apart(self._overviews.write_if_due, self._plan, reading, state, seen, self._heard.told(hangs))
         apart(self._heard.hosts.write_due, reading.at, self._fleets.model_of)
         if self._looks.acts:
             self._updates.count(apart(self._heard.hangs.step, hangs, reading))
+            self._updates.count(apart(self._heard.idle_ends.step, seen.idle, reading.jobs, reading.at))
             self._prepare_updates(changes or (), tracker, reading)
         apart(self._plan.expect_notices)
 
@@ -340,6 +341,7 @@ class Planner:
         for part in (
             heard.failures,
             heard.hangs,
+            heard.idle_ends,
             heard.disagreements,
             self._moving.relocations,
             plan.isolation,

@@ -33,6 +33,8 @@ STATUS = {
     "LAUNCH_FAILED": "failed",
 }
 """Slurm's states of finished runs, as in Philly's table 6, with time limits and preemption kept apart."""
+HELD_IDLE = "ended for idle GPUs"
+"""The end by a partition's rule (`[berthd] end_idle`)."""
 EARLY_S = 600.0
 """Seconds; a run of several GPUs that fails sooner would mostly have failed on one GPU as well."""
 _SOON_S = 3_600.0
@@ -71,7 +73,7 @@ class Ends:
 
     def add(self, run: JobRun) -> None:
         """Adds a finished run."""
-        status, size = STATUS.get(run.state, "other"), size_of(run.gpus)
+        status, size = _status(run), size_of(run.gpus)
         self._runs[size, status] += 1
         self._gpu_s[size, status] += round(run.gpu_s)
         failure = self._failure(run, status)
@@ -101,7 +103,9 @@ class Ends:
 
     def figures(self) -> dict[str, Any]:
         """Returns runs and GPU hours by size and status, failure classes, and tries."""
-        found = [status for status in dict.fromkeys((*STATUS.values(), "other")) if self._of(self._runs, status)]
+        found = [
+            status for status in dict.fromkeys((*STATUS.values(), HELD_IDLE, "other")) if self._of(self._runs, status)
+        ]
         return {
             "status": {
                 status: {
@@ -131,6 +135,11 @@ class Ends:
     @staticmethod
     def _of(counter: Counter[tuple[str, str]], status: str) -> int:
         return sum(counter[size, status] for size in SIZES)
+
+
+def _status(run: JobRun) -> str:
+    by_rule = run.state == "CANCELLED" and run.said.get("idle_told", "").startswith("3,")
+    return HELD_IDLE if by_rule else STATUS.get(run.state, "other")
 
 
 class _Tries:

@@ -484,6 +484,7 @@ def test_options_of_the_page_are_read_before_it_is_served(tmp_path: Path, option
         ('[hook]\nskip_partitions = "plian"\n', "the partition plian, which Slurm does not have; did you mean plain"),
         ('[preflight]\npartition = "gqu"\n', "[preflight] partition names the partition gqu"),
         ('[sharing]\ntier_default = "partition=gqu:opportunistic"\n', "names the partition gqu"),
+        ('[berthd]\nend_idle = "plian@1:00:00"\n', "end_idle names the partition plian, which Slurm does not have"),
         ('[sharing]\ntier_allowed = "qos=hihg:exclusive"\n', "qos hihg, which Slurm does not have; did you mean high"),
         ('[hook]\nskip_partitions = "gpu"\n', ""),
     ],

@@ -158,6 +158,8 @@ def test_failures_have_berthds_class_else_what_the_exit_tells() -> None:
         line(3, state="FAILED", code="3:0"),
         line(4, state="NODE_FAIL"),
         line(5, state="CANCELLED by 1000", user="bob"),
+        line(6, state="CANCELLED by 0", comment="[berth/1 state=placed idle_told=3,1700000000]"),
+        line(7, state="CANCELLED by 1000", comment="[berth/1 state=placed idle_told=2,1700000000]"),
     )
 
     classes = {name: (one["runs"], one["told_by_berthd"]) for name, one in found["failures"].items()}
@@ -167,7 +169,11 @@ def test_failures_have_berthds_class_else_what_the_exit_tells() -> None:
         "no_signature": (1, 0),
         "mpi_runtime_failure": (1, 0),
     }
-    assert {name: one["runs"] for name, one in found["status"].items()} == {"killed": 1, "failed": 4}
+    assert {name: one["runs"] for name, one in found["status"].items()} == {
+        "killed": 2,
+        "ended for idle GPUs": 1,
+        "failed": 4,
+    }
     # Three of its four GPUs for a minute: the first run on one would have told.
     assert found["early"] == {"runs": 1, "gpu_hours": 0.05, "spread_hours": 0.05}
 
