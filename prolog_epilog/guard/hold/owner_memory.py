@@ -29,10 +29,6 @@ class OwnerMemory:
         self._told: tuple[int, int] = (0, 0)
         self._told_at = 0.0
 
-    def need(self, host: Member, guest: Member) -> int | None:
-        """Returns the MiB that the owner needs; None if that is not known."""
-        return reserve.need_mib(host, guest)
-
     def quota(self, host: Member | None, guest: Member, look: Look | None) -> int | None:
         """Returns the bytes that the guest may hold; 0: no limit.
 
@@ -43,7 +39,7 @@ class OwnerMemory:
             return own
         if look is None or not look.memory_bytes:
             return None
-        room = max(1, reserve.ceiling_mib(look.memory_bytes // _MIB, self.need(host, guest)) * _MIB)
+        room = max(1, reserve.ceiling_mib(look.memory_bytes // _MIB, reserve.need_mib(host, guest)) * _MIB)
         return min(own, room) if own else room
 
     def breach(self, need: int, guest: Member, look: Look) -> str:

@@ -27,6 +27,7 @@ from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
 from prolog_epilog.settings.guard_keys import GuardSettings
+from prolog_epilog.tenants import reserve
 from prolog_epilog.tenants.arrivals import Arrival
 
 SLOPE = 0.3
@@ -287,7 +288,7 @@ class GuardedSeat:
         if held is None:
             return
         if self._ending is None and fresh is not None:
-            need = memory.need(host, held.guest)
+            need = reserve.need_mib(host, held.guest)
             if need is None:
                 grace = self._set.action.evict_grace_s
                 self._do(now, self.decider.send_away(now, "how much memory its host needs is not known", grace))
