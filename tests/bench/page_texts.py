@@ -198,8 +198,7 @@ in a third (`--seed 3`, 29 draws, stopped): 0 of 13, 1 of 2 and 0 of 14 failed. 
     "sharing-day": """
 A simulation, not measured. All rules have the same guard, seats and limits; the oracle knows the true slowdowns. `all`
 is berthd's rule: predictor, matching, and what pairs of jobs did beside each other; each `without_*` leaves one out.
-Beside services (`idle`, `muxflow`) berthd's rule was played without that memory. With it and 100 GPUs it has 0.996 and
-1.01 of least loaded's work there.
+Services (`idle`, `muxflow`) were played by `--gpus 250 --seeds 1 --fleets muxflow,idle` in a run of their own.
 """,
     "app-classes": """
 Shares of a V100's kernel time, by Orion, stand for those of pipes and DRAM: of whole jobs none are published. A site is
