@@ -5,18 +5,23 @@ Jobs are those of `make bench NAME=racks` up to 256 GPUs, on 60 trays of eight G
 of 8, 16, 32 or 64 GPUs. A second stands for `SCALE` of them. Each draw runs three times on one cluster: in a partition
 without Berth, whose users write no segments, in Berth's with `--group`, and again in the first, for the null. The first
 fifth is not counted, but with `--at-once`, where all jobs come at the start. Figures are means over the draws.
+
+`--on-paper 60` plays so many draws by tests/bench/c/racks.c instead: what the rules alone do, and how far one draw may
+be from the mean of all.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 from typing import NamedTuple
 
 import numpy as np
 
+from policy.cluster.segments import segment_of
 from policy.formats.hostlist import expand
-from tests.bench.racks import DAY, MEAN, OF_JOBS, OF_TIME, SIZES, SPREAD
+from tests.bench.racks import DAY, MEAN, OF_JOBS, OF_TIME, PROGRAM, SIZES, SOURCE, SPREAD
 from tests.bench.table import Figure, report
 from tests.hard.test_profiles import started
 from tests.hard.test_racks import RACKS, TRAYS, TURN_ON
@@ -61,12 +66,23 @@ class Job(NamedTuple):
     seconds: float
 
     def line(self, number: int, partition: str) -> str:
-        wall = self.seconds / SCALE
         nodes = max(1, self.gpus // GPUS)
         asked = f"-p {partition} -N{nodes} --gpus-per-node={self.gpus // nodes}"
         if partition != "plain" and self.group < self.gpus:
             asked += f" --group={self.group}"
-        return f"{self.at / SCALE:.2f} {number}-{wall:.2f} {int(2 * wall / 60) + 1} {asked}\n"
+        return f"{self.at / SCALE:.2f} {number}-{self.seconds / SCALE:.2f} {self.minutes} {asked}\n"
+
+    def on_paper(self, *, in_segments: bool, at_once: bool) -> str:
+        """A line of tests/bench/c/racks.c's input."""
+        segment = segment_of(min(self.group, self.gpus), GPUS) if in_segments and self.gpus >= GPUS else 0
+        limit = self.minutes * 60 * SCALE
+        at = 0 if at_once else int(self.at)
+        return f"job {at} {self.gpus} {self.seconds:.0f} {limit} {segment} {max(1, self.group // GPUS)}\n"
+
+    @property
+    def minutes(self) -> int:
+        """The time limit that its user writes: twice its time there, and whole minutes."""
+        return int(2 * self.seconds / SCALE / 60) + 1
 
 
 class Ran(NamedTuple):
@@ -106,10 +122,7 @@ def play(slurm: Slurm, jobs: list[Job], partition: str) -> Ran:
         [float(found[word, number][0]) for number in range(len(jobs))] for word in ("asked", "began", "ended")
     )
     counted = [number for number, job in enumerate(jobs) if job.at >= FROM * jobs[-1].at]
-    waits = {
-        name: statistics.mean((began[n] - asked[n]) * SCALE / 60 for n in counted if least <= jobs[n].gpus < most)
-        for name, (least, most) in KINDS.items()
-    }
+    waits = by_size(jobs, [(b - a) * SCALE / 60 for a, b in zip(asked, began, strict=True)], counted)
     first, last = asked[counted[0]], asked[-1] if jobs[-1].at else max(began)
     busy = sum(job.gpus * max(0.0, min(ended[n], last) - max(began[n], first)) for n, job in enumerate(jobs)) / (
         last - first
@@ -132,7 +145,13 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.95)
     parser.add_argument("--hours", type=float, default=30)
     parser.add_argument("--at-once", action="store_true", help="submit all jobs at the start")
+    parser.add_argument("--on-paper", type=int, metavar="DRAWS", help="play so many draws without Slurm")
     chosen = parser.parse_args()
+    if chosen.on_paper:
+        paper = [draw(seed, chosen.load, chosen.hours) for seed in range(chosen.on_paper)]
+        title = f"{chosen.on_paper} draws of {chosen.hours:g} hours on paper"
+        report("racks-day-paper", title, on_paper(paper, at_once=chosen.at_once), {})
+        return
     found: dict[str, list[Ran]] = {"plain": [], "berth": [], "again": []}
     draws = [draw(int(seed), chosen.load, chosen.hours) for seed in chosen.seeds.split(",")]
     for slurm in started(chosen.slurm, "scale"):
@@ -150,6 +169,38 @@ def main() -> None:
     rows = [*figures("", found["berth"], found["plain"]), *figures("null: ", found["again"], found["plain"])]
     title = f"{sum(map(len, draws))} jobs of {chosen.hours:g} hours on {chosen.slurm}, load {chosen.load:g}"
     report("racks-day", title, rows, {})
+
+
+def on_paper(draws: list[list[Job]], *, at_once: bool) -> list[Figure]:
+    """Play draws by the rules of topology/block without segments, and with those of groups."""
+    program = PROGRAM.with_name("racks-day")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    sizes = [f"-DRACKS={RACKS}", f"-DTRAYS={TRAYS}", f"-DGPUS={GPUS}"]
+    subprocess.run(["gcc", "-std=gnu11", "-O3", *sizes, "-o", str(program), str(SOURCE), "-lm"], check=True)
+    found: dict[str, list[dict[str, float]]] = {"block": [], "berth": []}
+    for jobs in draws:
+        counted = [number for number, job in enumerate(jobs) if at_once or job.at >= FROM * jobs[-1].at]
+        for rule, waits in found.items():
+            lines = "".join(job.on_paper(in_segments=rule == "berth", at_once=at_once) for job in jobs)
+            words = [str(program), rule, "0", str(30 * DAY), "0"]
+            said = subprocess.run(words, input=lines, text=True, capture_output=True, check=True).stdout.splitlines()
+            waits.append(by_size(jobs, [float(line.split()[0]) / 60 for line in said[: len(jobs)]], counted))
+    rows = []
+    for kind in KINDS:
+        block, berth = (np.array([one[kind] for one in found[rule]]) for rule in ("block", "berth"))
+        rows.append(Figure(f"wait, {kind} GPUs", np.nanmean(berth), "min", "topology/block", np.nanmean(block)))
+        ratios = (berth + 1) / (block + 1)
+        rows += [
+            Figure(f"{kind} GPUs: {part} of the draws are below", np.nanquantile(ratios, share), "of block's")
+            for part, share in (("a tenth", 0.1), ("nine tenths", 0.9))
+        ]
+    return rows
+
+
+def by_size(jobs: list[Job], waits: list[float], counted: list[int]) -> dict[str, float]:
+    """The mean waits of some jobs."""
+    some = {kind: [waits[n] for n in counted if least <= jobs[n].gpus < most] for kind, (least, most) in KINDS.items()}
+    return {kind: statistics.mean(found) if found else np.nan for kind, found in some.items()}
 
 
 def figures(before: str, some: list[Ran], others: list[Ran]) -> list[Figure]:

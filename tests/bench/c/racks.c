@@ -21,9 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef RACKS
 #define RACKS 278
 #define TRAYS 18
 #define GPUS 4
+#endif
 #define ALL (RACKS * TRAYS)
 #define DOWN 64
 #define PASS 60.0
