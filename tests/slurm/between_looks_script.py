@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs beside slurmctld: what nodes have in use by jobs alone, and by looks at the nodes, must be the same.
+"""Compares what nodes have in use, worked out from the jobs, with what slurmctld says of the nodes.
 
 Arguments: steps, each a command line of bash. After each, a gateway that looked at the nodes before the first step and
 not since, and a new one that looks at all, are asked; what differs for a moment is printed.

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds to a failure what the daemons of that cluster said last: the cluster is gone when its reader comes."""
+    """Adds the daemons' last log lines to a failure: the cluster is gone by the time it is read."""
     report = yield
     slurm = getattr(item, "funcargs", {}).get("slurm")
     if report.failed and isinstance(slurm, Slurm) and isinstance(slurm.target, Container):
@@ -46,7 +46,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def is_anothers(item: pytest.Item) -> bool:
-    """Whether another Slurm version runs this test."""
+    """Tells whether another Slurm version runs this test."""
     call = getattr(item, "callspec", None)
     if call is None or item.get_closest_marker("any_slurm") is None:
         return False
@@ -54,12 +54,12 @@ def is_anothers(item: pytest.Item) -> bool:
 
 
 def cluster(*words: str) -> None:
-    """Run containers/cluster.py and let its progress be seen."""
+    """Runs containers/cluster.py and shows its progress."""
     subprocess.run([sys.executable, ROOT / "containers" / "cluster.py", *words], check=True)
 
 
 def against_protocol(slurm: Slurm) -> list[str]:
-    """What its slurmctld logged that Berth's protocol forbids."""
+    """Returns the lines of slurmctld's log that break Berth's protocol."""
     return wrong_in(slurm.controller_log(), int(slurm.target.run(["id", "-u", "slurm"]).out))
 
 
@@ -92,13 +92,13 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def slurm(request: pytest.FixtureRequest, clusters: dict[str, Slurm]) -> Slurm:
-    """One of them."""
+    """Returns the cluster of one version."""
     return clusters[str(request.param)]
 
 
 @pytest.fixture(autouse=True)
 def quiet(slurm: Slurm) -> Iterator[None]:
-    """Each test starts and ends with an empty queue and berthd running."""
+    """Starts and ends each test with an empty queue and berthd running."""
     if not slurm.is_clear:
         slurm.clear()
     slurm.is_clear = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make test` runs on one Slurm version only: half of it on each. Everything else runs all on all."""
+"""Deals tests that need any Slurm to one version, half of them to each; all other tests run on every version."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DEAL = os.environ.get("BERTH_TEST_DEAL") == "1"
 
 
 def dealt(things: Sequence[T], version: str) -> tuple[T, ...]:
-    """Those for this version: every second one, where tests are dealt out."""
+    """Returns the tests of this version: every second one, if tests are dealt out."""
     if not DEAL or version not in VERSIONS:
         return tuple(things)
     return tuple(things[VERSIONS.index(version) :: len(VERSIONS)])
 
 
 def has_its_turn(test: str, version: str) -> bool:
-    """Whether a test that needs any version runs on this one: its name decides, so that new tests move no others."""
+    """Tells whether a test for any version runs on this one: its name decides, so that new tests move no others."""
     if not DEAL or version not in VERSIONS:
         return True
     name = test.replace(f"[{version}", "[")

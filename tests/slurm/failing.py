@@ -75,19 +75,19 @@ class Place:
     by: str
     """Who puts the job back into the queue: berthd or Slurm."""
     breaks: Callable[[Slurm, Node, int], None]
-    """Break it under a job that runs; nothing happens to it before `go`, where it has to fail by itself."""
+    """Breaks it under a job that runs; nothing happens to it before `go`, where it has to fail by itself."""
     mends: Callable[[Slurm, Node], None]
     work: str = "true"
     options: tuple[str, ...] = ()
 
     @property
     def body(self) -> str:
-        """What the job runs."""
+        """Returns the job's script."""
         return _TWICE.format(work=self.work)
 
 
 def go(slurm: Slurm, job: int) -> None:
-    """The job's first run works on."""
+    """Lets the job's first run go on."""
     slurm.target.bash(f"touch /home/tests/go.{job}", user="root")
 
 
@@ -135,13 +135,13 @@ def _find_node(slurm: Slurm, node: Node) -> None:
 
 
 def _preempt(slurm: Slurm, node: Node, _job: int) -> None:
-    """Somebody whose partition goes first takes the whole node for a moment."""
+    """A job of a partition that goes first takes the whole node for a moment."""
     words = ["sbatch", "-p", "urgent", "-w", node.name, "--exclusive", "-n1", "--mem=0", "-t1", "-o", "/dev/null"]
     slurm.target.run([*words, "--wrap", "sleep 1"], user="root")
 
 
 def resume(slurm: Slurm, node: str) -> None:
-    """Put a node back into service; where its slurmd has registered meanwhile, Slurm has done so by itself."""
+    """Puts a node back into service; where its slurmd has registered meanwhile, Slurm has done so by itself."""
     slurm.target.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], user="root", check=False)
 
 
@@ -193,7 +193,7 @@ def memory_is_held(slurm: Slurm, name: str) -> Iterator[None]:
 
 @contextmanager
 def breaking(slurm: Slurm, jobs: dict[str, int]) -> Iterator[dict[str, Node]]:
-    """Break what is under these jobs; afterwards everything is as it was."""
+    """Breaks what is under these jobs; afterwards everything is as it was."""
     nodes = nodes_of(slurm)
     where = {how: nodes[slurm.show(job)["NodeList"]] for how, job in jobs.items()}
     with ExitStack() as later:

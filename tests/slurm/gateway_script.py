@@ -78,7 +78,7 @@ def node_of(gateway: Gateway, job_id: int) -> tuple[int, str]:
 
 
 def another_writes(job_id: int, text: str) -> None:
-    """What a site's own program does to a job while Berth looks elsewhere."""
+    """Changes a job as a site's own program does, while Berth looks elsewhere."""
     subprocess.run(["scontrol", "update", f"JobId={job_id}", f"AdminComment={text}"], check=True)
 
 
@@ -146,7 +146,7 @@ def behind(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
 
 
 def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
-    """Each is warned, put back or parked; the test looks at what Slurm and the jobs themselves say of it."""
+    """Warns, requeues and parks guests; the test reads what Slurm and the jobs say of it."""
     gateway.read(ended=False)
     values = {"state": "later", "id": "00", "n": "1", "k": "2", "asked": "req_nodes:n[3-4]", "parked": "0"}
     gateway.warn(jobs["warned"], "USR1")
@@ -173,7 +173,7 @@ DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Do what is asked for and print it."""
+    """Does what is asked for and print it."""
     gateways = available()
     if sys.argv[1] == "fits":
         answer: dict[str, Any] = dict.fromkeys(gateways)

@@ -115,7 +115,7 @@ class Scene:
         return job, time.monotonic() - began
 
     def job_without_a_berth(self, gpu: int, body: str) -> int:
-        """As Slurm would place it if Berth had failed."""
+        """Submits a job that Slurm places, as if Berth had failed."""
         slurm = self.slurm
         return slurm.submit(
             "-p", "plain", "-w", NAME, "-n1", "--mem=10", f"--gres=gpu:g{gpu}:1", body=body, user="root"
@@ -136,7 +136,7 @@ class Scene:
         return until(f"job {job} to name its process", found)
 
     def driver(self, statement: str) -> None:
-        """Something happens to the device."""
+        """Makes something happen to the device."""
         self.node.bash(f"echo '{statement}' >>{MACHINE}.live")
 
     def work(self, job: int) -> list[float]:
@@ -150,11 +150,11 @@ class Scene:
         return int(lines[1]) if len(lines) == 2 else 0
 
     def silence(self, job: int) -> None:
-        """The job's heart stops to beat."""
+        """Stops the job's heartbeat."""
         self.node.bash(f"touch {FOLDER}/{job}.silent")
 
     def duty(self, job: int) -> int:
-        """What the guard allows, in permille."""
+        """Returns the duty that the guard allows, in permille."""
         return int(
             self.node.bash(
                 f"{PYTHON} -c 'from pathlib import Path; from prolog_epilog.injob.word import map_order, read_order;"
@@ -164,18 +164,18 @@ class Scene:
         )
 
     def frozen(self) -> dict[str, Any]:
-        """The jobs that stand still, and how many slurmstepds do."""
+        """Returns the jobs that are frozen, and the number of frozen slurmstepds."""
         found: dict[str, Any] = json.loads(self.node.bash(_FROZEN))
         assert found["stepds"] == 0, "Slurm's own process must always hear"
         return found
 
     def works_on(self, job: int, seconds: float = 20.0) -> None:
-        """Wait for the job's next work."""
+        """Waits for the job's next work."""
         before = len(self.work(job))
         until(f"job {job} to work on", lambda: len(self.work(job)) > before + 2 or None, seconds)
 
     def said(self, words: str, seconds: float = 30.0) -> str:
-        """Wait for the guard to say something; the line."""
+        """Waits for the guard to say something; the line."""
 
         def found() -> str | None:
             lines = self.node.bash("svc berth-guard log").splitlines()
@@ -184,11 +184,11 @@ class Scene:
         return until(f"the guard to say {words!r}", found, seconds)
 
     def put_back(self, job: int, seconds: float = 30.0) -> None:
-        """Wait until a guest was put back into the queue; it may run again by now."""
+        """Waits until a guest was put back into the queue; it may run again by now."""
         until(f"job {job} to be put back", lambda: self.slurm.show(job)["Restarts"] == "1" or None, seconds)
 
     def assert_neighbour_untouched(self) -> None:
-        """It runs, was run once, got no signal, and works on."""
+        """Checks that the neighbour was started once, got no signal, and works on."""
         record = self.slurm.show(self.neighbour)
         assert (record["JobState"], record["Restarts"]) == ("RUNNING", "0")
         assert self.node.bash(f"cat {FOLDER}/{self.neighbour}.signals 2>/dev/null", check=False) == ""
@@ -198,7 +198,7 @@ class Scene:
 
 @contextmanager
 def scene(slurm: Slurm) -> Iterator[Scene]:
-    """Lay it; afterwards everything is as it was."""
+    """Lays out the scene; afterwards everything is as it was."""
     node = nodes_of(slurm)[NAME]
     node.bash(f"rm -rf {FOLDER}; install -d -m 1777 {FOLDER}; rm -f {MACHINE}.live; svc berth-guard restart")
     slurm.target.run(["svc", "berthd", "restart"], user="root")
@@ -217,7 +217,7 @@ def scene(slurm: Slurm) -> Iterator[Scene]:
 
 
 def kill_wait(slurm: Slurm, seconds: int) -> None:
-    """Have all of Slurm wait so long between SIGTERM and SIGKILL."""
+    """Has all of Slurm wait so long between SIGTERM and SIGKILL."""
     slurm.target.bash(
         f"sed -i 's/^KillWait=.*/KillWait={seconds}/' /etc/slurm/slurm.conf && scontrol reconfigure", user="root"
     )

@@ -34,7 +34,7 @@ class Hands:
         self._last = 0
 
     def run(self, **request: Any) -> SimpleQueue[dict[str, Any]]:
-        """Begin a command; the queue gets its answer: `rc`, `out` and `err`, or `failed`."""
+        """Begins a command; the queue gets its answer: `rc`, `out` and `err`, or `failed`."""
         with self._lock:
             process = self._running()
             self._last += 1
@@ -76,7 +76,7 @@ class Hands:
 
 
 def perform(request: dict[str, Any]) -> dict[str, Any]:
-    """Run one command with the groups, folders and settings that `docker exec` gives it."""
+    """Runs one command with the groups, folders and settings that `docker exec` gives it."""
     user = pwd.getpwnam(request["user"])
     inherited = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}  # Python's own
     # Files, not pipes: what a command leaves running does not hold its answer back.
@@ -109,7 +109,7 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def converse(request: dict[str, Any]) -> dict[str, Any]:
-    """Send one datagram, and wait for the answer."""
+    """Sends one datagram, and wait for the answer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.settimeout(2)
@@ -121,7 +121,7 @@ def converse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Perform what comes, until nothing comes any more."""
+    """Runs requests until there are no more."""
     lock = threading.Lock()
 
     def answer(request: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test does with a cluster: submit, wait, look at the devices that really open."""
+"""Submits jobs to a cluster, waits for them, and tries which GPU devices they can open."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one task saw: its node, the GPUs whose device file opened, and CUDA_VISIBLE_DEVICES."""
+    """One task's node, the GPUs whose device file it could open, and its CUDA_VISIBLE_DEVICES."""
 
     node: str
     task: str
@@ -94,17 +94,17 @@ class Slurm:
     def sbatch(
         self, *options: str, body: str = PROBE, head: str = "", user: str = "alice", check: bool = True
     ) -> Result:
-        """Submit a batch job; its output goes to the shared folder."""
+        """Submits a batch job; its output goes to the shared folder."""
         script = f"#!/bin/bash\n{head}\n{body}\n"
         fixed = ["-o", f"{self.shared}/%j.out", "-t", "5"]
         return self.target.run(["sbatch", *fixed, *options], user=user, stdin=script, check=check)
 
     def submit(self, *options: str, body: str = PROBE, head: str = "", user: str = "alice") -> int:
-        """Submit a batch job that must be accepted; its id."""
+        """Submits a batch job that must be accepted; its id."""
         return job_id(self.sbatch(*options, body=body, head=head, user=user))
 
     def hold_gpus(self, node: str, gpus: Sequence[int], seconds: int = 600) -> int:
-        """Occupy exact GPUs, as only root may ask for them."""
+        """Occupies exact GPUs, as only root may ask for them."""
         typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
         job = job_id(
             self.target.run(
@@ -134,7 +134,7 @@ class Slurm:
     # Looking
 
     def show(self, job: int) -> dict[str, str]:
-        """`scontrol show job` as a mapping; texts that may hold anything stand alone on their line."""
+        """Returns `scontrol show job` as a mapping; a free text has a line of its own."""
         text = self.target.run(["scontrol", "show", "job", "-d", str(job)], user="root", check=False).out
         record: dict[str, str] = {}
         for line in text.splitlines():
@@ -159,14 +159,14 @@ class Slurm:
         return until(told, lambda: s if (s := self.state(job)) in states else None, seconds)
 
     def finish(self, job: int, seconds: float = 120.0) -> str:
-        """Wait for a job's end; its output."""
+        """Waits for a job's end; its output."""
         state = self.wait_state(job, ENDED, seconds)
         text = self.target.bash(f"cat {self.shared}/{job}.out 2>/dev/null", user="root", check=False).out
         assert state == "COMPLETED", f"job {job} ended as {state}: {text}"
         return text
 
     def run_probe(self, *options: str, user: str = "alice") -> list[Seen]:
-        """Submit the probe as a batch job and say what it saw."""
+        """Submits the probe as a batch job and say what it saw."""
         return seen(self.finish(self.submit(*options, user=user)))
 
     def controller_log(self) -> str:
@@ -175,7 +175,7 @@ class Slurm:
     # The admin's hands
 
     def clear(self) -> None:
-        """Cancel everything, wake or start berthd, and wait until the nodes are idle."""
+        """Cancels everything, wake or start berthd, and wait until the nodes are idle."""
         self.target.bash(
             """
             squeue -h -o %A | sort -u | xargs -r scancel --quiet
@@ -219,7 +219,7 @@ class Slurm:
             until("berthd to read Slurm", self._berthd_is_ready)
 
     def _berthd_is_ready(self) -> bool:
-        """Before it has a picture of Slurm it leaves all jobs to it."""
+        """Tells whether berthd has read Slurm: before that it leaves all jobs to Slurm."""
         status = self.target.berthd()
         return "snapshot_age_ms" in status and "problem" not in status
 
@@ -228,7 +228,7 @@ class Slurm:
         return isinstance(self.target, Container)
 
     def restart_controller(self, job_submit_plugins: str) -> None:
-        """Restart slurmctld with these plugins; its jobs stay."""
+        """Restarts slurmctld with these plugins; its jobs stay."""
         self.target.bash(
             f"sed -i 's/^JobSubmitPlugins=.*/JobSubmitPlugins={job_submit_plugins}/' /etc/slurm/slurm.conf;"
             " svc slurmctld restart;"
@@ -240,7 +240,7 @@ class Slurm:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until berthd has read Slurm from now on, and sees as many GPUs free as Slurm does."""
+        """Waits until berthd has read Slurm from now on, and sees as many GPUs free as Slurm does."""
         since = time.monotonic()
 
         def agreed() -> bool:
@@ -258,7 +258,7 @@ class Slurm:
         until("berthd to see the same GPUs free as Slurm", agreed)
 
     def passes(self, count: int = 2) -> None:
-        """Wait until berthd has read all of Slurm so often from now on: all but the last of these passes are over."""
+        """Waits until berthd has read all of Slurm so often from now on: all but the last of these passes are over."""
         for _ in range(count):
             since = time.monotonic() + READ_SELDOM
 
@@ -269,13 +269,13 @@ class Slurm:
             until("berthd to read Slurm anew", read_since)
 
     def berthd_status(self) -> dict[str, str]:
-        """What `berth status` says."""
+        """Returns what `berth status` prints."""
         status: dict[str, str] = json.loads(self.target.run(["berth", "status", "--json"], user="root").out)
         return status
 
 
 def everywhere(clusters: dict[str, Slurm], work: Callable[[Slurm], T]) -> dict[str, T]:
-    """Do the same on all clusters side by side: most of it is waiting for Slurm."""
+    """Does the same on all clusters side by side: most of it is waiting for Slurm."""
     with ThreadPoolExecutor() as pool:
         return dict(zip(clusters, pool.map(work, clusters.values()), strict=True))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that answers every request with one chosen kind of nonsense. Runs where berthd would."""
+"""A daemon that answers every request with one chosen kind of nonsense. It runs in berthd's place."""
 
 from __future__ import annotations
 

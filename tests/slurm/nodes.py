@@ -50,11 +50,11 @@ class Node:
     target: Container
 
     def bash(self, script: str, *, user: str = "root", check: bool = True, timeout: float = 90.0) -> str:
-        """Run a script there; what it printed. Its last command must succeed, unless `check` is off."""
+        """Runs a script there; what it printed. Its last command must succeed, unless `check` is off."""
         return self.target.bash(script, user=user, check=check, timeout=timeout).out
 
     def left(self) -> str:
-        """What is left of sharing."""
+        """Returns what sharing has left on the node."""
         return self.bash(_LEFT)
 
     @contextmanager
@@ -65,7 +65,7 @@ class Node:
 
     @contextmanager
     def broken(self, script: str, mend: str) -> Iterator[None]:
-        """Do harm, and undo it."""
+        """Does harm, and undo it."""
         self.bash(script)
         try:
             yield
@@ -73,7 +73,7 @@ class Node:
             self.bash(mend)
 
     def wish(self, **wishes: Any) -> None:
-        """What the simulated MPS shall do wrong from now on; nothing without words."""
+        """Tells the simulated MPS what to do wrong from now on; without words it does nothing wrong."""
         script = "cat > /etc/berth-fake/mps.new && mv /etc/berth-fake/mps.new /etc/berth-fake/mps.json"
         self.target.run(["sh", "-c", script], user="root", stdin=json.dumps(wishes))
 
@@ -127,13 +127,13 @@ true
 
 
 def let_go(slurm: Slurm, *jobs: int) -> None:
-    """Let jobs of `waiting_body` end."""
+    """Lets jobs of `waiting_body` end."""
     words = " ".join(f"/home/tests/go.{job}.{count}" for job in jobs for count in ("", 0, 1, 2))
     slurm.target.bash(f"touch {words}", user="root")
 
 
 def output(slurm: Slurm, job: int) -> str:
-    """What a job has printed so far."""
+    """Returns what a job has printed so far."""
     return slurm.target.bash(f"cat {slurm.shared}/{job}.out 2>/dev/null", user="root", check=False).out
 
 

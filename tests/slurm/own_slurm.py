@@ -27,7 +27,7 @@ class OwnSlurm:
         self.port = port
 
     def start(self, files_: Mapping[str, str], nodes: Mapping[str, str]) -> None:
-        """Write the configuration and start slurmctld, and a slurmd for each node; `nodes` are their words."""
+        """Writes the configuration and start slurmctld, and a slurmd for each node; `nodes` are their words."""
         names = {node: f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1" for node in nodes}
         lines = [f"{names[node]} Port={port} {nodes[node]}" for port, node in enumerate(nodes, self.port + 1)]
         host = self.target.run(["hostname"]).out.strip()
@@ -39,12 +39,12 @@ class OwnSlurm:
         self.ask("slurmctld")
 
     def start_nodes(self, nodes: Mapping[str, str]) -> None:
-        """Start a slurmd for each node."""
+        """Starts a slurmd for each node."""
         script = START_NODES.format(folder=self.folder)
         self.target.run(["bash", "-s", *nodes], user="root", stdin=script)
 
     def ask(self, *command: str, check: bool = True) -> str:
-        """Run one of its commands; slurmd -G answers on standard error."""
+        """Runs one of its commands; slurmd -G answers on standard error."""
         settings = {"SLURM_CONF": f"{self.folder}/slurm.conf"}
         return self.target.run(command, user="root", env=settings, check=check).text
 
@@ -53,7 +53,7 @@ class OwnSlurm:
         return {node["name"]: node for node in json.loads(self.ask("scontrol", "show", "node", "--json"))["nodes"]}
 
     def stop(self) -> None:
-        """End the daemons and leave nothing."""
+        """Ends the daemons and leave nothing."""
         self.target.bash(STOP.format(folder=self.folder), user="root")
 
 

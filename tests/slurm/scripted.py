@@ -30,7 +30,7 @@ def later(nodes: int, gpus: int, asked: str = "", **more: str) -> dict[str, str]
 
 @contextmanager
 def scripted(slurm: Slurm, *replies: dict[str, str]) -> Iterator[None]:
-    """Put the stand-in in berthd's place; afterwards berthd is stopped, and the next test starts it."""
+    """Puts the stand-in in berthd's place; afterwards berthd is stopped, and the next test starts it."""
     slurm.berthd("stop")
     slurm.target.run(["tee", "/tmp/scripted_daemon.py"], user="root", stdin=DAEMON.read_text(encoding="utf-8"))
     words = shlex.quote(json.dumps(replies))

@@ -21,7 +21,7 @@ def answer(request: str, replies: list[dict[str, str]]) -> bytes:
 
 
 def main(replies: list[dict[str, str]]) -> None:
-    """Serve until killed; each request is printed for the test to read."""
+    """Serves until killed; each request is printed for the test to read."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.bind(SOCKET)
     os.chmod(SOCKET, 0o600)  # noqa: PTH101

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the Slurm under test lives: a container of the test cluster, or a prefix on this machine."""
+"""The Slurm under test: a container of the test cluster, or a prefix on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOCKET = "/run/berth/berthd.sock"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command said, and how it ended."""
+    """A command's output and exit status."""
 
     argv: tuple[str, ...]
     rc: int
@@ -71,7 +71,7 @@ class Target(ABC):
         return result
 
     def perform(self, argv: Sequence[str], user: str, env: Mapping[str, str], stdin: str, timeout: float) -> Result:
-        """Run a command and wait for its end."""
+        """Runs a command and wait for its end."""
         done = subprocess.run(
             self.command(argv, user, env),
             input=stdin,
@@ -84,11 +84,11 @@ class Target(ABC):
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
 
     def bash(self, script: str, *, user: str = "alice", check: bool = True, timeout: float = 90.0) -> Result:
-        """Run a script: one start where many commands are needed."""
+        """Runs a script: one start where many commands are needed."""
         return self.run(["bash", "-s"], user=user, check=check, timeout=timeout, stdin=script)
 
     def popen(self, script: str, *, user: str = "alice") -> subprocess.Popen[str]:
-        """Start a script and go on; its output is read later."""
+        """Starts a script and go on; its output is read later."""
         process = subprocess.Popen(
             self.command(["bash", "-s"], user, {}),
             stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ class Target(ABC):
         return process
 
     def berthd(self) -> dict[str, str]:
-        """What berthd says of itself; nothing where it does not answer."""
+        """Returns berthd's status; nothing if it does not answer."""
         said = self.run(["berth", "status", "--json"], user="root", check=False).out
         return Told(json.loads(said) if said.startswith("{") else {}, "berthd's status")
 

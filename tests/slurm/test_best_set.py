@@ -44,7 +44,7 @@ Merit = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One submission, made twice: what Slurm alone gave and what Berth gave."""
+    """One submission, made twice: the GPUs that plain Slurm gave, and those that Berth gave."""
 
     node: str
     form: str
@@ -57,7 +57,7 @@ class Row:
 
 
 def merit(machine: Machine, gpus: Iterable[int]) -> Merit:
-    """What the first policy promises to maximise, computed the slow and obvious way."""
+    """Returns the merit of a set of GPUs, computed in the slow and obvious way."""
     first, *others = sorted(gpus)
     paths = wiring(machine).gbps
     pairs = [paths[a][b] for a, b in itertools.combinations((first, *others), 2)]
@@ -71,12 +71,12 @@ def merit(machine: Machine, gpus: Iterable[int]) -> Merit:
 
 
 def forms_of(node: str, busy: tuple[int, ...]) -> tuple[str, ...]:
-    """What is asked on a node at an occupancy."""
+    """Returns the requests for a node with these GPUs in use."""
     return FORMS if FULL else FORMS[(NODES.index(node) + BUSY.index(busy)) % 3 :: 3]
 
 
 def submissions(slurm: Slurm, busy: tuple[int, ...]) -> dict[tuple[str, str, str], Seen]:
-    """Run every form on every node, the four nodes side by side."""
+    """Runs every form on every node, the four nodes side by side."""
     holders = [slurm.hold_gpus(node, busy) for node in NODES] if busy else []
     running = {
         node: slurm.target.popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A calibration campaign beside users' jobs: what it measures, what it leaves alone, and for whom it makes way."""
+"""A calibration campaign beside users' jobs: it measures idle nodes, and makes way for jobs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def clean(slurm: Slurm) -> None:
 
 
 def campaign(slurm: Slurm, *options: str) -> subprocess.Popen[str]:
-    """Start one on GPUs on paper."""
+    """Starts a campaign on simulated GPUs."""
     words = ["berth calibrate run --simulated 8", f"--output {RUNS} --scores {SCORES}", *options]
     return slurm.target.popen(f"echo $$ >{FOLDER}/pid\nexec {' '.join(words)}", user="root")
 
 
 def interrupt(slurm: Slurm, running: subprocess.Popen[str]) -> str:
-    """As Ctrl-C does; what it said."""
+    """Interrupts the campaign as Ctrl-C does; returns its output."""
     slurm.target.bash(f"kill -INT $(cat {FOLDER}/pid)", user="root")
     said, _ = running.communicate(timeout=30)
     assert running.returncode == 130, said

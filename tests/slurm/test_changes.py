@@ -37,7 +37,7 @@ HIDDEN = (
 
 
 def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int], kind: int = pinned.PINNED) -> None:
-    """Make these the jobs that berthd has listed."""
+    """Makes these the jobs that berthd has listed."""
     pinned.write(folder / "pinned", dict.fromkeys(jobs, kind))
     content = base64.b64encode((folder / "pinned").read_bytes()).decode()
     slurm.target.bash(f"echo {content} | base64 -d >{LIST}.new && mv {LIST}.new {LIST}", user="root")
@@ -69,7 +69,7 @@ def held(slurm: Slurm, *options: str) -> int:
 
 @pytest.fixture
 def answering(slurm: Slurm) -> Iterable[None]:
-    """berthd stands still: it would keep the list itself."""
+    """Stops berthd, which would keep the list itself."""
     with scripted(slurm, later(1, 2), later(1, 2)):
         yield
     slurm.target.bash(f"rm -f {LIST}", user="root")
@@ -160,7 +160,7 @@ def test_neither_is_a_task_of_an_array_of_such_guests(slurm: Slurm, tmp_path: Pa
 
 
 def test_the_owner_of_a_parked_guest_cannot_start_it_on_whole_gpus(slurm: Slurm) -> None:
-    """Not even in the moment before berthd has seen it; the list is berthd's own."""
+    """The change is refused also before berthd has listed the job."""
     slurm.settle()
     owners = [slurm.submit("--gpu-tier=exclusive", "--gpus=8", "-w", node, body="sleep 60") for node in slurm.machines]
     for owner in owners:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's words for why pinned jobs wait, and what the main pass still starts (docs/decisions/018)."""
+"""Slurm's reasons of pinned jobs that wait, and the jobs that the main pass still starts (docs/decisions/018)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SET = "sed -i 's/bf_interval=[0-9]*/bf_interval={}/' /etc/slurm/slurm.conf; scon
 
 @pytest.fixture
 def without_backfill(slurm: Slurm) -> Iterator[Slurm]:
-    """Backfill rests for ten minutes: what starts, the main pass has started."""
+    """Stops backfill for ten minutes: the main pass starts all jobs then."""
     if not slurm.can_reconfigure:
         pytest.skip("needs a cluster whose slurm.conf may be changed")
     slurm.target.bash(SET.format(600), user="root")
@@ -38,7 +38,7 @@ def wait_for_plain_words(slurm: Slurm, jobs: int) -> None:
 
 
 def fill(slurm: Slurm) -> dict[str, list[int]]:
-    """Take all GPUs, half a node a job; the jobs of each node."""
+    """Takes all GPUs, half a node a job; the jobs of each node."""
     jobs = {node: [slurm.submit("--gpus=4", "-w", node, body=SLEEP) for _ in "12"] for node in ("n1", "n2", "n3", "n4")}
     for job in [job for two in jobs.values() for job in two]:
         slurm.wait_state(job, {"RUNNING"})

@@ -20,7 +20,7 @@ COMPLAINT = "berthd"
 
 
 def submit_many(slurm: Slurm, count: int) -> float:
-    """Submit trivial jobs one after another in one shell; submissions a second."""
+    """Submits trivial jobs one after another in one shell; submissions a second."""
     script = f"""
     start=$(date +%s.%N)
     for i in $(seq {count}); do
@@ -130,7 +130,7 @@ def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
     asked = ["grep", "-q", "asked", "/tmp/liar.log"]
 
     def submit_until_asked() -> int | None:
-        """The breaker may still be open from the lie before."""
+        """Submits until berthd is asked: the breaker may still be open from the lie before."""
         job = slurm.submit("--gpus=2", "-C", "v100")
         return job if slurm.target.run(asked, user="root", check=False).rc == 0 else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commonest ways to fail, each of them real: what Berth says of it, who runs again and where, and how it ends."""
+"""The commonest failures, each a real one: the class that Berth gives it, and whether and where the job runs again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_fault_of_the_place_is_named_and_passes_elsewhere(slurm: Slurm, told: 
 
 
 def put_back(slurm: Slurm, job: int) -> dict[str, str]:
-    """Wait until a job is back in the queue, and it is written down why; its segment."""
+    """Waits until a job is requeued with a reason; returns its segment."""
 
     def noted() -> dict[str, str] | None:
         return values if slurm.state(job) == "PENDING" and "fail" in (values := segment_of(slurm, job)) else None
@@ -90,7 +90,7 @@ def put_back(slurm: Slurm, job: int) -> dict[str, str]:
 
 
 def let_run_again(slurm: Slurm, job: int, *, not_on: str) -> None:
-    """Nobody wants to wait for two minutes here, once berthd has found the job another place."""
+    """Starts the job at once, not after two minutes, when berthd has found another place for it."""
 
     def runs() -> bool:
         if slurm.state(job) == "PENDING" and segment_of(slurm, job).get("nodes") not in {None, not_on}:

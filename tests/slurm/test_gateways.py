@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the gateways: whichever way Slurm is reached, it says the same and does the same."""
+"""The contract of the gateways: each of them reads and writes the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPEN: dict[str, Any] = {"mem": None, "holds": [], "at_once": None, "own_extra": 
 
 
 def ask(slurm: Slurm, *words: str) -> dict[str, Any]:
-    """Run the script beside slurmctld."""
+    """Runs the script beside slurmctld."""
     result = slurm.target.run([PYTHON, "-", *words], user="slurm", stdin=SCRIPT.read_text(encoding="utf-8"))
     found: dict[str, Any] = json.loads(result.out)
     return found
@@ -130,7 +130,7 @@ def scene(still: Slurm) -> Scene:
 
 
 def _submit(slurm: Slurm, user: str, lines: str) -> dict[str, int]:
-    """Submit jobs, a name and its options a line; their ids."""
+    """Submits jobs, a name and its options a line; their ids."""
     script = "".join(
         f"echo {name} $(sbatch --parsable -p plain -t 30 -o /dev/null {options} {SLEEP})\n"
         for name, _, options in (line.strip().partition(" ") for line in lines.strip().splitlines())
@@ -182,7 +182,7 @@ def _differences(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple
 
 @pytest.fixture(params=["pyslurm", "libslurm", "command"])
 def reading(request: pytest.FixtureRequest, scene: Scene) -> dict[str, Any]:
-    """What one gateway read."""
+    """Returns the reading of one gateway."""
     if request.param not in scene.readings:
         pytest.skip(f"{request.param} does not fit Slurm {scene.slurm.name}")
     found: dict[str, Any] = scene.readings[request.param]
@@ -385,7 +385,7 @@ def test_a_place_that_comes_as_a_task_starts_is_written_into_no_task_that_runs(s
 
 
 def _records(slurm: Slurm, jobs: dict[str, int], task: int) -> list[dict[str, Any]]:
-    """What Slurm itself says of the jobs that were written to."""
+    """Returns Slurm's own records of the jobs that were changed."""
     found = []
     written = ("release", "by_job", "running", "requeue", "late")
     for job in (jobs["pin"], task, *(jobs[name] for name in written)):

@@ -13,17 +13,17 @@ HELD = "job_requeued_in_held_state"
 
 
 def planned(slurm: Slurm, *options: str) -> int:
-    """A job of alice's that has its place and may not start yet."""
+    """Submits a job of alice's that has its place and may not start yet."""
     return slurm.submit("-w", NODE, "-n1", "--begin=now+600", *options, body="echo RAN")
 
 
 def as_through_a_hole(slurm: Slurm, job: int, change: str) -> None:
-    """What a user does who has found a way past the plugin: root's updates pass it."""
+    """Changes a job as root, whose updates pass the plugin: so would a user who found a hole in it."""
     slurm.target.run(["scontrol", "update", f"JobId={job}", *change.split(), "StartTime=now"], user="root")
 
 
 def held(slurm: Slurm, job: int) -> str:
-    """Wait until the job is held; what its owner reads."""
+    """Waits until the job is held; what its owner reads."""
     until(f"job {job} to be held", lambda: slurm.show(job).get("Reason") == HELD or None)
 
     def row() -> str | None:
@@ -34,7 +34,7 @@ def held(slurm: Slurm, job: int) -> str:
 
 
 def ran(slurm: Slurm, job: int) -> list[str]:
-    """Returns what the job itself printed: slurmd may launch it before it is put back, and Berth stops it there."""
+    """Returns what the job printed: slurmd may launch it before it is requeued, and Berth stops it there."""
     return [line for line in output(slurm, job).splitlines() if " error: " not in line]
 
 

@@ -25,7 +25,7 @@ def listed(slurm: Slurm, folder: str) -> dict[str, list[str]]:
 
 
 def on_gpus(slurm: Slurm) -> dict[str, int]:
-    """How many GPUs each job is listed on for dcgm-exporter."""
+    """Returns by job the number of GPUs whose file for dcgm-exporter names it."""
     jobs = [job for lines in listed(slurm, "/run/dcgm-jobs").values() for job in lines]
     return {job: jobs.count(job) for job in jobs}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guard and berthd together on the real Slurm: what happens to a guest, how soon, and that nobody else notices."""
+"""Guard and berthd together on the real Slurm: what happens to a guest, how soon, and to no other job."""
 
 from __future__ import annotations
 

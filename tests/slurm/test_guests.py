@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and guests on the real Slurm: who sits where, who leaves for whom, and what is never run twice."""
+"""Hosts and guests on the real Slurm: seats, evictions, and jobs that never run twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STUBBORN = "trap '' TERM; echo listens; while :; do sleep 0.2; done"
 
 
 def sit(slurm: Slurm, *options: str, body: str = SLEEP, user: str = "alice") -> int:
-    """A guest that has to get a seat."""
+    """Submits a guest that has to get a seat."""
     job = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", "-t", "20", *options, body=body, user=user)
     slurm.wait_state(job, {"RUNNING"})
     return job

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heterogeneous jobs: each component has a berth of its own, and steps span them."""
+"""Heterogeneous jobs: each component has a place of its own, and steps span them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_flag_of_one_part_is_no_flag_of_another(slurm: Slurm, way: str) -> Non
 
 
 def test_what_the_environment_says_holds_for_all_parts(slurm: Slurm) -> None:
-    """A part's own flag goes before it, for that part alone."""
+    """A part's own flag has precedence, for that part only."""
     parts: Parts = [{"gpu-share": "30"}, {}, {"locality": "node"}]
     name = "SLURM_SPANK__SLURM_SPANK_OPTION_berth_locality=leaf"
     with scripted(slurm, PASS, PASS, PASS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inside jobs on the real Slurm: hooks and library before what the user has, heard by the guard and held by it."""
+"""Inside jobs on the real Slurm: hooks and library come before the user's own, and the guard hears and holds them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def seen_by(slurm: Slurm, job: int, who: str) -> Mapping[str, Any]:
 
 
 def hears(slurm: Slurm, job: int, what: str, least: int, most: int, after: int = 0) -> int:
-    """Wait until the job's program sees a duty between these two, later than its first `after` duties; its number."""
+    """Waits until the job's program sees a duty between these two, later than its first `after` duties; its number."""
 
     def now() -> int | None:
         found = [line["duty"] for line in lines(slurm, job) if "duty" in line]

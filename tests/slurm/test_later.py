@@ -90,7 +90,7 @@ def test_the_tasks_that_are_not_pinned_start_as_with_plain_slurm(slurm: Slurm) -
 
 
 def test_a_job_without_a_script_can_be_pinned_while_it_waits(slurm: Slurm) -> None:
-    """Its own step names GPUs without types, so its pin goes to another field than that of a batch job."""
+    """The job's own step names GPUs without types, so the pin goes to another field than a batch job's."""
     with scripted(slurm, later(1, 2)):
         for form in ("--gpus=2", "--gres=gpu:2", "--gpus-per-task=1 -n2"):
             waiting = slurm.target.popen(f"srun -H -t 5 {form} {PROBE_SH}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Others' scripts, others' comments, others' partitions: Berth leaves them alone."""
+"""Berth leaves other programs' scripts and comments, and skipped partitions, as they are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_sites_lua_script_runs_before_berth_and_its_comment_survives(lua: Slur
 
 
 def test_foreign_text_survives_repinning(slurm: Slurm) -> None:
-    """What an admin writes around our segment stays byte for byte when berthd moves the job."""
+    """An admin's text around Berth's segment stays byte for byte when berthd moves the job."""
     holders = [
         slurm.submit("--gpus=8", "-C", f, "-t", t, body="exec sleep 300") for f, t in (("h100", "60"), ("v100", "5"))
     ]

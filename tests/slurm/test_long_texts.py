@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long texts: Berth makes none long by what it writes there itself, and reading one holds nobody up."""
+"""Long texts in jobs: Berth's own part stays short, and reading a long text delays no other job."""
 
 from __future__ import annotations
 

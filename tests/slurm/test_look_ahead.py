@@ -22,7 +22,7 @@ def holder(slurm: Slurm, node: str, minutes: int) -> int:
 
 @pytest.mark.parametrize("looks_ahead", [True, False])
 def test_a_job_whose_gpus_come_free_lets_a_short_gang_go_first(slurm: Slurm, looks_ahead: bool) -> None:
-    """The long job stands first in line, pinned to n1. The gang behind it needs n1 too, and is soon done."""
+    """The long job is first in line, pinned to n1. The gang behind it needs n1 too, and is short."""
     with berth_conf(slurm, f"look_ahead = {str(looks_ahead).lower()}"):
         first = holder(slurm, "n1", 5)
         holder(slurm, "n3", 30)

@@ -181,7 +181,7 @@ def ranks(slurm: Slurm, nodes: Mapping[str, Node], count: int, *names: str, slow
 
 
 def why(slurm: Slurm, job: int) -> dict[str, Any]:
-    """What its user reads."""
+    """Returns what the job's user reads in `berth why`."""
     found: dict[str, Any] = json.loads(slurm.target.run(["berth", "why", str(job), "--json"], user="alice").out)
     return found
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that ran before is refused: every sbatch form x every srun form, plain Slurm against Berth alive and dead."""
+"""All forms of sbatch with all forms of srun, on plain Slurm and with berthd alive and dead: none is newly refused."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def jobs_of(slurm: Slurm) -> tuple[str, ...]:
 
 
 def models_of(slurm: Slurm) -> dict[str, str]:
-    """Those that name a model, and what each equals."""
+    """Returns the forms that name a model, each with its form without one."""
     return MODELS if FULL else {job: MODELS[job] for job in dealt(tuple(MODELS), slurm.name)}
 
 
 def body(steps: tuple[str, ...]) -> str:
-    """A script that runs every step form and writes down how each ended."""
+    """Returns a script that runs every step form and writes down how each ended."""
     lines = ["P=/home/tests/probe.sh", "echo JOB"]
     lines += [STEP.format(name=step, command=f"{step} $P") for step in steps]
     lines.append(STEP.format(name="two steps side by side", command=PARALLEL))
@@ -215,7 +215,7 @@ class Difference:
 
 
 def differences(table: Table, daemon: str, pairs: dict[str, str]) -> list[Difference]:
-    """Cells where Slurm alone did well and Berth did not do the same. Exit codes are compared only as good or bad."""
+    """Returns the cells where plain Slurm succeeded and Berth differs. Of exit codes only zero or not is compared."""
     found = []
     for job, plain_job in pairs.items():
         for step, plain in table["plain"][slug(plain_job)].items():
@@ -237,7 +237,7 @@ def matrix(slurm: Slurm, matrices: dict[str, Table]) -> Table:
 
 
 def matrix_of(slurm: Slurm) -> Table:
-    """Every cell. Where jobs compete, Slurm may spread one over nodes: a job that differs is tried once more, alone."""
+    """Runs every cell. Among other jobs Slurm may spread a job over nodes: one that differs is run again by itself."""
     slurm.clear()
     jobs, models = jobs_of(slurm), models_of(slurm)
     pairs = {job: job for job in jobs} | models

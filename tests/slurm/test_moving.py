@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running job is moved on a real Slurm: told to save, put back, started elsewhere, and nothing is lost on the way."""
+"""A running job is moved on a real Slurm: it is told to save, requeued and started elsewhere, and loses nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONF = '[moving]\nenabled = true\ngrace = {grace}\nrestart = 5\nafter = "0:02"\n
 def in_the_way(
     slurm: Slurm, grace: int, then: str, *options: str, step: bool = False
 ) -> Iterator[tuple[int, int, str, str]]:
-    """A movable job of one GPU, the gang of a whole node that it keeps waiting, and the nodes: its own, the other."""
+    """Returns a movable job of one GPU, a gang that waits for its whole node, the job's node, and the other node."""
     with berth_conf(slurm, CONF.format(grace=grace)):
         nodes = all_nodes(slurm)
         others = {node: filler(slurm, node, 8) for node in nodes[1:]}
@@ -66,12 +66,12 @@ def filler(slurm: Slurm, node: str, gpus: int) -> int:
 
 
 def work(slurm: Slurm, job: int) -> list[str]:
-    """What the job wrote of its runs."""
+    """Returns what the job wrote of its runs."""
     return slurm.target.bash(f"cat {slurm.shared}/work.{job}", user="root", check=False).out.splitlines()
 
 
 def runs_again(slurm: Slurm, job: int, seconds: float = 60.0) -> list[str]:
-    """Wait until it was started a second time; what it wrote."""
+    """Waits until it was started a second time; what it wrote."""
 
     def twice() -> list[str] | None:
         lines = work(slurm, job)
@@ -87,7 +87,7 @@ def ends_well(slurm: Slurm, job: int) -> None:
 
 
 def assert_nothing_lost(lines: list[str], first: str, second: str) -> None:
-    """It goes on where it saved, on the other node."""
+    """Checks that the job goes on where it saved, on the other node."""
     saved = next(line.split()[1] for line in lines if line.startswith("saved"))
     starts = [line.split()[1:] for line in lines if line.startswith("start")]
     assert starts == [[first, "0"], [second, saved]]

@@ -19,7 +19,7 @@ NODE = "n2"
 
 @pytest.fixture(autouse=True)
 def forgiven(slurm: Slurm) -> Iterator[None]:
-    """What berthd and the node remember for an hour is not meant for the tests that follow."""
+    """Clears what berthd and the node remember for an hour, so that later tests do not meet it."""
     yield
     nodes_of(slurm)[NODE].bash("rm -rf /run/berth/culprits")
     slurm.berthd("restart")

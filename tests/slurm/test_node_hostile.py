@@ -79,7 +79,7 @@ def test_without_the_pipe_directory_the_gpu_is_taken(slurm: Slurm) -> None:
 
 
 def test_a_private_daemon_gets_no_gpu(slurm: Slurm) -> None:
-    """It could start where nobody shares the GPU, and not beside Berth's server, which has the GPU for itself."""
+    """A user's own MPS daemon may start on a GPU that is not shared, but gets no GPU beside Berth's server."""
     job = submit(slurm, "fake-cuda-app daemon=/tmp/private.$SLURM_JOB_ID alloc=9000 hold=300")
 
     assert said(slurm, job)["error"] in {46, 805}

@@ -31,7 +31,7 @@ def prolog_limit(slurm: Slurm, seconds: int) -> Iterator[None]:
 
 
 def back(slurm: Slurm) -> bool:
-    """Give the node back, as an admin does."""
+    """Gives the node back, as an admin does."""
     state = slurm.target.run(["sinfo", "-h", "-n", NODE, "-o", "%T"]).out.split()[0]
     if "drain" in state:
         slurm.target.run(["scontrol", "update", f"NodeName={NODE}", "State=RESUME"], user="root", check=False)

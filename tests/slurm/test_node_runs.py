@@ -25,7 +25,7 @@ srun -n1 fake-cuda-app alloc=10
 
 @pytest.fixture
 def forgiven(slurm: Slurm) -> Iterator[None]:
-    """What berthd and the node remember for an hour is not meant for the tests that follow."""
+    """Clears what berthd and the node remember for an hour, so that later tests do not meet it."""
     yield
     nodes_of(slurm)[NODE].bash("rm -rf /run/berth/culprits")
     slurm.berthd("restart")

@@ -60,7 +60,7 @@ def chained(slurm: Slurm) -> Iterator[Slurm]:
 
 
 def told(slurm: Slurm, job: int) -> list[str]:
-    """What the scripts wrote of a job, when its Epilog is through."""
+    """Returns what the scripts wrote of a job, once its Epilog has ended."""
 
     def found() -> list[str] | None:
         lines = slurm.target.bash(f"cat {LOG}").out.splitlines()
@@ -119,7 +119,7 @@ def test_a_shared_gpu_is_reset_by_its_last_job_alone(chained: Slurm) -> None:
 
 
 def wait_for_scripts(slurm: Slurm, seconds: int) -> None:
-    """From the next Prolog on."""
+    """Sets the seconds that Berth waits for the scripts of a site, from the next Prolog on."""
     slurm.target.bash(f"sed -i 's/^chain_timeout = .*/chain_timeout = {seconds}/' {CONF}", user="root")
 
 

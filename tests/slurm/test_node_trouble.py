@@ -81,7 +81,7 @@ def started(slurm: Slurm, job: int) -> bool:
 
 
 def sent_away(slurm: Slurm, job: int, times: int) -> None:
-    """Wait until berthd has sent it elsewhere so often.
+    """Waits until berthd has sent it elsewhere so often.
 
     It may be once more: between the requeue and the count the job looks as one that is to be started.
     """

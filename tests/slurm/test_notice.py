@@ -36,7 +36,7 @@ def taken_by_now(slurm: Slurm) -> int:
 
 
 def assert_all_idle(slurm: Slurm) -> None:
-    """None was drained: Slurm does that where an Epilog fails."""
+    """Checks that no node was drained: Slurm drains a node if an Epilog fails."""
 
     def idle() -> bool:
         states = slurm.target.run(["sinfo", "-h", "-N", "-o", "%T"]).out.split()

@@ -50,7 +50,7 @@ def test_a_node_with_other_gpus_is_slurms_until_it_is_read_again(slurm: Slurm) -
 
 
 def state_of(slurm: Slurm) -> str:
-    """What Berth does with a job for n2."""
+    """Returns the state of a job for n2 in Berth's segment."""
     job = slurm.submit("--gpus=2", "-w", "n2", "-H", body="true")
     state = segment_of(slurm, job).get("state", "")
     slurm.target.run(["scancel", str(job)], user="root")
@@ -58,7 +58,7 @@ def state_of(slurm: Slurm) -> str:
 
 
 def test_a_nodes_topology_file_comes_to_the_controller_by_a_job(slurm: Slurm) -> None:
-    """As docs/admin/install.md has it if controllers share no folder with the nodes."""
+    """The command of docs/admin/install.md for controllers that share no folder with the nodes."""
     if not slurm.can_reconfigure:
         pytest.skip("the driver is simulated on the Dockerized cluster only")
     discover = ["env", f"BERTH_FAKE_NVML={MACHINE}", "berth", "topo", "discover", "--output", "-"]

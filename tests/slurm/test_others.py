@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pinned job excludes all nodes but its own, so that Slurm tests it on these alone. Its user's list comes first."""
+"""A pinned job excludes all nodes but its own, so that Slurm tests it only there. Its user's list has precedence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lists(slurm: Slurm, job: int | str) -> tuple[set[str], set[str]]:
 
 
 def elsewhere(slurm: Slurm, job: int, node: str, seconds: float = 2 + SLACK) -> set[str]:
-    """Wait until a job is pinned to other nodes than this one; what it excludes then."""
+    """Waits until a job is pinned to other nodes than this one; what it excludes then."""
 
     def away() -> set[str] | None:
         required, excluded = lists(slurm, job)
@@ -132,7 +132,7 @@ def test_a_site_may_want_no_such_lists(slurm: Slurm) -> None:
 
 
 def test_slurm_refuses_changes_to_a_job_that_excludes_a_node_it_no_longer_knows(slurm: Slurm) -> None:
-    """What the admin guide says of it: should Slurm do otherwise one day, Berth's lists need less care."""
+    """Holds the admin guide's sentence. If Slurm changes this one day, Berth's lists need less care."""
     own = OwnSlurm(slurm, "/tmp/fewer-nodes", 18_000)
     conf = f"{own.folder}/slurm.conf"
     env = {"SLURM_CONF": conf}

@@ -53,7 +53,7 @@ def test_until_its_place_is_known_a_packed_job_asks_for_a_whole_gpu(slurm: Slurm
 
 
 def test_a_packed_job_that_waits_for_its_gpu_whole_has_its_memory_by_node(slurm: Slurm) -> None:
-    """Its GPUs go with the pin that gives it its part, and its memory must not go with them."""
+    """The pin replaces the request for whole GPUs by a share; the memory that went with the GPUs has to stay."""
     with scripted(slurm, place("n1", "2", mem_per_node="500")):
         record = slurm.show(slurm.submit("-H", "--gpu-share=30", "--gpus=1", "--mem-per-gpu=500"))
     assert (record["TresPerNode"], record["MinMemoryNode"]) == ("gres/gpu:g2:1", "500M")

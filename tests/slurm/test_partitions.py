@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_slurm
 
 @contextmanager
 def partition(slurm: Slurm, name: str, nodes: str, *more: str) -> Iterator[None]:
-    """One more partition, for a time; Slurm lets go of it only when nobody uses it."""
+    """Makes a partition for a time; Slurm removes it only when no job uses it."""
     words = [f"PartitionName={name}", f"Nodes={nodes}", "MaxTime=INFINITE", "State=UP", *more]
     slurm.target.run(["scontrol", "create", *words], user="root")
     try:
@@ -89,7 +89,7 @@ def test_a_partition_that_does_not_admit_the_users_group_does_not_cost_him_the_j
 
 @pytest.mark.parametrize("tier", [1, 5])
 def test_of_restricted_partitions_each_user_is_placed_in_his_own(slurm: Slurm, tier: int) -> None:
-    """What only slurmctld knows it tells with the submission."""
+    """Only slurmctld knows who may use a partition, and says so in the submission."""
     with (
         partition(slurm, "left", "n1", "AllowGroups=bob", f"PriorityTier={tier}"),
         partition(slurm, "right", "n2", "AllowGroups=alice"),

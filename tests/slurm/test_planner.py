@@ -36,7 +36,7 @@ def segment_of(slurm: Slurm, job: int | str) -> dict[str, str]:
 
 
 def fill(slurm: Slurm, *nodes: str, minutes: int = 30) -> list[int]:
-    """Occupy whole nodes."""
+    """Occupies whole nodes."""
     jobs = [slurm.submit("--gpus=8", "-w", node, "-t", str(minutes), body=SLEEP) for node in nodes]
     for job in jobs:
         slurm.wait_state(job, {"RUNNING"})
@@ -65,7 +65,7 @@ def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
 
 
 def moved(slurm: Slurm, job: int, nodes: str, since: float) -> float:
-    """Wait until a job is pinned to these nodes; seconds since a moment."""
+    """Waits until a job is pinned to these nodes; seconds since a moment."""
     try:
         until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 30, 0.1)
     except AssertionError as problem:
@@ -375,7 +375,7 @@ def test_release_of_an_array_leaves_none_of_its_tasks_pinned(slurm: Slurm) -> No
 
 
 def states(slurm: Slurm, array: int) -> list[str]:
-    """Those of an array's tasks."""
+    """Returns the states of an array's tasks."""
     return slurm.target.run(["squeue", "-h", "-r", "-j", str(array), "-o", "%T"], check=False).out.split()
 
 

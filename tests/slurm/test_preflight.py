@@ -28,7 +28,7 @@ fi
 def sbatch(
     slurm: Slurm, *words: str, body: str, name: str = "job", check: bool = True, env: str = "", user: str = "alice"
 ) -> Result:
-    """Submit a file, as users do; what it writes goes to the shared folder."""
+    """Submits a file, as users do; what it writes goes to the shared folder."""
     file = f"{slurm.shared}/{name}.sh"
     slurm._write(file, f"#!/bin/bash\n{body}\n")
     return slurm.target.bash(
@@ -39,7 +39,7 @@ def sbatch(
 
 
 def fly(slurm: Slurm, *words: str, body: str, env: str = "", user: str = "alice") -> tuple[int, int]:
-    """Submit a job with a pre-flight; the ids of both."""
+    """Submits a job with a pre-flight; the ids of both."""
     result = sbatch(slurm, "--preflight=2", *words, body=body, env=env, user=user)
     found = re.search(r"berth: pre-flight (\d+) runs first", result.err)
     assert found, result.text
@@ -52,7 +52,7 @@ def output(slurm: Slurm, job: int, preflight: bool = False) -> str:
 
 
 def gpu_seconds(slurm: Slurm, job: int) -> float:
-    """What a job that is over took of GPUs."""
+    """Returns the GPU seconds of a job that has ended."""
     record = slurm.show(job)
     gpus = sum(int(count) for count in re.findall(r"gres/gpu=(\d+)", record["AllocTRES"]))
     hours, minutes, seconds = map(int, record["RunTime"].split(":"))

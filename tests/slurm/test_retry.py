@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that fail on a real Slurm: what of, who is tried again, and what no user and no restart can spoil."""
+"""Jobs that fail on a real Slurm: classes of failures, further tries, and tries that no user or restart can spoil."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMONEST = {
 
 
 def failure(slurm: Slurm, job: int, seconds: float = 120.0) -> str:
-    """What berthd says that a job failed of."""
+    """Returns the class of failure that berthd gives a job."""
 
     def said() -> str | None:
         log = slurm.target.bash("svc berthd log", user="root").out
@@ -57,14 +57,14 @@ def why(slurm: Slurm, job: int) -> dict[str, str]:
 
 
 def given_up(slurm: Slurm, job: int) -> str | None:
-    """Why berthd does not try a job again."""
+    """Returns the reason why berthd does not try a job again."""
     log = slurm.target.bash("svc berthd log", user="root").out
     found = re.search(rf"JobId={job} is not tried again: (.*)", log)
     return found[1] if found else None
 
 
 def next_try(slurm: Slurm, job: int, elsewhere: str) -> None:
-    """Its user does not want to wait, once it has a place that is not this one."""
+    """Starts the next try at once, as its user may, once the job has a place on another node."""
     slurm.wait_state(job, {"PENDING"}, 120)
     until(f"job {job} to be given its time", lambda: "again" in segment_of(slurm, job) or None)
     until(f"job {job} to be given another place", lambda: segment_of(slurm, job)["nodes"] != elsewhere or None)

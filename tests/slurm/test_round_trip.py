@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `berth topo export` writes, read back from a Slurm that was started with it.
+"""Starts a Slurm with what `berth topo export` writes, and reads it back.
 
 The exported lines go into the configuration of daemons of our own as they are.
 """
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def slurmd_c(self) -> str:
-        """As `slurmd -C` prints it."""
+        """Returns a node's hardware as `slurmd -C` prints it."""
         cpus = self.sockets * self.cores * self.threads
         return (
             f"NodeName={self.machine.node} CPUs={cpus} Boards=1 SocketsPerBoard={self.sockets}"
@@ -67,7 +67,7 @@ def made_up(node: str, cpus: list[str], minors: list[int] | None = None, links: 
 
 
 def odd_cases() -> list[Case]:
-    """What the cluster's own machines do not have."""
+    """Machines with features that the cluster's own do not have."""
     # Two NUMA nodes in a socket: Slurm wants the whole socket.
     halves = made_up("halves", ["0-3,16-19", "4-7,20-23", "8-11,24-27", "12-15,28-31"])
     # Threads of a core side by side, as in virtual machines, and two GPUs gone; two such nodes share their lines.
@@ -86,7 +86,7 @@ def odd_cases() -> list[Case]:
 
 
 def export(*arguments: object) -> str:
-    """What `berth topo export` prints."""
+    """Returns what `berth topo export` prints."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert main(["topo", "export", *map(str, arguments)]) == 0
     return printed.getvalue()
@@ -123,7 +123,7 @@ def gpus(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own
 
 
 def start_with(own: OwnSlurm, cases: list[Case], slurm_conf: str, gres_conf: str) -> None:
-    """Start with these lines, and a node of which Slurm must not like the cores; wait until all have registered."""
+    """Starts with these lines, and a node of which Slurm must not like the cores; wait until all have registered."""
     exported: dict[str, str] = {}
     for names, words in re.findall(r"^NodeName=(\S+) (.*)", slurm_conf, re.MULTILINE):
         exported |= dict.fromkeys(expand(names), words)
@@ -178,7 +178,7 @@ def test_slurm_drains_a_node_whose_cores_are_a_part_of_a_socket(gpus: Own) -> No
 
 
 def by_controller(case: Case, node: dict[str, Any]) -> Iterator[tuple[str, object, object]]:
-    """What slurmctld must say of a node: field, what is right, what it says."""
+    """Yields what slurmctld must say of a node: field, right value, found value."""
     near = [f"(S:{int(cores.split('-')[0]) // case.cores})" if cores else "" for cores in case.expected]
     words = [f"gpu:g{k}:1{socket}" for k, socket in enumerate(near)]
     words += [f"shard:g{k}:100{socket}" for k, socket in enumerate(near)]
@@ -190,7 +190,7 @@ def by_controller(case: Case, node: dict[str, Any]) -> Iterator[tuple[str, objec
 
 
 def by_node(case: Case, text: str) -> Iterator[tuple[str, object, object]]:
-    """What slurmd must say of each GRES: field, what is right, what it says."""
+    """Yields what slurmd must say of each GRES: field, right value, found value."""
     found = {}
     for line in re.findall(r"Gres (Name=.*)", text):
         words = dict(word.split("=", 1) for word in line.split())
@@ -249,7 +249,7 @@ def network(tmp_path: Path) -> list[object]:
 
 
 def said_by_slurm(slurm: Slurm, plugin: str, files_: Mapping[str, str], *shown: str) -> list[str]:
-    """What `scontrol show` says of these configuration files."""
+    """Returns what `scontrol show` says of these configuration files."""
     own = OwnSlurm(slurm, "/tmp/round-trip-network", 17900)
     try:
         own.start(
@@ -309,7 +309,7 @@ SwitchName=core Switches=pod[0-1]
 
 @pytest.mark.parametrize("plugin", BY_HAND)
 def test_slurm_and_our_reader_agree_on_leaves_and_pods(slurm: Slurm, tmp_path: Path, plugin: str) -> None:
-    """In a tree the switches of level 1 are pods, of blocks those of the second size."""
+    """In topology/tree the switches of level 1 are pods; in topology/block the blocks of the second size are."""
     for name, text in BY_HAND[plugin].items():
         (tmp_path / name).write_text(text)
     ours = slurm_fabric.read(tmp_path / "topology.conf")

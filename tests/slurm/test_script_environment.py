@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a site's Prolog and Epilog are told of a job's GPUs: both the same, and all of them, however it was placed."""
+"""A site's Prolog and Epilog are told of all GPUs of a job, both the same, by whatever way it was placed."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def folder(slurm: Slurm) -> str:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["both scripts", "an Epilog alone"])
 def chained(request: pytest.FixtureRequest, slurm: Slurm, folder: str) -> Iterator[Slurm]:
-    """A site with scripts of its own behind both programs, or behind the Epilog alone."""
+    """A site with scripts of its own behind both programs, or only behind the Epilog."""
     lines = [f'chain_epilog = ["{folder}/keep"]', *([] if request.param else [f'chain_prolog = ["{folder}/keep"]'])]
     with berth_conf(slurm, "\n".join(["[node]", *lines])):
         yield slurm
 
 
 def parts(slurm: Slurm, job: int) -> list[int]:
-    """Return the jobs of an array or of a heterogeneous job."""
+    """Returns the jobs of an array or of a heterogeneous job."""
     shown = slurm.target.run(["scontrol", "show", "job", str(job), "-o"], user="root").out.splitlines()
     return sorted({int(line.partition("JobId=")[2].split()[0]) for line in shown})
 
 
 def told(slurm: Slurm, job: int, nodes: int) -> Told:
-    """Return what the scripts of a job were told, once the last Epilog is through."""
+    """Returns what the scripts of a job were told, once the last Epilog is through."""
 
     def ended() -> bool:
         names = slurm.target.bash(f"ls {FOLDER}").out.split()
@@ -80,7 +80,7 @@ AWAY = ("pinned", "on two nodes", "an array", "heterogeneous")
 
 
 def check(slurm: Slurm, way: str, *, away: bool) -> None:
-    """Submit a job, and compare what its scripts were told with what it saw itself."""
+    """Submits a job, and compare what its scripts were told with what it saw itself."""
     with ExitStack() as stack:
         if away:
             slurm.berthd("stop")
@@ -110,7 +110,7 @@ def test_scripts_are_told_all_gpus_of_a_job_that_came_while_berthd_was_away(chai
 
 
 def test_scripts_are_told_all_gpus_of_a_job_that_an_administrator_moved(chained: Slurm) -> None:
-    """Its Extra names other GPUs, which another job may use by then."""
+    """The job's Extra still names its former GPUs, which another job may use by then."""
     job = chained.submit("-n1", "-w", "n1", "--gpus=1", "--begin=now+600", body="true")
     other = "gres/gpu:g6:1,gres/gpu:g7:1"
     # berthd would give it a place of its own again.

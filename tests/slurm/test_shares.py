@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that share a GPU, from `sbatch --gpu-share` to the last Epilog: who meets whom, what each gets, what is left."""
+"""Jobs that share a GPU, from `sbatch --gpu-share` to the last Epilog: neighbours, limits, and clean nodes after."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPT_IN = "[node]\nmulti_user = true\n[sharing]\nmulti_user = true"
 
 @contextmanager
 def one_gpu(slurm: Slurm) -> Iterator[None]:
-    """All GPUs of a node but the first are in use: whoever wants this node meets the others there."""
+    """Holds all GPUs of a node but the first, so that packed jobs of this node meet on one GPU."""
     slurm.hold_gpus(NODE, range(1, 8))
     yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of `--gpus=N` alone starts as soon as N GPUs are free over several nodes, in the form that Slurm gives it.
+"""A job with only `--gpus=N` starts as soon as N GPUs are free over several nodes, in the form that Slurm gives it.
 
 The reference is the same request in the partition that Berth does not touch, on the same nodes.
 """

@@ -75,7 +75,7 @@ def node(slurm: Slurm) -> Iterator[Node]:
 
 
 def chosen(slurm: Slurm) -> int:
-    """Which GPU a job of one GPU gets there that suffers from slow ones."""
+    """Returns the GPU that a job gets there whose class suffers from slow GPUs."""
     job = slurm.submit("--gpus=1", "-w", NAME, "-n1", "--mem=10", "--app-class=compute", body="exec sleep 60")
     slurm.wait_state(job, {"RUNNING"})
     position = int(segment_of(slurm, job)["gpus"])

@@ -37,7 +37,7 @@ print(*said, sep="\\n")
 
 @contextmanager
 def private_jobs(slurm: Slurm) -> Iterator[None]:
-    """Slurm shows nobody the jobs of others."""
+    """Sets PrivateData=jobs: Slurm shows users only their own jobs."""
     slurm.target.bash(
         "cp /etc/slurm/slurm.conf /tmp/slurm.conf.kept\n"
         "echo PrivateData=jobs >>/etc/slurm/slurm.conf; scontrol reconfigure",

@@ -19,7 +19,7 @@ PAGE = "http://127.0.0.1:8499"
 
 
 def got(slurm: Slurm, address: str) -> str:
-    """Return what an address on the controller answers; empty while nobody does."""
+    """Returns what an address on the controller answers; empty without an answer."""
     code = f"import urllib.request as u; print(u.urlopen('{address}', timeout=5).read().decode())"
     return slurm.target.run(["python3", "-c", code], check=False).out
 

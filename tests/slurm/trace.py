@@ -34,7 +34,7 @@ _RESTART = re.compile(r"slurmctld version \S+ started")
 
 @dataclass(slots=True)
 class _Known:
-    """What the log told of one record; None: not known."""
+    """The log's knowledge of one record; None: not known."""
 
     place: tuple[frozenset[str], frozenset[int], bool] | None = None
     """Nodes, GPUs, and whether they are its own."""
