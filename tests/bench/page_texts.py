@@ -338,7 +338,7 @@ Each way to fail is a real one, of a job with `--retry=auto` on a real Slurm; th
 are simulated. *Why* is what berthd says.
 """,
     "web": """
-A made-up day in a real browser on the same host, beside other work (load 10). `axe_serious_*`: findings of axe-core in
+A made-up day in a real browser on the same host, beside other work (load 13 to 17). `axe_serious_*`: findings of axe-core in
 five views, light, dark and 390 pixels wide.
 """,
     "guard-rows": """
