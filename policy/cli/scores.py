@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from policy.cli.output import print_json, tell
 from policy.formats.errors import BerthError, UsageError
+from policy.report.document import aligned
 from policy.site.config import config_path, load
 from topology.scores import Score, dump
 from topology.scores import load as load_scores
@@ -77,9 +78,7 @@ def _show(args: argparse.Namespace) -> int:
         error = f"{one.error:.3f}" if one.error else "-"
         last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else ""
         rows.append((one.node, str(one.position), one.app_class, *last))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(aligned(rows, range(len(rows[0])))))
     for change in calibration.changes if calibration else ():
         print(change)
     return 0

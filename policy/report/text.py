@@ -9,6 +9,7 @@ from typing import Any
 
 from policy.formats import hostlist
 from policy.formats.slurm_syntax.moments import bounded
+from policy.report.document import aligned
 
 _LONGEST_NUMBER = 16
 _LONGEST_LIST = 40
@@ -28,10 +29,10 @@ class ReportTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def numeric(self) -> set[int]:
-        """Returns the columns of numbers, which are aligned to the right; the first column is always a name."""
+    def names(self) -> set[int]:
+        """Returns the columns of texts, which are aligned to the left; the first column is always one."""
         first = enumerate(self.rows[0])
-        return {place for place, cell in first if place and cell[:1].isdigit() and len(cell) < _LONGEST_NUMBER}
+        return {place for place, cell in first if not (place and cell[:1].isdigit() and len(cell) < _LONGEST_NUMBER)}
 
 
 REASONS = {
@@ -138,15 +139,8 @@ def _first(found: Mapping[str, Any]) -> str:
 
 def _text(parts: list[str], shown: Iterable[ReportTable]) -> str:
     for table in shown:
-        widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
-        right = table.numeric()
-        lines = [table.title]
-        for row in (table.columns, *table.rows):
-            cells = [
-                cell.rjust(width) if place in right else cell.ljust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  " + "  ".join(cells).rstrip())
+        rows = aligned([table.columns, *table.rows], table.names())
+        lines = [table.title, *(f"  {row}" for row in rows)]
         parts.append("\n".join([*lines, *([f"  ({table.note})"] if table.note else [])]))
     return "\n\n".join(parts) + "\n"
 

@@ -6,27 +6,11 @@ from dataclasses import replace
 from xml.sax.saxutils import escape
 
 from policy.report import charts
+from policy.report.document import document, paragraph, section, table
 from policy.simulate.report.summary import Line, Summary, lines
 from policy.simulate.report.table import cells_of, unit_of
 from policy.simulate.report.verdict import verdict
 from policy.simulate.study import Study
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2433; background: #fff; max-width: 74rem; margin: 2rem auto;
-  padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem }
-p, li { color: #465065; margin: .2rem 0 } .scroll { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; white-space: nowrap }
-th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #dfe3ea }
-th { color: #465065; font-weight: 600; border-bottom-width: 2px } th.name, td.name { text-align: left }
-.verdict { font-size: 1.15rem; color: inherit; margin: .6rem 0 }
-svg { width: 100%; max-width: 58rem; height: auto; color: #465065 }
-@media (prefers-color-scheme: dark) {
-  body { color: #e8ebf1; background: #14181f } p, li, th { color: #aab4c5 }
-  th, td { border-color: #2c3442 } svg { color: #aab4c5; filter: brightness(1.2) }
-}
-@media print { body { margin: 0; max-width: none } h2 { break-after: avoid } svg { break-inside: avoid } }
-"""
 
 _DECADES = 30.0
 """Times that differ by more than this factor are drawn on a logarithmic axis."""
@@ -43,17 +27,13 @@ def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: 
     every = lines(rows)
     parts = [
         "<h1>berth simulate</h1>",
-        f'<p class="verdict">{escape(verdict(rows))}</p>',
-        f"<p>{escape(_setup(study, jobs))}</p>",
-        *(_plots(every) if charts.available() else [f"<p>{escape(charts.MISSING)}</p>"]),
+        paragraph(verdict(rows), "verdict"),
+        paragraph(_setup(study, jobs)),
+        *(_plots(every) if charts.available() else [paragraph(charts.MISSING)]),
         _table(rows),
         *_notes(notes),
     ]
-    return (
-        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>berth simulate</title><style>{_STYLE}</style></head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
-    )
+    return document("berth simulate", parts)
 
 
 def _plots(every: Sequence[Line]) -> list[str]:
@@ -62,10 +42,10 @@ def _plots(every: Sequence[Line]) -> list[str]:
     waits = {_name(line): _waits(line) for line in every if any(run.waits for run in line.runs)}
     why = (
         [
-            _section(
+            section(
                 "Why jobs waited",
-                "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + ".",
                 charts.bars("Waits by reason", waits, "hours of waiting"),
+                "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + ".",
             )
         ]
         if waits
@@ -74,15 +54,15 @@ def _plots(every: Sequence[Line]) -> list[str]:
     return [
         _over_values(every),
         *(["<p>Below: the first and the last of the swept values.</p>"] if len(few) < len(every) else []),
-        _section(
+        section(
             "Job completion time",
-            "Share of jobs that were done within a time, counted from submission; further left and up is better.",
             _jct(few),
+            "Share of jobs that were done within a time, counted from submission; further left and up is better.",
         ),
-        _section(
+        section(
             "Waiting time",
-            "Share of jobs that waited longer than a time before they first started; lower is better.",
             _waited(few),
+            "Share of jobs that waited longer than a time before they first started; lower is better.",
         ),
         *why,
     ]
@@ -103,29 +83,17 @@ def _setup(study: Study, jobs: int) -> str:
 def _table(rows: Sequence[Summary]) -> str:
     head, body = cells_of(rows)
     names = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=' + chr(34) + 'name' + chr(34) if place < names else ''}>{escape(cell)}</{tag}>"
-            for place, cell in enumerate(cells)
-        )
-
-    lines_ = "".join(f"<tr>{row(cells, 'td')}</tr>\n" for cells in body)
-    return (
-        f'<div class="scroll"><table><thead><tr>{row(head, "th")}</tr></thead>\n<tbody>{lines_}</tbody></table></div>\n'
-        "<p>JCT: from submission to end. Held: GPUs that jobs held, over all. Useful: ideal GPU time of the jobs, over "
-        "all. Makespan: from the first submission to the last end.</p>"
+    read = (
+        "JCT: from submission to end. Held: GPUs that jobs held, over all. Useful: ideal GPU time of the jobs, over "
+        "all. Makespan: from the first submission to the last end."
     )
+    return f"{table(head, body, range(names))}\n{paragraph(read)}"
 
 
 def _notes(notes: Mapping[str, int]) -> list[str]:
     if not notes:
         return []
     return ["<ul>" + "".join(f"<li>{count} jobs {escape(text)}</li>" for text, count in notes.items()) + "</ul>"]
-
-
-def _section(title: str, text: str, picture: str) -> str:
-    return f"<h2>{escape(title)}</h2><p>{escape(text)}</p>\n{picture}"
 
 
 def _name(line: Line) -> str:
@@ -165,7 +133,7 @@ def _over_values(every: Sequence[Line]) -> str:
         x, y = zip(*own, strict=True)
         series.append(charts.Series(policy, x, y, charts.colour(place), charts.dash(charts.turn(place))))
     picture = charts.lines(f"Average JCT over {name}", series, name, f"average JCT, {unit}")
-    return _section(f"Average JCT over {name}", "Mean over the seeds; lower is better.", picture)
+    return section(f"Average JCT over {name}", picture, "Mean over the seeds; lower is better.")
 
 
 def _jct(every: Sequence[Line]) -> str:

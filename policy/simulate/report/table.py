@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from policy.report.document import aligned
 from policy.simulate.report.chance import figure, ratio
 from policy.simulate.report.summary import Line, Summary, lines
 
@@ -78,14 +79,5 @@ def _number(value: float | None, size: float, digits: int) -> str:
 def as_text(rows: Sequence[Summary]) -> str:
     """Returns the table as plain text, numbers to the right."""
     head, body = cells_of(rows)
-    table = [head, *body]
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    left = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
-    return "".join(
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for row in table
-    )
+    names = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
+    return "".join(f"{line}\n" for line in aligned([head, *body], range(names)))

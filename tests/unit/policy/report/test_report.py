@@ -395,7 +395,7 @@ def test_the_command_asks_day_by_day_and_writes_all_three_forms(
     assert "1 runs of GPU jobs ended" in capsys.readouterr().out
     found = json.loads(written[0].read_text())
     assert (found["format"], found["counts"]["runs"]) == ("berth-report/1", 1)
-    assert written[1].read_text().startswith("<!doctype html>")
+    assert written[1].read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_saved_answer_needs_no_slurm(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ def test_numbers_stand_to_the_right_and_names_and_moments_to_the_left() -> None:
     rows = [["7", "2026-11-30 06:00", "1,200", "n1"], ["12 jobs", "-", "3", "2 nodes"]]
     table = ReportTable("Jobs", "all", ("job", "began", "GPU h", "nodes"), rows)
     # As its first row has them: a moment has 16 signs, and no number has.
-    assert table.numeric() == {2}
+    assert table.names() == {0, 1, 3}
     assert text._text(["head"], [table]).split("\n\n")[-1].splitlines() == [
         "Jobs",
         "  job      began             GPU h  nodes",
