@@ -116,6 +116,7 @@ function figures() {
     sick = Object.keys(state.moment.sick).length;
   const shown = [own && "your own jobs only", nodeless && "no nodes"].filter(Boolean);
   find("private").hidden = !shown.length;
+  find("colours").parentElement.hidden = nodeless;
   find("private").textContent = shown.length ? `Slurm shows you ${shown.join(", and ")}.` : "";
   const card = (value, text, part) => {
     const bar = part === undefined ? null : element("div", { class: "bar" }, element("i", {}));

@@ -95,6 +95,7 @@ def test_what_a_gpu_does_stands_beside_it_unless_its_job_is_hidden(
         until(lambda: "the page to ask", lambda: view.value("state.gauged") is not None)
         view.value("document.querySelector('[value=use]').click()")
         legend = view.text_with(["no node tells" if private == "jobs,nodes" else "time with a kernel"])
+        assert view.value("find('colours').parentElement.hidden") == (private == "jobs,nodes")
 
     assert "93&nbsp;% busy" not in (shown + legend if private != "none" else "")
 
