@@ -338,8 +338,8 @@ Each way to fail is a real one, of a job with `--retry=auto` on a real Slurm; th
 are simulated. *Why* is what berthd says.
 """,
     "web": """
-A made-up day in a real browser on the same host, beside other work (load 13 to 17). `axe_serious_*`: findings of axe-core in
-five views, light, dark and 390 pixels wide.
+A made-up day in a real browser on the same host, beside other work (load 13 to 17). `axe_serious_*`: findings of
+axe-core in five views, light, dark and 390 pixels wide.
 """,
     "guard-rows": """
 Seconds until each thing had happened, on a real Slurm with a simulated driver; the guest has 2 s to save its work.
