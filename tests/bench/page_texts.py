@@ -8,6 +8,7 @@ CALLS = {
     "fuzz-tres": "make fuzz-tres",
     "replay": 'make bench NAME=replay ARGS="--systems plain,berth --seeds 6,7,8,9,10"',
     "replay-scores": 'make bench NAME=replay ARGS="--systems plain,noscores,berth --seeds 6,7,8"',
+    "replay-published": 'make bench NAME=replay ARGS="--systems berth,pal --seeds 6 --jobs 1000"',
     "replay-adversary": 'make bench NAME=replay ARGS="--mode adversary --systems plain,berth --seeds 1"',
     "replay-chaos": 'make bench NAME=replay ARGS="--mode chaos --systems berth --seeds 6"',
     "replay-tree": 'make bench NAME=replay ARGS="--topology tree --systems plain,berth"',
@@ -189,6 +190,11 @@ measure; what its authors published stands beside it. "Live" leaves jobs without
     "company": """
 Jobs of half a GPU each, in turn; true speeds are the measured pairs', of which the fit has seen one half and the other
 is counted. `company` goes wherever there is room, `picky` rather waits than take bad company: it is not placed here.
+""",
+    "replay-published": """
+One seed of 1,000 jobs, as in replay.csv; berthd with its own placement, and with that of PAL (`policy = "pal"`). The
+machine had a load of 18 by other work. 13 of PAL's jobs wait because it chose nodes of several blocks, which
+topology/block does not start; 19 because no nodes had the same GPUs free.
 """,
     "owner-memory": """
 Guests take all memory that they can get, and launch once they are full. With 419 draws of 2026-11-30 before that, in
