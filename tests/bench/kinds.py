@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Berth brings on other kinds of nodes under Slurm's own rules, on three sets of traces, beside its bound.
 
-`python -m tests.bench.kinds FILE [--kind NAME] [--limits tripled,drawn] [--draws 1,2] [--timed]`: the nodes of
-`placement_kinds`, in leaves of four. A pair is a trace and a draw, which shifts each arrival by up to 600 s. FILE gets
-a line for each pair that it lacks; then a table sums all its pairs up. `--draws ""` only sums up.
+`python -m tests.bench.kinds FILE [--kind NAME] [--limits tripled,drawn] [--draws 1,2] [--timed] [--fresh]`: the nodes
+of `placement_kinds`, in leaves of four. A pair is a trace and a draw, which shifts each arrival by up to 600 s. FILE
+gets a line for each pair that it lacks; then a table sums all its pairs up. `--draws ""` only sums up.
 
 * Traces: *sia*, the eight of `placement_slurm`; *helios*, Sia's ten that arrive as on Helios' Saturn; *philly*, nine
   weeks of Philly's virtual clusters with their real run times. Time limits are three times the run time, or drawn, or
-  there are none (`none`).
+  there are none (`none`). With `--fresh` *sia* are four others of Sia's Philly traces and eight hours of four of its
+  newer ones, and *philly* six other weeks: no rule was tried on them before 2026-11-30.
 * On paper *without* is Berth where no job lets others go first, *bound* Berth where each GPU is as good as the best.
 * With `--timed` berthd's own code plans, and all takes its time; *without* and *bound* are left out.
 * *Plain* is the better plain Slurm of the row, topology/flat or topology/tree; *null* is that one over itself where
@@ -47,14 +48,20 @@ from tests.bench.paper.worlds import play
 from tests.bench.placement_families import SHIFT_S
 from tests.bench.placement_pairs import METRICS, Comparison, Pair
 
-HELIOS = philly_data.FOLDER / "traces/sia-workloads/sia_saturn.csv.gz"
+WORKLOADS = philly_data.FOLDER / "traces/sia-workloads"
 WEEKS = (
     ("7f04ca", 7), ("7f04ca", 8), ("7f04ca", 9), ("7f04ca", 13), ("ee9e8c", 4), ("ee9e8c", 10), ("ee9e8c", 13),
     ("6c71a0", 3), ("0e4a51", 8),
 )  # fmt: skip
 """Virtual clusters of Philly, and weeks of 75 to 180 jobs that need 46 to 65 GPUs in the mean."""
-A_WEEK = 7 * 86_400.0
+FRESH_WEEKS = (("b436b2", 12), ("ee9e8c", 11), ("b436b2", 3), ("7f04ca", 6), ("0e4a51", 7), ("103959", 8))
+FRESH_SIA = (
+    ("philly", "2"), ("philly", "5"), ("philly", "6"), ("philly", "8"),
+    ("newtrace", "1"), ("newtrace", "2"), ("newtrace", "3"), ("newtrace", "4"),
+)  # fmt: skip
+A_WEEK, EIGHT_HOURS = 7 * 86_400.0, 8 * 3_600.0
 SETS = {"sia": range(8), "helios": range(8, 18), "philly": range(18, 27)}
+ALL = range(27)
 BOUND = "bound"
 AGAIN = ", again"
 """Ends the name of plain Slurm where arrivals are shifted otherwise."""
@@ -65,14 +72,13 @@ MEAN, P99 = METRICS[1:3]
 
 
 @lru_cache(maxsize=32)
-def trace_of(number: int) -> Sequence[TraceJob]:
+def trace_of(number: int, *, fresh: bool = False) -> Sequence[TraceJob]:
     """Returns the jobs of a trace."""
     if number in SETS["sia"]:
-        return placement_slurm._trace(number)
+        return _workload(*FRESH_SIA[number]) if fresh else placement_slurm._trace(number)
     if number in SETS["helios"]:
-        ours = f"{number - SETS['helios'].start + 1}/"
-        return [job for job in read_traces([str(HELIOS)]).jobs if (job.name or "").startswith(ours)]
-    account, week = WEEKS[number - SETS["philly"].start]
+        return _workload("saturn", str(number - SETS["helios"].start + 1))
+    account, week = (FRESH_WEEKS if fresh else WEEKS)[number - SETS["philly"].start]
     draw, found = Random(number), list[TraceJob]()
     for job in philly_data.jobs(philly_data.ALL):
         if job.account == account and job.submit // A_WEEK == week:
@@ -81,9 +87,15 @@ def trace_of(number: int) -> Sequence[TraceJob]:
     return found
 
 
-def jobs_of(number: int, limits: str, draw: int, room: int) -> list[TraceJob]:
+def _workload(name: str, number: str) -> Sequence[TraceJob]:
+    jobs = read_traces([str(WORKLOADS / f"sia_{name}.csv.gz")]).jobs
+    return [job for job in jobs if (job.name or "").startswith(f"{number}/") and job.submit < EIGHT_HOURS]
+
+
+def jobs_of(number: int, limits: str, draw: int, room: int, *, fresh: bool = False) -> list[TraceJob]:
     """Returns the jobs of a trace that fit the cluster, with shifted arrivals and time limits."""
-    jobs = [replace(job, limit=placement_slurm.LIMIT_FACTOR * job.work) for job in trace_of(number) if job.gpus <= room]
+    fitting = (job for job in trace_of(number, fresh=fresh) if job.gpus <= room)
+    jobs = [replace(job, limit=placement_slurm.LIMIT_FACTOR * job.work) for job in fitting]
     jobs = sorted(shifted(jobs, SHIFT_S, draw), key=lambda job: job.submit)
     return look_ahead.limited(jobs, limits, number, draw)
 
@@ -101,11 +113,11 @@ def one_run(name: str, kind: str, jobs: list[TraceJob], draw: int, *, timed: boo
     return play(world, jobs, machines, BerthPolicy(), settings)
 
 
-def one_pair(kind: str, limits: str, trace: int, draw: int, *, timed: bool) -> Pair:
+def one_pair(kind: str, limits: str, trace: int, draw: int, *, timed: bool, fresh: bool = False) -> Pair:
     """Plays one trace and draw by all of `PAPER` or `TIMED`."""
     _, fleet = look_ahead.cluster_of(kind)
     room, found = int(fleet.size.sum()), {}
-    jobs, others = jobs_of(trace, limits, draw, room), jobs_of(trace, limits, draw + OTHER, room)
+    jobs, others = (jobs_of(trace, limits, one, room, fresh=fresh) for one in (draw, draw + OTHER))
     for name in (*(TIMED if timed else PAPER), PLAIN + AGAIN, TREE + AGAIN):
         again = name.endswith(AGAIN)
         outcome = one_run(name.removesuffix(AGAIN), kind, others if again else jobs, draw, timed=timed)
@@ -116,12 +128,14 @@ def one_pair(kind: str, limits: str, trace: int, draw: int, *, timed: bool) -> P
     return Pair(kind, limits, trace, draw, found)
 
 
-def asked(kinds: Sequence[str], limits: Sequence[str], draws: Sequence[int]) -> Iterator[tuple[str, str, int, int]]:
+def asked(
+    kinds: Sequence[str], limits: Sequence[str], draws: Sequence[int], traces: Sequence[int] = ALL
+) -> Iterator[tuple[str, str, int, int]]:
     """Yields all pairs, so that each beginning of them has all traces, and all kinds and limits, about alike often."""
     cells = list(itertools.product(kinds, limits))
     for draw in draws:
         for sweep in range(len(cells)):
-            for trace in itertools.chain(*SETS.values()):
+            for trace in traces:
                 yield *cells[(3 * trace + sweep) % len(cells)], trace, draw
 
 
@@ -204,6 +218,7 @@ def main() -> int:
     parser.add_argument("--limits", default="tripled,drawn")
     parser.add_argument("--draws", default="1,2")
     parser.add_argument("--timed", action="store_true")
+    parser.add_argument("--fresh", action="store_true", help="other traces")
     options = parser.parse_args()
     if lacks := placement_slurm.missing():
         print(lacks, file=sys.stderr)
@@ -213,9 +228,10 @@ def main() -> int:
     kinds = options.kind or [kind for kind, *_ in placement_kinds.KINDS]
     with options.file.open("a") as lines:
         draws = [int(draw) for draw in options.draws.split(",") if draw]
-        for one in asked(kinds, options.limits.split(","), draws):
+        traces = ALL[: SETS["philly"].start + len(FRESH_WEEKS)] if options.fresh else ALL
+        for one in asked(kinds, options.limits.split(","), draws, traces):
             if one not in known:
-                pairs.append(pair := one_pair(*one, timed=options.timed))
+                pairs.append(pair := one_pair(*one, timed=options.timed, fresh=options.fresh))
                 lines.write(json.dumps([pair.family, pair.order, pair.trace, pair.seed, pair.figures]) + "\n")
                 lines.flush()
     rows = sorted(summed_up(pairs), key=lambda one: -one[""].count(","))
