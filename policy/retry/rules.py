@@ -4,6 +4,8 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from policy.formats.errors import FormatError, nearest
@@ -36,6 +38,13 @@ class FailureRule:
 
 
 Rules = tuple[FailureRule, ...]
+
+
+@cache
+def shipped_rules() -> Rules:
+    """Returns Berth's own rules. A site's rules are used on the nodes, where the logs are."""
+    text = resources.files("policy.retry").joinpath("rules.toml").read_text(encoding="utf-8")
+    return read_rules(text, "rules.toml")
 
 
 def read_rules(text: str, origin: str) -> Rules:

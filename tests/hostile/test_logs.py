@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from policy.cli.past.classify import shipped_rules
 from policy.daemon.hear.endings import read_word
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Facts, classify
+from policy.retry.rules import shipped_rules
 from prolog_epilog.failed import aftermath
 from prolog_epilog.failed.aftermath import FailureWord
 

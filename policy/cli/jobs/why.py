@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
-from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import BerthError, ConfigError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import ALL_REDUCE, HELPS, IDLE_END, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
+from policy.retry.rules import shipped_rules
 from policy.site.ahead import ahead_rows
 from policy.site.config import Config, config_path, load
 from policy.slurm.by_command import job_json

@@ -11,7 +11,7 @@ from policy.formats.errors import UsageError
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Facts, classify, of_last_run
 from policy.retry.decision import Limits, Trial, decide
-from policy.retry.rules import Rules, read_rules
+from policy.retry.rules import Rules, read_rules, shipped_rules
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,12 +47,6 @@ def rules(files: list[str]) -> Rules:
     """Returns the site's own rules, which come first and so win over equal ones, and Berth's rules."""
     own = [rule for name in files for rule in read_rules(_text(name), name)]
     return (*own, *shipped_rules())
-
-
-def shipped_rules() -> Rules:
-    """Returns Berth's own rules."""
-    path = Path(__file__).parents[2] / "retry" / "rules.toml"
-    return read_rules(path.read_text(encoding="utf-8"), path.name)
 
 
 def tail(name: str) -> bytes:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from policy.cli.output import as_json, print_json
-from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import SlurmError, UsageError
 from policy.formats.messages import readable
 from policy.formats.slurm_syntax.moments import moment_of
 from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
+from policy.retry.rules import shipped_rules
 from policy.site.config import config_path, fabric_file, load
 from policy.site.step_records import reports_of
 from policy.slurm.accounting import days, opened

@@ -4,8 +4,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 
 from policy.formats.errors import FormatError
 from policy.formats.job_plan import NOTHING, JobPlan
@@ -32,7 +30,7 @@ from policy.retry import history
 from policy.retry.classes import NO_SIGNATURE
 from policy.retry.classify import Classification, Facts, classify
 from policy.retry.decision import Limits, RetryDecision, Trial
-from policy.retry.rules import Rules, read_rules
+from policy.retry.rules import shipped_rules
 from policy.slurm.outcomes import tries
 
 AVOID_FOR = 6 * 3_600.0
@@ -80,13 +78,6 @@ def read_word(payload: bytes) -> NodeWord | None:
         return None
     transient, degraded = match[5] == b"1", match[7] is not None
     return NodeWord(int(match[1]), match[2].decode(), match[4].decode(), transient, sign, int(match[3]), degraded)
-
-
-@cache
-def shipped_rules() -> Rules:
-    """Returns Berth's own rules. A site's rules are used on the nodes, where the logs are."""
-    text = resources.files("policy.retry").joinpath("rules.toml").read_text(encoding="utf-8")
-    return read_rules(text, "rules.toml")
 
 
 def class_of(found: Outcome, word: NodeWord | None) -> Classification:

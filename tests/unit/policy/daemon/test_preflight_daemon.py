@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.cli.jobs.why_failed import preflight_rows
-from policy.daemon.hear.endings import shipped_rules
 from policy.daemon.write.preflights import Preflights
 from policy.formats import segment, wire
 from policy.formats.errors import FormatError, SlurmError
@@ -20,6 +19,7 @@ from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.explain import rows
 from policy.request.settings import Settings
+from policy.retry.rules import shipped_rules
 from tests.unit.deciding import decide
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 

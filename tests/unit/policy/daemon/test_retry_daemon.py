@@ -12,7 +12,7 @@ import pytest
 
 from policy.cli.jobs.why_failed import failure_rows
 from policy.daemon.hear.accounts import AFTER, Accounts
-from policy.daemon.hear.endings import AVOID_FOR, NodeWord, shipped_rules
+from policy.daemon.hear.endings import AVOID_FOR, NodeWord
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
 from policy.formats.errors import SlurmError
@@ -25,6 +25,7 @@ from policy.plan.ledger.changes import Move
 from policy.retry import history
 from policy.retry.classify import Classification
 from policy.retry.decision import Trial
+from policy.retry.rules import shipped_rules
 from policy.site.config import Config
 from policy.slurm import changes
 from policy.slurm.boots import boot_times
@@ -525,12 +526,11 @@ def test_berth_why_shows_the_line_to_those_who_may_read_the_log(
         5, 5, "FAILED", JobPlan({**PLACED, "f.retry": "auto"}), "gpu", ("n1",), 100, 160, 1, logs=(str(log),)
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
-
     shown = dict(failure_rows(found, shipped_rules()))
     assert shown["failed"] == "import_error: a module or package is not installed"
     assert shown["known by"] == "ModuleNotFoundError: No module named 'apex'"
     assert shown["try again"].startswith("no: ")
-    # What is no file of its own is not opened, and root opens nothing at all: the path is a user's.
+    # Only a file of its own is opened, and root opens nothing at all.
     for logs in ((str(link),), (str(tmp_path),), (str(tmp_path / "none"),)):
         assert dict(failure_rows(replace(found, logs=logs), shipped_rules()))["failed"].startswith("no_signature")
     monkeypatch.setattr(os, "geteuid", lambda: 0)

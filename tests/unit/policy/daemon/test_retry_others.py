@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from policy.cli.jobs.why_failed import failure_rows
-from policy.daemon.hear.endings import NodeWord, shipped_rules
+from policy.daemon.hear.endings import NodeWord
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.retry.other_systems import named_in
+from policy.retry.rules import shipped_rules
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin

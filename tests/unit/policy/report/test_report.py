@@ -17,7 +17,6 @@ from xml.etree import ElementTree
 import pytest
 
 from policy.cli.main import main
-from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import FormatError
 from policy.report import charts
 from policy.report.counts.spread import Spread
@@ -26,6 +25,7 @@ from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
 from policy.report.text import text, verdict
+from policy.retry.rules import shipped_rules
 from tests.programs import python_program
 
 DAY = 86_400

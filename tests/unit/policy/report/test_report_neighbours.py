@@ -6,11 +6,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from time import process_time
 
-from policy.cli.past.classify import shipped_rules
 from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
 from policy.report.text import text
+from policy.retry.rules import shipped_rules
 from tests.unit.policy.report.collected import line
 from topology.calibrate.steps import JobReport, Rank
 

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.cli.main import main
-from policy.cli.past.classify import shipped_rules
 from policy.formats.errors import FormatError
 from policy.retry.classes import CLASSES, NO_SIGNATURE
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
 from policy.retry.patterns import MOST_WAYS, REACH, bounded
-from policy.retry.rules import FailureRule, read_rules
+from policy.retry.rules import FailureRule, read_rules, shipped_rules
 from tests.examples import examples
 
 FAILURES = Path(__file__).resolve().parents[3] / "fixtures" / "failures"

@@ -3,8 +3,8 @@
 
 import pytest
 
-from policy.cli.past.classify import shipped_rules
 from policy.retry.classify import Facts, classify
+from policy.retry.rules import shipped_rules
 
 RULES = shipped_rules()
 PASSES = {
