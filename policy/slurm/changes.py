@@ -46,6 +46,7 @@ from policy.formats.plan_fields import (
     TIER,
     TRIED,
     TRIED_BEFORE,
+    WAS,
     WAY,
     WHOLE,
     WHY,
@@ -57,7 +58,7 @@ from policy.formats.plan_fields import (
 )
 from policy.formats.slurm_facts import JobFacts, JobText
 from policy.formats.slurm_syntax import excluded_nodes, pin_text
-from policy.request import counted
+from policy.request import counted, node_range
 from policy.request.spread import SPREAD, SpreadNeeds
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
@@ -153,7 +154,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     if not (PARKED in plan or pins_nodes_alone(plan) or _names_gpus(job)):
         return _without_nodes(job, plan, reason)
     # A job without a script carries its request into its first step, where no later pin would fit it.
-    later = for_now and not _pinned_by_job(job)
+    later = for_now and not (_pinned_by_job(job) or node_range.of(plan.get(WAS, ())))
     dropped, state = (_OF_A_PLACE_ALONE, LATER) if later else (_OF_A_PLACE, RELEASED)
     kept = plan.without(*dropped)
     told = STATE(state), WHY(tagged(reason, 106))
@@ -167,7 +168,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     parked = plan.get(PARKED)
     return {
         **_untyped(job, kept),
-        **(_on_any_nodes(kept, needs) if needs is not None else _on_nodes(plan, fewest)),
+        **(_on_any_nodes(kept, needs) if needs is not None else _in_range(plan) or _on_nodes(plan, fewest)),
         "req_nodes": _asked(plan).get("req_nodes", ""),
         **_others(job, plan),
         "admin_comment": kept.having(*told).into(job.admin_comment),
@@ -417,6 +418,16 @@ def _on_any_nodes(plan: JobPlan, needs: SpreadNeeds) -> dict[str, str]:
     # Tasks have kept their CPUs.
     cpus = {} if needs.tasks else {"min_cpus": str(needs.cpus * (needs.nodes or 1))}
     return {**gpus, "node_count": nodes, **cpus}
+
+
+def _in_range(plan: JobPlan) -> dict[str, str]:
+    """Returns the user's request of a job with a range of numbers of nodes; nothing for other jobs."""
+    nodes, asked = node_range.of(plan.get(WAS, ())), _asked(plan)
+    if not nodes:
+        return {}
+    gpus = {key: asked.get(key, "") for key in ("tres_per_job", "tres_per_node")}
+    # Slurm would keep the CPUs of more nodes.
+    return {**gpus, "node_count": nodes, "min_cpus": str(int(nodes.partition("-")[0]) * (plan.get(CPUS) or 1))}
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

@@ -59,7 +59,7 @@ static bool put_count(uint32_t *least, uint32_t *most, const char *value)
 
 static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 {
-	char **field = field_of(job, name);
+	char **field = field_of(job, name), *most;
 
 	if (field)
 		*field = value;
@@ -69,9 +69,10 @@ static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 		/* Slurm takes 0 for no bound. */
 		job->min_nodes = 1;
 		job->max_nodes = 0;
-	} else if (!strcmp(name, "node_count") && !strncmp(value, "1-", 2)) {
-		job->min_nodes = 1;
-		return put_count(&job->max_nodes, NULL, value + 2);
+	} else if (!strcmp(name, "node_count") && (most = strchr(value, '-'))) {
+		*most = '\0';
+		return put_count(&job->min_nodes, NULL, value) &&
+		       put_count(&job->max_nodes, NULL, most + 1);
 	} else if (!strcmp(name, "node_count"))
 		return put_count(&job->min_nodes, &job->max_nodes, value);
 	else if (!strcmp(name, "min_cpus"))

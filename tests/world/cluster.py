@@ -115,7 +115,7 @@ class ModelJob:
     k: int
     """GPUs on each node, or 0."""
     kind: str
-    """The kind of its request: whole, share, host, guest or cpu."""
+    """The kind of its request: whole, range, share, host, guest or cpu."""
     work: int
     """Seconds that it runs."""
     fate: str

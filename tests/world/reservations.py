@@ -93,7 +93,7 @@ def left(cluster: ModelCluster, node: ModelNode, job: ModelJob) -> int:
     """GPUs of a node that a job could have beside all reservations; a gang has none of a node with some."""
     gpus, mask = node.gpus, 0
     for one in of(cluster, node, cluster.now + 60 * job.limit):
-        gang, whole = job.n > 1 and one.kind != "cores", job.kind == "whole" or one.kind != "counted"
+        gang, whole = job.n > 1 and one.kind != "cores", job.kind in {"whole", "range"} or one.kind != "counted"
         if one.kind == "nodes" or gang or not whole:
             return 0
         mask |= one.mask & ((1 << node.gpus) - 1)

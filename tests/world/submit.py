@@ -11,7 +11,7 @@ from tests.world.cluster import ModelJob
 
 USERS = (1_001, 1_002, 1_003)
 KINDS = ("whole", "whole", "gang", "share", "share", "host", "guest", "upgrade", "array", "cpu", "nodelist", "alloc",
-         "retry", "begin", "held", "share-array", "share-memory", "share-memory-array", "movable")  # fmt: skip
+         "retry", "begin", "held", "share-array", "share-memory", "share-memory-array", "movable", "range")  # fmt: skip
 TIERS = {
     "host": "guaranteed",
     "host-mps": "guaranteed,mps",
@@ -46,6 +46,10 @@ def asked(  # noqa: PLR0912 - a table
         job.n, job.k, job.cpus = n, k, n
         fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": str(n), "max_nodes": str(n), "num_tasks": str(n)}
         job.tres_per_node = f"gres/gpu:{k}"
+    elif kind == "range":
+        job.kind = kind
+        fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": "1", "max_nodes": str(2 + size % 3)}
+        job.tres_per_node = f"gres/gpu:{k}"
     elif kind.startswith("share"):
         job.kind, job.k, job.share = "share", 1, (20, 30, 50, 70, 100)[size % 5]
         if "memory" in kind:
@@ -65,7 +69,8 @@ def asked(  # noqa: PLR0912 - a table
         fields |= {"tres_per_job": f"gres/gpu:{k}"}
         job.tres_per_job = f"gres/gpu:{k}"
     job.gpus = job.n * job.k
-    fields["gpus"] = str(job.gpus)
+    if kind != "range":
+        fields["gpus"] = str(job.gpus)
     if "array" in kind:
         count, limit = 2 + size % 4, size % 3
         job.array, job.tasks, job.at_once = number, list(range(count)), limit
@@ -136,6 +141,8 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
 
 def _lay(job: ModelJob, nodes: int) -> None:
     """berthd may lay a job that names no number of nodes on several."""
+    if job.kind == "range":
+        job.gpus = nodes * job.k
     job.n, job.k, job.cpus = nodes, job.gpus // nodes, max(job.cpus, nodes)
 
 

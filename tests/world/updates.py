@@ -120,6 +120,8 @@ def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
             # This Slurm never lays a job on more nodes than it must: it has what Berth plans for, and no more.
             job.n = int(value.partition("-")[0])
             job.cpus = max(job.cpus, job.n)
+            if job.kind == "range":
+                job.gpus = job.n * job.k
         case "Nice":
             pass
         case _ if key in _NUMBERS:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decision: turns a submission into a reply. It is a pure step, used by berthd and all other callers."""
 
+from contextlib import suppress
 from dataclasses import replace
+
+import numpy as np
 
 from policy.cluster import segments, unmet
 from policy.cluster.partitions import others
@@ -21,11 +24,11 @@ from policy.plan.ledger.claims import claim_on
 from policy.plan.ledger.later_places import LaterPlace, first_place
 from policy.plan.ledger.places import free_now
 from policy.plan.opinions.splitting import first_of_splits
-from policy.request import counted, locality
+from policy.request import counted, locality, node_range
 from policy.request.demand import A_YEAR, ELSEWHERE, Demand
 from policy.request.settings import Settings
-from policy.request.submission import Submission
-from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from policy.request.submission import WAS_KEYS, Submission
+from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
 
 _FEW_NODES = 16
 """Nodes whose names are surely no longer than a job's record takes."""
@@ -71,6 +74,8 @@ def _decide(submission: Submission, context: Context) -> Decision:
     try:
         if submission.wrong is not None:
             raise submission.wrong
+        if decision := _in_range(submission, context):
+            return decision
         case = case_of(submission, context)
         demand = case.demand
         if demand.tier.name == OPPORTUNISTIC:
@@ -90,6 +95,41 @@ def _decide(submission: Submission, context: Context) -> Decision:
         return on_several_nodes(case) or decision
     except (Answer, FormatError) as answer:
         return say_no(submission, _in_segments(answer, submission, context), context.now)
+
+
+def _in_range(submission: Submission, context: Context) -> Decision | None:
+    """Returns the reply with the number of nodes of a range that Slurm would take now; None to leave it to Slurm."""
+    counts = node_range.counts(submission.texts, submission.gpus)
+    with suppress(Answer):
+        if not counts or context.stale or context.book.cluster.rooms:
+            return None
+        if isinstance(counts, range):
+            most = _free_nodes(_on(counts[0], submission, context))
+            counts = (min(counts[-1], most),) if most >= counts[0] else ()
+        for case in (_on(n, submission, context) for n in counts):
+            if case.insists is None and case.demand.tier is ALONE and not case.demand.may_go_elsewhere:
+                decision = _place(case)
+                if decision.reply.plan.get(fields.STATE) == fields.PLACED:
+                    return replace(decision, holds_for="one")
+    return None
+
+
+def _on(n: int, submission: Submission, context: Context) -> Case:
+    """Returns the case of a job with a range as if it named n nodes; its plan keeps the range."""
+    was = tuple((key, submission.texts[key]) for key in WAS_KEYS if key in submission.texts)
+    nodes = {"min_nodes": str(n), "max_nodes": str(n)}
+    case = case_of(replace(submission, texts={**submission.texts, **nodes}), context)
+    return replace(case, request=replace(case.request, was=was), demand=replace(case.demand, spread=None))
+
+
+def _free_nodes(case: Case) -> int:
+    """Returns the number of nodes with room for a node's part of the job, whatever GPUs; perhaps too many."""
+    demand, view = case.demand, case.context.book.cluster.now(case.demand.limit)
+    found = demand.candidates & view.open & (np.bitwise_count(view.free) >= demand.k)
+    if case.request.tasks is None:
+        # On more nodes each one would run fewer of its tasks.
+        found &= (view.cpus >= (demand.cpus or 0)) & (view.mem >= (demand.mem or 0))
+    return int(found.sum())
 
 
 def _in_segments(answer: Exception, submission: Submission, context: Context) -> Exception:

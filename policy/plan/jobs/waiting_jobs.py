@@ -19,7 +19,7 @@ from policy.formats.flags import Tier
 from policy.formats.job_plan import JobPlan, PlanEntry
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.waiting import GuestPart, LevelWait, Shape, SharePart, SpreadState, Waiting, unanswered
-from policy.request import counted
+from policy.request import counted, node_range
 from policy.request.constraint import conditions
 from policy.request.demand import A_YEAR, Demand, Size
 from policy.request.locality import insisted
@@ -156,6 +156,8 @@ class Reader:
             user=job.user if tiered else 0,
             needs=needs,
         )
+        if node_range.of(plan.get(fields.WAS, ())):
+            demand = replace(demand, elsewhere=True)
         # A guest that was evicted may wait for GPUs of its own: its old seat is not a pin for these.
         left_seat = job.guest and fields.PARKED in plan and fields.UPGRADE in plan
         pinned = () if job.gpus is None or left_seat else job.required
