@@ -147,6 +147,8 @@ def _owned_once(name: str, held: list[Portion]) -> None:
 def _pin_is_whole(cluster: ModelCluster, job: ModelJob) -> None:
     """A waiting job's request, segment and Extra say the same."""
     values = _values(job)
+    if job.kind != "cpu" and not (job.touched or job.tres_per_node or job.tres_per_job):
+        raise ViolationError(f"job {job.id} asks for no GPUs any more, beside [{job.admin_comment}]")
     if job.touched or values.get("state") not in plan_fields.PINNED_STATES or job.kind == "cpu":
         return
     portion = job.portion()

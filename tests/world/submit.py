@@ -44,7 +44,10 @@ def asked(  # noqa: PLR0912 - a table
     if kind == "gang":
         n, k = 2 + size % 2, 1 + size % 4
         job.n, job.k, job.cpus = n, k, n
-        fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": str(n), "max_nodes": str(n), "num_tasks": str(n)}
+        fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": str(n), "max_nodes": str(n)}
+        if number % 2:
+            # Of the others Slurm may choose the GPUs of each node, where no set is free on all.
+            fields["num_tasks"] = str(n)
         job.tres_per_node = f"gres/gpu:{k}"
     elif kind == "range":
         job.kind = kind

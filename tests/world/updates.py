@@ -122,7 +122,7 @@ def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
             job.cpus = max(job.cpus, job.n)
             if job.kind == "range":
                 job.gpus = job.n * job.k
-        case "Nice":
+        case "Nice" | "TresPerTask":
             pass
         case _ if key in _NUMBERS:
             setattr(job, _NUMBERS[key], int(value))
