@@ -19,10 +19,10 @@ WHY_NOT = "its place is not free, and Slurm may start it on another number of no
 
 _SLURMS_TO_SETTLE = (
     *("req_nodes", "array", "het", "held", "begin", "dependency", "switches", "reservation"),
-    *("tres_per_task", "cpus_per_tres", "ntasks_per_tres", "mem_per_tres"),
+    *("cpus_per_tres", "ntasks_per_tres", "ntasks_per_node", "mem_per_tres"),
     *("exclusive", "flag.locality", "flag.group", "flag.gpu_share", "flag.gpu_tier"),
 )
-"""Keys of a request beside which a range is left to Slurm."""
+"""Keys of a request beside which a range is left to Slurm, such as tasks of each node: a pin would count them anew."""
 
 
 def counts(texts: Mapping[str, str], gpus: int | None) -> range | tuple[int, ...]:
@@ -32,7 +32,8 @@ def counts(texts: Mapping[str, str], gpus: int | None) -> range | tuple[int, ...
     """
     least, most = number(texts, "min_nodes") or 1, number(texts, "max_nodes")
     by_job = "tres_per_job" in texts
-    other = by_job and not texts.keys().isdisjoint(("tres_per_node", "num_tasks", "ntasks_per_node"))
+    other = by_job and not texts.keys().isdisjoint(("tres_per_node", "num_tasks"))
+    other |= "gpu" in texts.get("tres_per_task", "")
     left = other or texts.get("client") != "batch" or "," in texts.get("partition", "")
     if most is None or most == least or left or not texts.keys().isdisjoint(_SLURMS_TO_SETTLE):
         return ()

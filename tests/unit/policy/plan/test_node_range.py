@@ -68,7 +68,7 @@ def test_a_node_without_memory_or_cpus_does_not_count() -> None:
     nodes = [node("n1"), node("n2", mem_used=60_000), node("n3", cpus_used=30), node("n4")]
     view = book(reading(nodes))
 
-    more = {"mem_per_node": "8000", "cpus_per_task": "4"}
+    more = {"mem_per_node": "8000", "cpus_per_task": "4", "tres_per_task": "cpu=4"}
     assert decide(submit(**ON_EACH, **more), view, POLICY, Settings(), NOW).fields["nodes"] == "n1,n4"
 
 
@@ -102,6 +102,8 @@ def test_gpus_of_the_job_are_on_the_fewest_nodes(masks: tuple[int, ...], least: 
         {"req_nodes": "n1"},
         {"exclusive": "1"},
         {"cpus_per_tres": "gres/gpu:2"},
+        {"ntasks_per_node": "2"},
+        {"tres_per_task": "gres/gpu=1", "num_tasks": "2"},
         {"flag.locality": "leaf@600"},
         {"flag.gpu_share": "50"},
         {"min_nodes": "3"},
