@@ -264,7 +264,8 @@ class Reader:
         room = where.room(size, choice.names)
         demand = fit.demand([room], A_YEAR if job.limit is None else job.limit)
         shape = _shape(demand, "any", self._number_of(job, where, room))
-        return Waiting(replace(job, wants_gpus=False) if job.wants_gpus else job, demand, shape, choice)
+        # A list of Berth's that is left from its place closes no partition.
+        return Waiting(replace(job, wants_gpus=False, closes=None) if job.wants_gpus else job, demand, shape, choice)
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""

@@ -69,6 +69,12 @@ def test_it_is_no_job_of_berths_plan() -> None:
     assert plan.book.cluster.waiting == 1
 
 
+def test_it_closes_no_partition_though_a_list_is_left_from_its_place() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    replan(left(3, "n1", closes="367d9ae2"), waiting(5, "n2", 0b11), plan=plan)
+    assert [entry.job.closes for entry in plan.queue] == [None, None]
+
+
 def test_a_notice_plans_only_the_nodes_that_changed() -> None:
     plan, slurms = Plan(BerthPolicy(), Settings()), left(3, "n1")
     replan(slurms, waiting(5, "n2", 0b11), plan=plan)
