@@ -22,6 +22,8 @@ def make(paths: Paths, job: int, uuids: Sequence[str], uid: int) -> tuple[tuple[
     # An earlier run of the job may have left some for fewer GPUs.
     remove(paths, job)
     files.own_folder(paths.words, files.THROUGH)
+    # One that was there may have a mode in which all users can list it.
+    paths.words.chmod(files.THROUGH)
     files.own_folder(folder, files.THROUGH)
     try:
         mounts.mount_small(folder, 2 * len(uuids))

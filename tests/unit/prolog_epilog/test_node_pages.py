@@ -164,7 +164,7 @@ def test_where_root_may_not_mount_the_guard_takes_the_blocks_away(
 
 
 def test_no_folder_of_pages_can_be_listed_by_others(paths: Paths) -> None:
-    """Nor one that the release before made."""
+    """Nor one that was there."""
     paths.words.mkdir(parents=True, mode=0o755)
     pages.make(paths, 41, ["GPU-a"], UID)
 
