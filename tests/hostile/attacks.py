@@ -313,7 +313,12 @@ CONTROLLER = (
 OWN_STEP = "timeout 60 srun --overlap --jobid=$PACKED -n1 bash -c {words}"
 
 LINKS = (
-    Attack("a link for the folder of words", OWN_STEP.format(words="'ln -sfnT /tmp /run/berth/words'"), DENIED),
+    Attack(
+        "a link for the folder of words",
+        OWN_STEP.format(words="'ln -sfnT /tmp /run/berth/words'"),
+        # Where a host or a guest was on that node, the folder is there.
+        f"{DENIED}|cannot overwrite directory",
+    ),
     Attack(
         "links beside the sockets of her own MPS",
         OWN_STEP.format(words="'cd $CUDA_MPS_PIPE_DIRECTORY; ln -s /etc/shadow x || ln -s /etc/shadow ../x'"),
