@@ -24,7 +24,7 @@ from topology.network.blocks import IN_NO_BLOCK, Blocks
 from topology.network.groups import NOBODY, Ints
 
 ROOM = 4
-"""How many times over the free nodes must hold a job in long segments: others wait for the same nodes."""
+"""The times over that the free nodes must hold a job in long segments: others wait for the same nodes."""
 
 
 def segment_of(group: int, k: int) -> int:

@@ -159,7 +159,7 @@ FAIL, FAIL_TEXT, FAIL_AT = word("fail"), word("fail_text"), whole("fail_at")
 TRIED, TRIED_BEFORE = word("tried"), whole("tried_before")
 AGAIN, RETRY_TEXT, BY_OTHERS = whole("again"), word("retry_text"), mark("by_others")
 IDLE_TOLD = Field("idle_told", _two, lambda value: f"{value[0]},{value[1]}")
-"""How often a job was told that it ends for its idle GPUs, and when last; the third time it was ended."""
+"""The times that a job was told it ends for its idle GPUs, and the last one; the third time it was ended."""
 IDLE_END = word("idle_end")
 
 # Moving

@@ -40,7 +40,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """How much of the time since an earlier look a GPU ran a kernel, and the driver's own time of the newest value."""
+    """The share of the time since an earlier look in which a GPU ran a kernel, and the driver's own time of that."""
 
     percent: int
     """Rounded up: 0 only if it ran none."""

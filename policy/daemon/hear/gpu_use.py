@@ -64,7 +64,7 @@ class ToldPart(NamedTuple):
 
 
 class SeenGpus(NamedTuple):
-    """What the nodes tell of their GPUs, for the state file."""
+    """The GPUs as their nodes tell of them, for the state file."""
 
     idle: Idle
     """The idle GPUs and parts of GPUs that jobs hold."""
