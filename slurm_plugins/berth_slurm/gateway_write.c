@@ -63,8 +63,8 @@ static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 
 	if (field)
 		*field = value;
-	else if (!strcmp(name, "requeue") && !strcmp(value, "1"))
-		job->requeue = 1;
+	else if (!strcmp(name, "requeue") && (!strcmp(value, "0") || !strcmp(value, "1")))
+		job->requeue = *value == '1';
 	else if (!strcmp(name, "node_count") && !strcmp(value, "any")) {
 		/* Slurm takes 0 for no bound. */
 		job->min_nodes = 1;

@@ -67,14 +67,19 @@ static bool environment_has(const job_desc_msg_t *job, const char *name_and_equa
 	return false;
 }
 
+bool add_word(char ***list, uint32_t *count, const char *word)
+{
+	if (!slurm_xrecalloc((void **)list, *count + 2, sizeof(char *), true, true, __FILE__,
+			     __LINE__, __func__))
+		return false;
+	(*list)[(*count)++] = slurm_xstrdup(word);
+	return true;
+}
+
 void apply_seat_asked(job_desc_msg_t *job)
 {
-	if (!request_is_batch(job) || environment_has(job, SEAT_ASKED "="))
-		return;
-	if (!slurm_xrecalloc((void **)&job->environment, job->env_size + 2, sizeof(char *), true,
-			     true, __FILE__, __LINE__, __func__))
-		return;
-	job->environment[job->env_size++] = slurm_xstrdup(SEAT_ASKED "=1");
+	if (request_is_batch(job) && !environment_has(job, SEAT_ASKED "="))
+		add_word(&job->environment, &job->env_size, SEAT_ASKED "=1");
 }
 
 /*

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,6 +34,79 @@ static uint32_t nodes_of_tasks(const job_desc_msg_t *change, uint64_t tasks)
 	(void)change, (void)tasks;
 	return 0;
 #endif
+}
+
+/* Of a change: which fields it does not set. Those that `clear` names are left unset again. */
+static uint32_t unset_fields(job_desc_msg_t *change, uint32_t clear)
+{
+	char **texts[] = {&change->tres_per_job,  &change->tres_per_node, &change->tres_per_socket,
+			  &change->tres_per_task, &change->cpus_per_tres, &change->mem_per_tres,
+			  &change->tres_freq,	  &change->req_nodes,	  &change->exc_nodes,
+			  &change->extra};
+	uint32_t *numbers[] = {&change->min_nodes, &change->max_nodes, &change->min_cpus,
+			       &change->num_tasks};
+	uint16_t *small[] = {&change->cpus_per_task,   &change->pn_min_cpus,
+			     &change->ntasks_per_node, &change->ntasks_per_socket,
+			     &change->ntasks_per_tres, &change->sockets_per_node};
+	uint32_t unset = 0, bit = 1;
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++, bit <<= 1) {
+		if (clear & bit)
+			set_string(texts[i], NULL);
+		unset |= *texts[i] ? 0 : bit;
+	}
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++, bit <<= 1) {
+		if (clear & bit)
+			*numbers[i] = NO_VAL;
+		unset |= *numbers[i] == NO_VAL ? bit : 0;
+	}
+	for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++, bit <<= 1) {
+		if (clear & bit)
+			*small[i] = NO_VAL16;
+		unset |= *small[i] == NO_VAL16 ? bit : 0;
+	}
+	if (clear & bit)
+		change->pn_min_memory = NO_VAL64;
+	return unset | (change->pn_min_memory == NO_VAL64 ? bit : 0);
+}
+
+/*
+ * At the end of spank_job_env, which Slurm reads of no change. A user who writes it undoes his own
+ * change.
+ */
+static const char as_written[] = "BERTH_CHANGE=";
+
+static const char *noted(const job_desc_msg_t *change)
+{
+	const char *last = change->spank_job_env && change->spank_job_env_size
+			       ? change->spank_job_env[change->spank_job_env_size - 1]
+			       : NULL;
+	bool is = last && !strncmp(last, as_written, strlen(as_written));
+
+	return is ? last + strlen(as_written) : NULL;
+}
+
+/* Slurm hands one change to each component of a heterogeneous job and each task of an array. */
+void change_restore(job_desc_msg_t *change)
+{
+	const char *note = noted(change);
+	char *flags;
+
+	if (!note)
+		return;
+	unset_fields(change, (uint32_t)strtoul(note, &flags, 10));
+	change->bitflags = strtoull(flags, NULL, 10);
+}
+
+static bool note_as_written(job_desc_msg_t *change)
+{
+	char word[64];
+
+	if (noted(change))
+		return true;
+	snprintf(word, sizeof(word), "%s%" PRIu32 " %" PRIu64, as_written, unset_fields(change, 0),
+		 (uint64_t)change->bitflags);
+	return add_word(&change->spank_job_env, &change->spank_job_env_size, word);
 }
 
 /* A number that the change does not say itself. */
@@ -152,6 +226,7 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 	path_of(to, changed_folder, job->id);
 	if (!request || asked->from != job->id || rename(path_of(from, asked_folder, job->id), to))
 		leave_mark(changed_folder, job->id, "");
+	request = request && note_as_written(change);
 	while (request && (word = strsep(&rest, " "))) {
 		char *value = strchr(word, '=');
 

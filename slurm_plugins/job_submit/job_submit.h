@@ -26,6 +26,8 @@ void models_count(job_desc_msg_t *job, const char *model);
 void ask_for_linked_gpus(job_desc_msg_t *job, uint64_t node_gpus);
 /* A change that asks for GPUs by node replaces those that were asked for by job. */
 void let_change_replace(job_desc_msg_t *change);
+/* To a list of Slurm's, such as an environment. false: out of memory. */
+bool add_word(char ***list, uint32_t *count, const char *word);
 /* Has the script's environment say that a seat was asked for. */
 void apply_seat_asked(job_desc_msg_t *job);
 /*
@@ -70,6 +72,8 @@ struct asked {
 	bool changed;  /* its user has changed it already, and berthd has not seen that yet */
 };
 
+/* Takes back what was added to this change for another record of the same job, before all else. */
+void change_restore(job_desc_msg_t *change);
 void change_look_up_asked(const struct listed *job, struct asked *asked);
 /* After everything else: beside a change of the request, the rest of it as its user wrote it. */
 void change_complete(job_desc_msg_t *change, const struct listed *job, struct asked *asked,

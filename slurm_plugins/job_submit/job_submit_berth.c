@@ -143,10 +143,13 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 	return SLURM_SUCCESS;
 }
 
-/* One could take all that there are, and keep everybody else from these GPUs. */
-static int check_licenses(const char *licenses, uint32_t uid, char **err_msg)
+/* One could take all that there are, and keep everybody else from these GPUs. Tasks may have
+ * licences too: "license/berth_h100=4". */
+static int check_licenses(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
 {
-	if (!counted_named(licenses) || trusted(uid))
+	bool by_task = job->tres_per_task && strcasestr(job->tres_per_task, "berth_");
+
+	if (!(counted_named(job->licenses) || by_task) || trusted(uid))
 		return SLURM_SUCCESS;
 	return refuse(
 	    err_msg, ESLURM_INVALID_LICENSES,
@@ -197,16 +200,14 @@ static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_val
 /* The segment that the plugin writes on its own: what was asked for, and why berthd did not act. */
 static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, const char *why)
 {
-	struct text body, asked, slurms_own;
+	struct text body, asked;
 
 	text_init(&body, SEGMENT_BODY_MAX);
 	text_init(&asked, SEGMENT_BODY_MAX);
-	text_init(&slurms_own, SEGMENT_BODY_MAX);
 	segment_add(&body, "state", "passed");
 	request_asked(job, &asked);
-	request_slurms_own(job, &slurms_own);
 	/* berthd may give it a place by this later. */
-	if (asked.len && !asked.failed && !slurms_own.len && !slurms_own.failed)
+	if (asked.len && !asked.failed && !request_says_more(job))
 		segment_add(&body, "asked", text_str(&asked));
 	segment_add(&body, "why", why);
 	if (request_preflight(job))
@@ -224,7 +225,6 @@ static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, c
 			    "longer than 4096 bytes, or slurmctld is out of memory" BERTH_ID(830));
 	text_free(&body);
 	text_free(&asked);
-	text_free(&slurms_own);
 }
 
 /* Flags are never dropped silently, least of all when berthd is not there to say so. */
@@ -437,7 +437,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	rc = check_texts(job, submit_uid, err_msg);
 	component_begin(job);
 	if (rc == SLURM_SUCCESS)
-		rc = check_licenses(job->licenses, submit_uid, err_msg);
+		rc = check_licenses(job, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
 	if (config_skips(hook_config(), partitions_of(job))) {
@@ -470,6 +470,24 @@ static int change_models(job_desc_msg_t *change, struct tres_found *found, char 
 	return handle_models(change, found, err_msg);
 }
 
+/*
+ * An administrator's change is the owner's for Slurm: without the rest of the request the job would
+ * stay bound to its place. Berth's own changes come with a segment; a place by hand stays as it is.
+ */
+static void complete_for_owner(job_desc_msg_t *job, job_record_t *record)
+{
+	struct tres_found found;
+	struct listed listed;
+	struct asked asked;
+
+	request_scan(job, &found);
+	if (job->admin_comment || found.position_type || found.shared || found.hidden)
+		return;
+	listed = change_look_up(job, record);
+	change_look_up_asked(&listed, &asked);
+	change_complete(job, &listed, &asked, true);
+}
+
 int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg)
 {
 	char message[MESSAGE_MAX + 1];
@@ -481,16 +499,20 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 
 	if (idle)
 		return SLURM_SUCCESS;
+	change_restore(job);
 	request = change_touches_request(job);
 	excludes = job->exc_nodes;
 	if (layout_is_plain())
 		let_change_replace(job);
 	/* berthd's own pins come this way, as SlurmUser. */
-	if (trusted(submit_uid))
+	if (trusted(submit_uid)) {
+		if (request && submit_uid != geteuid() && !layout_is_plain())
+			complete_for_owner(job, record);
 		return SLURM_SUCCESS;
+	}
 	rc = check_texts(job, submit_uid, err_msg);
 	if (rc == SLURM_SUCCESS)
-		rc = check_licenses(job->licenses, submit_uid, err_msg);
+		rc = check_licenses(job, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS || !change_matters(job))
 		return rc;
 	listed = change_look_up(job, record);

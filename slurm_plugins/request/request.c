@@ -3,49 +3,15 @@
 #include "request/request.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/options.h"
 
+#define YEAR (365 * 24 * 60)
+
 static bool given(const char *s)
 {
 	return s && *s;
-}
-
-static int flag_from_env(char **env, uint32_t size, const char *prefix, struct flag_values *flags)
-{
-	for (uint32_t i = 0; env && i < size; i++) {
-		const struct berth_option *option;
-		const char *value;
-		char **slot;
-
-		option = env[i] ? option_in_env(env[i], prefix, &value) : NULL;
-		if (!option)
-			continue;
-		slot = &flags->value[option - berth_options];
-		if (!option_value_ok(option, value))
-			return (int)(option - berth_options);
-		free(*slot);
-		*slot = strdup(value);
-		if (!*slot)
-			return -1;
-		flags->any = true;
-	}
-	return (int)berth_option_count;
-}
-
-bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong)
-{
-	*flags = (struct flag_values){0};
-	/* sbatch, srun and salloc fill spank_job_env; a REST client can only set the environment.
-	 */
-	*wrong = flag_from_env(job->spank_job_env, job->spank_job_env_size, "", flags);
-	if (*wrong == (int)berth_option_count && !flags->any)
-		*wrong = flag_from_env(job->environment, job->env_size, "", flags);
-	if (*wrong == (int)berth_option_count && !flags->any)
-		*wrong = flag_from_env(job->environment, job->env_size, HANDED_DOWN, flags);
-	return *wrong == (int)berth_option_count;
 }
 
 /* sbatch has put the pre-flight before all that the user's own job depends on. */
@@ -75,40 +41,6 @@ const char *request_preflight(const job_desc_msg_t *job)
 			return entry + strlen(first);
 	}
 	return NULL;
-}
-
-void flags_free(struct flag_values *flags)
-{
-	for (size_t i = 0; i < berth_option_count; i++)
-		free(flags->value[i]);
-	*flags = (struct flag_values){0};
-}
-
-static const char *flag(const struct flag_values *flags, const char *name)
-{
-	for (size_t i = 0; i < berth_option_count; i++)
-		if (flags->value[i] && !strcmp(berth_options[i].name, name))
-			return flags->value[i];
-	return NULL;
-}
-
-uint32_t flags_share(const struct flag_values *flags)
-{
-	const char *share = flag(flags, OPTION_SHARE);
-
-	return share ? (uint32_t)strtoul(share, NULL, 10) : 0;
-}
-
-bool flags_ask_seat(const struct flag_values *flags)
-{
-	const char *tier = flag(flags, OPTION_TIER);
-
-	return tier && !strncmp(tier, "opportunistic", 13);
-}
-
-bool flags_own_gpus(const struct flag_values *flags)
-{
-	return !flags_share(flags) && !flags_ask_seat(flags);
 }
 
 void request_scan(const job_desc_msg_t *job, struct tres_found *found)
@@ -184,13 +116,19 @@ bool request_one_gpu(job_desc_msg_t *job)
 	return ok;
 }
 
+/* "-N 1,4" allows no number of nodes between. */
+static bool sizes_listed(const job_desc_msg_t *job)
+{
+	return given(job->job_size_str) && strpbrk(job->job_size_str, ",-:");
+}
+
 uint32_t request_nodes(const job_desc_msg_t *job)
 {
 	bool min_given = job->min_nodes != NO_VAL && job->min_nodes != 0;
 	bool max_given = job->max_nodes != NO_VAL && job->max_nodes != 0;
 	bool one_task = job->num_tasks == NO_VAL || job->num_tasks <= 1;
 
-	if (given(job->job_size_str) && strpbrk(job->job_size_str, ",-:"))
+	if (sizes_listed(job))
 		return 0;
 	if (max_given)
 		return min_given && job->min_nodes == job->max_nodes ? job->min_nodes : 0;
@@ -286,29 +224,26 @@ bool request_is_test(const job_desc_msg_t *job)
 	return false;
 }
 
-static void add_memory(struct text *out, uint64_t pn_min_memory)
+/* --mem=0, and --mem-per-cpu=0 too. */
+static bool all_memory(const job_desc_msg_t *job)
 {
-	if (pn_min_memory == NO_VAL64)
-		return;
-	if (pn_min_memory & MEM_PER_CPU)
-		add_number(out, "mem_per_cpu", pn_min_memory & ~MEM_PER_CPU, NO_VAL64);
-	else
-		/* 0 is a value here: --mem=0 asks for all memory of each node. */
-		text_addf(out, "mem_per_node=%" PRIu64 "\n", pn_min_memory);
+	return job->pn_min_memory == 0 || job->pn_min_memory == MEM_PER_CPU;
 }
 
-static bool may_be_moved(const struct flag_values *flags)
+static void add_memory(struct text *out, const job_desc_msg_t *job)
 {
-	for (size_t i = 0; i < berth_option_count; i++)
-		if (flags->value[i] && !strcmp(berth_options[i].name, "movable"))
-			return true;
-	return false;
+	if (all_memory(job))
+		text_add(out, "mem_per_node=0\n");
+	else if (job->pn_min_memory != NO_VAL64 && (job->pn_min_memory & MEM_PER_CPU))
+		add_number(out, "mem_per_cpu", job->pn_min_memory & ~MEM_PER_CPU, NO_VAL64);
+	else
+		add_number(out, "mem_per_node", job->pn_min_memory, NO_VAL64);
 }
 
 /* What a movable job has asked to be sent before its end: it saves its work on that. */
 static void add_signal(struct text *out, const job_desc_msg_t *job, const struct flag_values *flags)
 {
-	if (may_be_moved(flags) && job->warn_signal && job->warn_signal != NO_VAL16)
+	if (flags_value(flags, "movable") && job->warn_signal && job->warn_signal != NO_VAL16)
 		text_addf(out, "signal=%s%u\n", job->warn_flags & KILL_JOB_BATCH ? "B:" : "",
 			  (unsigned)job->warn_signal);
 }
@@ -337,14 +272,25 @@ void request_slurms_own(const job_desc_msg_t *job, struct text *out)
 	 * pin. */
 	bool bound = !request_is_batch(job) && given(job->tres_bind) && gpus_in(job->tres_per_node);
 	bool overcommits = job->overcommit != NO_VAL8 && job->overcommit;
+	bool in_range =
+	    job->max_nodes != NO_VAL && job->max_nodes > 1 && job->max_nodes != job->min_nodes;
 	const struct {
 		const char *name;
 		bool given;
 	} options[] = {
+	    /* Slurm lets nobody change such a job, and requeues it to its place. */
+	    {"scrontab", (job->bitflags & CRON_JOB) != 0},
+	    /* Nor its nodes, of which the order tells where each task runs. */
+	    {"-m arbitrary",
+	     (job->task_dist & SLURM_DIST_STATE_BASE) == (uint32_t)SLURM_DIST_ARBITRARY},
+	    /* Its backfill cuts the time limit down to what is free. */
+	    {"--time-min", job->time_min && job->time_min != NO_VAL},
 	    {"--gpu-bind", bound},
 	    {"--overcommit", overcommits},
 	    {"--contiguous", number_given(job->contiguous)},
 	    {"--spread-job", (job->bitflags & SPREAD_JOB) != 0},
+	    {"--use-min-nodes", in_range && (job->bitflags & USE_MIN_NODES)},
+	    {"-N LIST", sizes_listed(job)},
 	    {"--tmp", job->pn_min_tmp_disk && job->pn_min_tmp_disk != NO_VAL},
 	    {"--core-spec", job->core_spec != NO_VAL16},
 	    {"--segment", number_given(job->segment_size)},
@@ -426,9 +372,11 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_mark(out, "dependency", given(job->dependency));
 	add_string(out, "preflight", request_preflight(job));
 	add_mark(out, "exclusive", job->shared == 0);
+	add_mark(out, "enforce_binding", (job->bitflags & GRES_ENFORCE_BIND) != 0);
+	add_mark(out, "no_requeue", job->requeue == 0);
 	text_addf(out, "client=%s\n", request_is_batch(job) ? "batch" : "alloc");
-	if (job->time_limit != INFINITE)
-		add_number(out, "time_limit", job->time_limit, NO_VAL);
+	/* Not a partition's default: a job without a limit ends after a year for Slurm. */
+	add_number(out, "time_limit", job->time_limit == INFINITE ? YEAR : job->time_limit, NO_VAL);
 	add_string(out, "tres_per_job", job->tres_per_job);
 	add_string(out, "tres_per_node", job->tres_per_node);
 	add_string(out, "tres_per_socket", job->tres_per_socket);
@@ -449,12 +397,32 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_number(out, "pn_min_cpus", job->pn_min_cpus, NO_VAL16);
 	add_number(out, "min_nodes", job->min_nodes, NO_VAL);
 	add_number(out, "max_nodes", job->max_nodes, NO_VAL);
-	add_memory(out, job->pn_min_memory);
+	add_memory(out, job);
 	add_number(out, "gpus", expected->gpus, 0);
 	add_switches(out, job);
 	add_slurms_own(out, job);
 	add_signal(out, job, flags);
 	add_flags(out, flags);
+}
+
+bool request_says_more(const job_desc_msg_t *job)
+{
+	bool one_node =
+	    request_nodes(job) == 1 && (job->max_nodes == 1 || gpus_in(job->tres_per_job) < 2);
+	bool of_gpus = given(job->cpus_per_tres) || ntasks_per_gpu_given(job) ||
+		       (job->bitflags & GRES_ENFORCE_BIND);
+	bool of_nodes = job->shared == 0 || number_given(job->sockets_per_node) ||
+			(job->req_switch && job->req_switch != NO_VAL) || given(job->prefer) ||
+			given(job->reservation) || all_memory(job) ||
+			(job->features && strpbrk(job->features, "*[],"));
+	struct text slurms_own;
+	bool more;
+
+	text_init(&slurms_own, SEGMENT_BODY_MAX);
+	request_slurms_own(job, &slurms_own);
+	more = slurms_own.len || slurms_own.failed || of_gpus || of_nodes;
+	text_free(&slurms_own);
+	return more || !one_node || !request_is_batch(job);
 }
 
 void request_asked(const job_desc_msg_t *job, struct text *out)

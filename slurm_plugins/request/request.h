@@ -17,6 +17,8 @@ struct flag_values {
 /* false: *wrong names a flag whose value is not right (its index), or -1: out of memory. */
 bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong);
 void flags_free(struct flag_values *flags);
+/* NULL: not given. */
+const char *flags_value(const struct flag_values *flags, const char *name);
 /* The id of the pre-flight that it waits for first, or "run": it is one itself; NULL: neither. */
 const char *request_preflight(const job_desc_msg_t *job);
 /* --gpu-share in percent; 0: whole GPUs are wanted. */
@@ -63,6 +65,11 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 		   struct text *out);
 /* Options by which Slurm alone can choose nodes, as users write them: "--contiguous,--tmp". */
 void request_slurms_own(const job_desc_msg_t *job, struct text *out);
+/*
+ * Could a pin that is made from Slurm's record and these texts alone break it? A record does not
+ * tell all that was asked, nor how srun will ask for its step.
+ */
+bool request_says_more(const job_desc_msg_t *job);
 /* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
 void request_asked(const job_desc_msg_t *job, struct text *out);
 

@@ -23,6 +23,9 @@ ENVIRONMENT: dict[str, str] = {}
 OF_FIRST_NODE = {"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"}
 """Lists go by the nodes' names, and of unlike nodes another may be the first."""
 
+ALLOCATES = {"srun", "SLURM_", "salloc", "SALLOC_"}
+"""Commands whose allocation a step follows: a pin says their GPUs for the whole job."""
+
 VISIBLE = {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 """Beside --gpu-bind=none Slurm names GPUs in these as it likes, and a task can open them all."""
 
@@ -130,6 +133,10 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return _without_nodes(plain.has) == _without_nodes(berth.has)
     if cpus_held(berth) > cpus_held(plain):
         return False
+    by_sockets = on_each and request.command in ALLOCATES and any(word.startswith("-n") for word in words)
+    if by_sockets and totals(plain) == totals(berth) and plain.has == berth.has:
+        # Slurm lays the tasks 2 and 2 where it lays 3 and 1 of GPUs of each node.
+        return True
     if asks and on_each and not any(word.startswith("-N") for word in words) and nodes_of(berth) < nodes_of(plain):
         return totals(plain)[1] == totals(berth)[1]
     if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:

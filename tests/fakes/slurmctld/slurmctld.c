@@ -133,7 +133,7 @@ void *fake_job(void)
 	job->user_id = job->priority = job->min_cpus = job->max_cpus = NO_VAL;
 	job->min_nodes = job->max_nodes = job->num_tasks = job->time_limit = NO_VAL;
 	job->pn_min_tmp_disk = job->req_switch = job->wait4switch = job->het_job_offset = NO_VAL;
-	job->site_factor = NO_VAL;
+	job->site_factor = job->time_min = NO_VAL;
 	job->pn_min_memory = NO_VAL64;
 	job->cpus_per_task = job->pn_min_cpus = job->ntasks_per_node = job->ntasks_per_tres =
 	    NO_VAL16;
@@ -184,6 +184,7 @@ static const struct field {
     TEXT(tres_per_task),
     TEXT(tres_per_socket),
     NUMBER(begin_time),
+    NUMBER(bitflags),
     NUMBER(contiguous),
     NUMBER(cpus_per_task),
     NUMBER(fed_siblings_viable),
@@ -201,9 +202,13 @@ static const struct field {
     NUMBER(req_switch),
     NUMBER(requeue),
     NUMBER(segment_size),
+    NUMBER(shared),
     NUMBER(site_factor),
+    NUMBER(sockets_per_node),
+    NUMBER(task_dist),
     NUMBER(threads_per_core),
     NUMBER(time_limit),
+    NUMBER(time_min),
     NUMBER(user_id),
     NUMBER(wait4switch),
     NUMBER(warn_flags),

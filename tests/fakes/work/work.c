@@ -77,6 +77,7 @@ FINDS(strchr, (const char *s, int c), (s, c))
 FINDS(strchrnul, (const char *s, int c), (s, c))
 FINDS(strrchr, (const char *s, int c), (s, c))
 FINDS(strstr, (const char *s, const char *t), (s, t))
+FINDS(strcasestr, (const char *s, const char *t), (s, t))
 FINDS(strpbrk, (const char *s, const char *set), (s, set))
 /* clang-format on */
 
