@@ -67,7 +67,7 @@ def arrive(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
                 for one in before
                 if one.job != job.id
                 and not _replaced(one, mine)
-                and (one.job in running or here.slurm.is_there(one.job))
+                and (one.job in running or here.slurm.is_there(one.job, job.node))
             ]
             listed = [*after, mine] if gpus else after
             _keep(here.paths, here.config, before, listed, [ListedGpu(one.uuid, str(one.index)) for one in known])

@@ -116,8 +116,7 @@ def _degraded(job: NodeJob, here: "Here") -> bool:
         file = share_file.read(here.paths, job.id) if here.has_file(job.id) else None
     except NodeError:
         return False
-    start = job.environment.get("SLURM_JOB_START_TIME", "")
-    return file is not None and file.degraded and str(file.start) in {"0", start}
+    return file is not None and file.degraded and file.start in {0, job.start}
 
 
 def _alone(here: "Here") -> None:
@@ -225,20 +224,18 @@ def look(job: NodeJob, here: "Here", code: str) -> FailureWord:
     """Returns the class of failure that the end of a job's log shows."""
     paths = [path for path in here.slurm.logs(job.id) if path.startswith("/")]
     text = read_as(job.uid, paths, _READ_SECONDS)
-    start = job.environment.get("SLURM_JOB_START_TIME", "")
-    began = int(start) if start.isascii() and start.isdigit() else 0
     rules = [word for path in here.config.failure_rules for word in ("--rules", path)]
-    faults = [word for number in _xids(job, here, began) for word in ("--xid", str(number))]
+    faults = [word for number in _xids(job, here) for word in ("--xid", str(number))]
     # An appended log begins with the runs before.
-    since = ["--start", str(began)] if began else []
+    since = ["--start", str(job.start)] if job.start else []
     found = classify(text, ["--exit-code", code, *since, *rules, *faults])
     failure, sign = str(found.get("class")), str(found.get("sign", ""))
     if not _CLASS.fullmatch(failure):
         raise NodeError("berth classify gave no class; is it of this release?")
-    return FailureWord(job.id, job.node, failure, found.get("transient") is True, sign or "-", began)
+    return FailureWord(job.id, job.node, failure, found.get("transient") is True, sign or "-", job.start)
 
 
-def _xids(job: NodeJob, here: "Here", began: int) -> tuple[int, ...]:
+def _xids(job: NodeJob, here: "Here") -> tuple[int, ...]:
     from prolog_epilog.guard.measure import xids  # noqa: PLC0415 - the Epilog does without
     from prolog_epilog.job import extra  # noqa: PLC0415 - the Epilog does without
 
@@ -246,7 +243,7 @@ def _xids(job: NodeJob, here: "Here", began: int) -> tuple[int, ...]:
         berth = extra.read(job.extra, job.node)
     except ExtraError:
         return ()
-    return xids.of_gpus(here.paths, berth.gpus, began) if berth and began else ()
+    return xids.of_gpus(here.paths, berth.gpus, job.start) if berth and job.start else ()
 
 
 def read_as(uid: int, paths: "Sequence[str]", seconds: float) -> bytes:

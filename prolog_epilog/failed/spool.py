@@ -4,7 +4,6 @@
 However many jobs fail while berthd is away, there is one process for them, and no more files than this bound.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -102,23 +101,12 @@ def take(paths: Paths, name: str) -> Failed | None:
 @contextmanager
 def alone(paths: Paths) -> Iterator[bool]:
     """Holds the lock; yields False if another process does. Processes that are forked meanwhile do not hold it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = files.sole(paths.failed / ".lock")
     try:
-        handle = os.open(paths.failed / ".lock", flags, 0o600)
-    except OSError as problem:
-        raise StateError(f"cannot lock {paths.failed}: {problem.strerror}; check the file system") from None
-    try:
-        yield _locks(handle)
+        yield handle >= 0
     finally:
-        os.close(handle)
-
-
-def _locks(handle: int) -> bool:
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        if handle >= 0:
+            os.close(handle)
 
 
 def _names(paths: Paths) -> list[str]:

@@ -45,6 +45,8 @@ class Member:
     """For a guest under MPS, the percentage of the SMs that it is held to; None: only the guard holds it."""
     need: tuple[int, int] | None = None
     """For a guest: its owner's job, and the MiB of each GPU that berthd knows that job to need."""
+    start: int = 0
+    """The start of its run: after a lost Epilog the next run may begin between two looks."""
 
 
 @dataclass(slots=True)
@@ -156,4 +158,5 @@ class Roll:
 def _member(file: ShareRecord) -> Member:
     folder = Path(file.word) if file.word else None
     words = {uuid: folder / uuid for uuid in file.uuids} if folder else {}
-    return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope, file.share, file.need)
+    told = file.mem_mib, file.slope, file.share, file.need, file.start
+    return Member(file.job, file.uid, file.uuids, words, file.way, *told)

@@ -22,6 +22,7 @@ _PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
 _GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*)\))?")
 _OUR_TYPE = re.compile(r"g(0|[1-9][0-9]?)")
 _STATE = re.compile(r"^   JobState=(\S+)", re.MULTILINE)
+_NODES = re.compile(r"^   NodeList=(\S+)$", re.MULTILINE)
 _IDS = re.compile(r"^JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?", re.MULTILINE)
 _HET = re.compile(r"JobId=\d+ [^\n]*?HetJobId=(\d+) HetJobOffset=(\d+)")
 _COMMENT = re.compile(r"^   AdminComment=(.*)$", re.MULTILINE)
@@ -65,13 +66,15 @@ class Scontrol:
         """Returns the GPUs that Slurm gave a job on a node; `alone`: the job has no other node."""
         return held(self._show(self._seconds, job, "-d")[1], node, alone=alone)
 
-    def is_there(self, job: int) -> bool:
-        """Tells whether Slurm still has a job on some node; True if it does not say."""
+    def is_there(self, job: int, node: str = "") -> bool:
+        """Tells whether Slurm still has a job on this node (or on some node); True if it does not say."""
         try:
             _, text = self._show(self._seconds, job)
         except NodeSlurmError as problem:
             return _UNKNOWN not in str(problem)
-        states = _STATE.findall(text)
+        states, lists = _STATE.findall(text), _NODES.findall(text)
+        if node and len(lists) == 1 and lists[0] != "(null)" and not _among(node, lists[0]):
+            return False
         return len(states) != 1 or states[0] in _RUNS | {"COMPLETING"}
 
     def state(self, job: int) -> str:

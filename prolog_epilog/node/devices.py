@@ -211,9 +211,8 @@ class Driver:
             raise DriverError(f"the NVIDIA driver failed on {what} ({error}); look at nvidia-smi") from error
 
 
-@contextmanager
-def driver() -> Iterator[Driver]:
-    """Opens NVML."""
+def opened() -> Any:
+    """Opens NVML; the caller closes it by `nvmlShutdown`."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
@@ -222,6 +221,13 @@ def driver() -> Iterator[Driver]:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise DriverError(f"NVML does not start ({error}); is the NVIDIA driver loaded?") from error
+    return nvml
+
+
+@contextmanager
+def driver() -> Iterator[Driver]:
+    """Opens NVML for some calls."""
+    nvml = opened()
     try:
         yield Driver(nvml)
     finally:

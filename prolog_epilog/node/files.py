@@ -170,6 +170,21 @@ def _try_lock(paths: Paths, uuid: str) -> int:
         return -1
 
 
+def sole(path: Path) -> int:
+    """Makes this process the one holder of a file while the descriptor is open; returns -1 if another process is.
+
+    A record lock is not inherited: processes that are forked meanwhile do not hold it.
+    """
+    with _told("lock", path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return -1
+    return handle
+
+
 def remove_lock(paths: Paths, uuid: str) -> None:
     """Removes the GPU's folder at its end; only the lock's holder may. A process that waits for it makes a new one."""
     with contextlib.suppress(OSError):

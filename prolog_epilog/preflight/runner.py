@@ -184,11 +184,11 @@ def _class_of(status: int) -> tuple[str, bool]:
     log = f"/proc/{os.getpid()}/fd/2"
     command = [program, "classify", log, "--json", "--exit-code", f"{status}:0"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20, check=True, env={"PATH": os.defpath}, cwd="/")
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PATH": os.defpath}, cwd="/")
         found = json.loads(done.stdout)
         return str(found["class"]), found["transient"] is True
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
-        return "no_signature", True
+        return "a failure whose log could not be read", True
 
 
 def _say(sentence: str) -> None:

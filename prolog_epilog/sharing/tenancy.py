@@ -138,7 +138,7 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
         guests = {guest.job for guest in arrivals.guests_on(here.paths, tuple(uuids))}
         for one in list(state.everything(here.paths)):
             for tenant in one.tenants if uuids & set(one.uuids) else ():
-                if is_over(tenant.job, here.slurm):
+                if is_over(tenant.job, here.slurm, job.node):
                     here.say(f"job {tenant.job} was still in the books of a GPU of job {job.id}: its Epilog was lost")
                     # Detach this run, and no later one: the job may be started again while this Prolog waits for a
                     # lock.
@@ -159,9 +159,12 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
         here.say(numbered(problem))
 
 
-def is_over(job: int, slurm: Scontrol) -> bool:
-    """Tells whether a job in the books has ended: it has no control group here, and Slurm does not have it."""
-    return job not in cgroups.jobs() and not slurm.is_there(job)
+def is_over(job: int, slurm: Scontrol, node: str = "") -> bool:
+    """Tells whether a job in the books has ended here: it has no control group, and Slurm has it nowhere or elsewhere.
+
+    Without the name of this node a job that runs elsewhere counts as here.
+    """
+    return job not in cgroups.jobs() and not slurm.is_there(job, node)
 
 
 def end(job: NodeJob, here: Here) -> int:
@@ -266,6 +269,7 @@ def _named(here: Here, indices: Sequence[int]) -> tuple[NodeGpu, ...]:
 
 
 def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
+    _leave_run_before(here, file)
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
     room = None
@@ -295,6 +299,14 @@ def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     # If that fails, the file still says that the job has to be stopped, and the Epilog takes the share back.
     _write(here, done)
     return 0
+
+
+def _leave_run_before(here: Here, file: ShareRecord) -> None:
+    """Takes back the share of an earlier run: on other GPUs it would stay until the job is over."""
+    tenants = [tenant for one in state.everything(here.paths) for tenant in one.tenants]
+    if before := [one.start for one in tenants if one.job == file.job and one.start < file.start]:
+        here.say(f"job {file.job} was still in the books with an earlier run: its Epilog was lost")
+        _detach(here, file.job, max(before))
 
 
 def _share(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu], *, joins: bool = False) -> Attached:
@@ -361,7 +373,7 @@ def _keep_apart(paths: Paths, file: ShareRecord) -> None:
         for uid in {file.uid, *(tenant.uid for tenant in others)} if others else ():
             if seconds := quarantine.left(paths, uid):
                 raise CannotShare(
-                    f"a program of user {uid} brought MPS down here lately: it shares no GPU with other users for "
+                    f"a program of user {uid} brought MPS down here lately: its jobs share no GPU for "
                     f"{seconds / 60:.0f} min, and this GPU is in use; berthd moves the job"
                 )
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog.errors import NodeError, NodeFormatError, StateError
+from prolog_epilog.errors import NodeError, NodeFormatError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.job.extra import OPPORTUNISTIC
@@ -138,16 +138,7 @@ def _answer(paths: Paths, job: int) -> Path:
 def hold_guard(paths: Paths) -> int:
     """Makes the caller the one guard of this node while the descriptor is open; returns -1 if another one lives."""
     files.prepare(paths)
-    try:
-        handle = os.open(paths.guard, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as problem:
-        raise StateError(f"cannot open {paths.guard}: {problem.strerror}; check the file system") from None
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return -1
-    return handle
+    return files.sole(paths.guard)
 
 
 def guard_lives(paths: Paths) -> bool:

@@ -54,10 +54,7 @@ class DeviceReader:
 
     def xids(self) -> list[tuple[str, int]]:
         """Returns the Xids since the last call: GPU and number."""
-        found = []
-        while self._xids:
-            found.append(self._xids.popleft())
-        return found
+        return [self._xids.popleft() for _ in range(len(self._xids))]
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -77,15 +74,13 @@ class DeviceReader:
             self._close()
         if self._telemetry is None and wanted:
             self._telemetry = Telemetry(sorted(wanted))
-        telemetry = self._telemetry
-        looks = {}
+        telemetry, looks = self._telemetry, {}
         for uuid in wanted if telemetry is not None else ():
-            sample = telemetry.sample(uuid) if telemetry is not None else None
-            if telemetry is not None and sample is not None:
+            if telemetry is not None and (sample := telemetry.sample(uuid)) is not None:
                 held = Counter[int | None]()
                 for pid, memory in telemetry.users(uuid).items():
                     held[cgroups.job_of(pid)] += memory
-                looks[uuid] = Look(sample, frozenset(held), telemetry.memory_bytes(uuid), held)
+                looks[uuid] = Look(sample, frozenset(held), sample.memory_bytes, held)
         self.looks = {**{uuid: look for uuid, look in self.looks.items() if uuid in wanted}, **looks}
 
     def _listen(self, due: float) -> None:

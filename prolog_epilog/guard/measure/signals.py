@@ -32,6 +32,8 @@ class DeviceSample:
     """The clock is low because of power or heat, and not because the GPU idles."""
     memory: float | None = None
     """Memory in use over all memory, 0 to 1."""
+    memory_bytes: int = 0
+    """All memory; 0 if the driver does not say."""
     sm_mhz: float | None = None
     power_limit_w: float | None = None
     at_power_limit: bool = False

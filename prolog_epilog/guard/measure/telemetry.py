@@ -5,14 +5,13 @@ GPM counts busy SMs and pipes where the device has it (Hopper and newer). Everyw
 only says that something ran. A metric that a device lacks is None.
 """
 
-import importlib
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from prolog_epilog.errors import DriverError
 from prolog_epilog.guard.measure.signals import DeviceSample
+from prolog_epilog.node import devices
 
 _SM_ACTIVE, _DRAM = 2, 10
 _PIPES = (5, 11, 12, 13)
@@ -62,6 +61,7 @@ class _Gpu:
             clock=clock / self.highest if clock is not None and self.highest else None,
             held_back=bool((reasons or 0) & _HELD_BACK),
             memory=memory.used / memory.total if memory is not None and memory.total else None,
+            memory_bytes=0 if memory is None else int(memory.total),
             sm_mhz=clock,
             power_limit_w=self.power_limit_w,
             at_power_limit=(reasons or 0) & _HELD_BACK == _POWER_LIMIT,
@@ -69,10 +69,6 @@ class _Gpu:
             pipes=max((counted[pipe] for pipe in _PIPES if pipe in counted), default=None),
             dram=counted.get(_DRAM),
         )
-
-    def memory_bytes(self) -> int:
-        memory = self._ask("nvmlDeviceGetMemoryInfo")
-        return 0 if memory is None else int(memory.total)
 
     def _counted(self) -> dict[int, float]:
         """Returns parts of 1 since the last sample, by GPM's numbers; without those that the device lacks."""
@@ -106,15 +102,7 @@ class Telemetry:
     """NVML, held open for these GPUs until `close`. One that is lost costs the others nothing."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
-        try:
-            self._nvml: Any = importlib.import_module("pynvml")
-        except ImportError:
-            raise DriverError("pynvml is not installed for Berth on this node; install slurm-berth[node]") from None
-        nvml = self._nvml
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            raise DriverError(f"the NVIDIA driver fails ({error}); look at nvidia-smi") from None
+        nvml = self._nvml = devices.opened()
         self.uuids = frozenset(uuids)
         self._gpus: dict[str, _Gpu] = {}
         self._events: Any = None
@@ -141,13 +129,6 @@ class Telemetry:
             return self._open(uuid).sample()
         except self._nvml.NVMLError:
             return None
-
-    def memory_bytes(self, uuid: str) -> int:
-        """Returns all memory of this GPU; 0 if the driver does not say."""
-        try:
-            return self._open(uuid).memory_bytes()
-        except self._nvml.NVMLError:
-            return 0
 
     def users(self, uuid: str) -> dict[int, int]:
         """Returns the processes that compute or draw on this GPU, and their memory in bytes; 0: the driver hides it.

@@ -164,8 +164,10 @@ class Keeper:
         return self._freezer_watch.heard() - (ours if self._freezer_watch.hears_us else set())
 
     def _arrivals(self, now: float) -> None:
-        doubted = self.doubted()
-        for one in arrivals.pending(self.ground.paths):
+        doubted, pending = self.doubted(), arrivals.pending(self.ground.paths)
+        for seat in self.seats.values():
+            seat.left(pending)
+        for one in pending:
             if one.job in doubted:
                 continue
             self._mishaps.attempt(f"job {one.job}, which arrives", partial(self._arrival, now, one))
@@ -178,8 +180,6 @@ class Keeper:
             arrivals.answer(self.ground.paths, one.job)
         if all(seat.held is None for seat in here):
             arrivals.forget(self.ground.paths, one.job)
-            for seat in here:
-                seat.left()
 
     def _measure(self, now: float) -> None:
         if self.settings.metrics and now - self._told >= _METRICS_S:
@@ -187,7 +187,7 @@ class Keeper:
             seats, bound = list(self.seats.values()), self.settings.bound.slowdown
             problem = metrics.write(self.settings.metrics, seats, self.shares(), bound)
             if problem:
-                self.say(problem)
+                self._mishaps.note("metrics", NodeError(problem))
 
 
 def _whose(seat: GuardedSeat) -> str:

@@ -89,5 +89,5 @@ def write(path: str, seats: Sequence[GuardedSeat], shares: Counts, bound: float)
     try:
         files.write(Path(path), text(seats, shares, bound), 0o644)
     except StateError as problem:
-        return f"metrics: {problem}, or mend [guard] metrics in berth.conf"
+        return f"{problem}, or mend [guard] metrics in berth.conf"
     return ""

@@ -2,7 +2,7 @@
 """One GPU and its seat: passes reports of owner and device to the Decider, and applies its actions to the guest."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -195,9 +195,10 @@ class GuardedSeat:
         look = self._look
         return look is not None and look.sample.at > self.held.told_at and not self._is_on_gpu()
 
-    def left(self) -> None:
-        """Registers that the job that came is done with, or its guest is gone."""
-        self._arrival = None
+    def left(self, pending: Collection[Arrival]) -> None:
+        """Forgets the job that came once its note is gone: its guest has left, or the job is over or elsewhere."""
+        if self._arrival not in pending:
+            self._arrival = None
 
     def stirs(self, now: float) -> None:
         """Notes that another process thawed the guest, as Slurm does before it ends a job."""

@@ -69,8 +69,7 @@ class _Account:
     """One GPU of one owner job since the last report."""
 
     job: int
-    began: float
-    """The start of the time counted in `step_ns`."""
+    seat: GuardedSeat
     last: WordBeat | None = None
     clean: bool = True
     """True if nothing disturbed the GPU since `last`."""
@@ -111,18 +110,18 @@ class _Account:
             self.watts = sample.power_limit_w
             self.clocks.append(sample.sm_mhz)
 
-    def notice(self, seat: GuardedSeat) -> StepNotice | None:
+    def notice(self) -> StepNotice | None:
         """Returns the report, or None if there is too little to tell."""
         least, most = _IN_A_ROW
         in_a_row = self.heard_s > 0.0 and least <= self.step_ns / 1e9 / self.heard_s <= most
         enough = in_a_row and self.steps >= _LEAST_STEPS and self.clean_s >= _LEAST_S and self.app
         clocked = bool(self.app) and in_a_row and len(self.clocks) * _LOOK_S >= _LEAST_CLOCK_S
-        if not seat.node or not (enough or clocked):
+        if not self.seat.node or not (enough or clocked):
             return None
         return StepNotice(
-            node=seat.node,
-            gpu=seat.place.position,
-            uuid=seat.uuid,
+            node=self.seat.node,
+            gpu=self.seat.place.position,
+            uuid=self.seat.uuid,
             job=self.job,
             app=self.app,
             own_ns=round(median(self.times)) if enough else 0,
@@ -139,7 +138,6 @@ class ToldStepTimes:
     def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
         self._tell, self._wall = tell, wall
         self._accounts: dict[str, _Account] = {}
-        self._seats: dict[str, GuardedSeat] = {}
         self._to_tell: deque[StepNotice] = deque(maxlen=_MOST_TO_TELL)
         """One report is sent with each look: a guest's eviction must not wait behind them."""
         self._looked = -math.inf
@@ -163,8 +161,8 @@ class ToldStepTimes:
                 self._report(uuid)
         for uuid, seat in seats.items():
             if seat.host is not None:
-                self._seats[uuid] = seat
-                account = self._accounts.setdefault(uuid, _Account(seat.host.job, now))
+                account = self._accounts.setdefault(uuid, _Account(seat.host.job, seat))
+                account.seat = seat
                 self._look(now, seat, account, words.get(seat.host.job, {}), looks.get(uuid), seconds)
         hour = self._hour_of(next((seat.node for seat in seats.values()), ""))
         if self._hour is not None and hour != self._hour:
@@ -196,7 +194,5 @@ class ToldStepTimes:
         return math.floor((self._wall() - zlib.crc32(node.encode()) % _SPREAD_S) / REPORT_S)
 
     def _report(self, uuid: str) -> None:
-        account, seat = self._accounts.pop(uuid), self._seats.pop(uuid)
-        one = account.notice(seat)
-        if one is not None:
+        if one := self._accounts.pop(uuid).notice():
             self._to_tell.append(one)

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from prolog_epilog import monitoring
-from prolog_epilog.errors import HardwareFault, Interrupted, NodeError, NodeSlurmError
+from prolog_epilog.errors import DriverError, HardwareFault, Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import Logs, trim
 from prolog_epilog.job.slurm import Scontrol
@@ -64,10 +65,14 @@ class Watch:
     """The jobs that berthd was told had brought MPS down, and when."""
     on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
     """Is called with the node, the GPU and the job that brought MPS down."""
-    lost: HardwareFault | None = None
-    """The last finding about a GPU that has fallen off the bus."""
+    lost: NodeError | None = None
+    """The last finding about a GPU of which the driver does not tell."""
+    good: bool = True
+    """False if a part of this look failed."""
     guesses: Counter[int] = field(default_factory=Counter)
     """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
+    blamed: list[LossRecord] = field(default_factory=list)
+    """The losses that Slurm has to tell more of, and whose cause was told."""
     logs: Logs = field(default_factory=Logs)
     doubted: frozenset[int] = frozenset()
     """Owners that arrived before the guard stood still: they may have gone, and only Slurm knows."""
@@ -91,23 +96,23 @@ class Watch:
         return self.judge.answers(excesses)
 
     def audit(self) -> None:
-        """Looks once, and answers. Then a GPU that is lost is reported."""
+        """Looks once, and answers. Then a GPU of which the driver does not tell is reported."""
         for action in self.look():
-            self.act(action)
+            self.attempt(partial(self.act, action))
         if self.lost is not None:
             raise self.lost
 
     def _processes(self, uuid: str) -> Sequence[GpuProcess]:
-        """Returns the processes on a GPU; nothing where it is lost, so that it costs the audit of no other."""
+        """Returns the processes on a GPU; none if the driver does not tell, so that it costs the audit of no other."""
         assert self.driver is not None, "a look has opened it"  # noqa: S101 - narrows the type
         try:
             return self.driver.processes(uuid)
-        except HardwareFault as fault:
+        except (DriverError, HardwareFault) as fault:
             self.lost = fault
             return ()
 
-    def attempt(self, part: Callable[[], None]) -> bool:
-        """Runs a part of a look; tells whether it went well. The driver is opened anew after one that did not."""
+    def attempt(self, part: Callable[[], None]) -> None:
+        """Runs a part of a look, or its part about one GPU or job. The driver is opened anew after one that failed."""
         try:
             part()
         except Interrupted:
@@ -115,30 +120,35 @@ class Watch:
         except (NodeError, OSError) as problem:
             self.close()
             self.say(numbered(problem))
-            return False
-        return True
+            self.good = False
 
     def mend(self) -> None:
         """Restarts MPS where it failed. Its clients are dead, so all jobs except the cause's are requeued."""
         for one in list(state.everything(self.paths)):
             # A set without a job was left by an Epilog that was killed: no job needs its MPS.
-            if one.method == time_slices.METHOD or not one.tenants:
-                continue
-            hinted = self.logs.hints_at_fault(one, self.paths, self.boot)
-            if not hinted and not any(tenant.lost for tenant in one.tenants):
-                continue
-            # A server whose clients are all gone may have recovered before this look; then only its log tells.
-            reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
-            if reset.tenants:
-                self._requeue_victims(one, reset.tenants, self._causes(reset.causes))
-        for record in losses.records(self.paths):
-            self._settle(record)
+            if one.method != time_slices.METHOD and one.tenants:
+                self.attempt(partial(self._mend, one))
+        known = losses.records(self.paths)
+        for record in known:
+            self.attempt(partial(self._settle, record))
+        self.blamed = known
+
+    def _mend(self, one: SetState) -> None:
+        hinted = self.logs.hints_at_fault(one, self.paths, self.boot)
+        if not hinted and not any(tenant.lost for tenant in one.tenants):
+            return
+        # A server whose clients are all gone may have recovered before this look; then only its log tells.
+        reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
+        if reset.tenants:
+            self._requeue_victims(one, reset.tenants, self._causes(reset.causes), reset.causes)
 
     def _causes(self, pids: Iterable[int]) -> set[int | None]:
         """Returns the jobs of these processes; None among them for a process that was never seen."""
         return {self.jobs.get(pid) for pid in pids}
 
-    def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
+    def _requeue_victims(
+        self, one: SetState, victims: Sequence[Tenant], causes: set[int | None], pids: tuple[int, ...] = ()
+    ) -> None:
         self.users |= {tenant.job: tenant.uid for tenant in one.tenants}
         self.say(
             f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)} [BERTH-931]",
@@ -148,14 +158,26 @@ class Watch:
         if place is not None:
             self._blame(*place, causes)
         for tenant in victims:
-            if tenant.job not in causes:
+            if tenant.job in causes:
+                continue
+            if place is not None and self._ends(tenant.job):
+                # It may have been cancelled, or be done: its Epilog had to wait for the lock.
+                record = LossRecord(tenant.job, tenant.uid, tenant.start, *place, one.uuids, pids)
+                self.attempt(partial(losses.leave, self.paths, record))
+            else:
                 self._run_again(tenant.job, causes)
+
+    def _ends(self, job: int) -> bool:
+        with suppress(NodeSlurmError):
+            return self.slurm.state(job) not in {"RUNNING", "SUSPENDED", ""}
+        return False
 
     def _settle(self, record: LossRecord) -> None:
         """Runs a job again that ended by a fault of MPS before the guard looked, once Slurm has it as failed."""
         causes = self._causes(record.pids)
         self.users[record.job] = record.uid
-        self._blame(record.node, record.gpu, causes)
+        if record not in self.blamed:
+            self._blame(record.node, record.gpu, causes)
         if record.job in causes:
             losses.forget(self.paths, record.job)
             return
@@ -195,6 +217,13 @@ class Watch:
                 return
         self.say(f"job {job} lost its GPU by that and is requeued [BERTH-932]", again=True)
         self._requeue(job)
+
+    def _node_of(self, job: int) -> str:
+        """Returns the name of this node in Slurm, from a job's share file; empty if that cannot be read."""
+        with suppress(NodeError):
+            file = share_file.read(self.paths, job)
+            return "" if file is None else file.node
+        return ""
 
     def _place_of(self, job: int, uuid: str) -> tuple[str, int] | None:
         """Returns the node and the position of a GPU, from the share file of a job on it."""
@@ -270,9 +299,8 @@ class Watch:
         self.lost_at = time.monotonic()
         for one in list(state.everything(self.paths)):
             for tenant in one.tenants:
-                if not tenancy.is_over(tenant.job, self.slurm):
-                    continue
-                self._take_back(tenant)
+                if tenancy.is_over(tenant.job, self.slurm, self._node_of(tenant.job)):
+                    self.attempt(partial(self._take_back, tenant))
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
         self._clear_files()
@@ -314,7 +342,7 @@ class Watch:
         booked = {tenant.job for one in state.everything(self.paths) for tenant in one.tenants}
         for job, written in files.items():
             if job not in booked and time.time() - written >= _SELDOM:
-                self._clear_file(job, written)
+                self.attempt(partial(self._clear_file, job, written))
 
     def _clear_file(self, job: int, written: float) -> None:
         file = None
@@ -322,7 +350,8 @@ class Watch:
             file = share_file.read(self.paths, job)
         # The file of a job that could not share is still to be told of (share_file.remove_old).
         told_later = file is not None and file.degraded
-        if (told_later and not self.paths.word(job).exists()) or not tenancy.is_over(job, self.slurm):
+        node = "" if file is None else file.node
+        if (told_later and not self.paths.word(job).exists()) or not tenancy.is_over(job, self.slurm, node):
             return
         # The job may have been started again while Slurm was asked.
         if share_file.jobs(self.paths).get(job) != written:
@@ -392,16 +421,15 @@ _DONE = {
 
 def step(watch: Watch) -> None:
     """Looks once and answers; an error of one part stops neither the others nor the next look."""
+    watch.good = True
     try:
-        good = [
+        for part in (watch.settle_doubts, watch.audit, watch.mend, watch.trim_logs, watch.clear_lost):
             watch.attempt(part)
-            for part in (watch.settle_doubts, watch.audit, watch.mend, watch.trim_logs, watch.clear_lost)
-        ]
     except Interrupted:
         # The signal was caught while a program ran; it is meant for the guard.
         os.kill(os.getpid(), signal.SIGTERM)
         return
-    if all(good):
+    if watch.good:
         watch.said.clear()
 
 

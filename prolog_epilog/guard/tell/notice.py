@@ -59,7 +59,9 @@ class GuardNotice:
     def text(self) -> str:
         """Returns the credential's payload."""
         grace = "" if self.grace is None else f" grace={self.grace}"
-        figures = "".join(f" {key}={value:.4f}".rstrip("0").rstrip(".") for key, value in self.figures)
+        # Jobs may write any step times, and berthd reads ten digits.
+        told = ((key, min(value, 9_999_999_999.0)) for key, value in self.figures)
+        figures = "".join(f" {key}={value:.4f}".rstrip("0").rstrip(".") for key, value in told)
         who = f"node={self.node} gpu={self.gpu} job={self.job}"
         return f"berth/1 guard {who} state={self.state} word={self.word}{grace}{figures}"
 

@@ -125,7 +125,7 @@ class Slurm:
     def __init__(self, *known: int, then: Callable[[], None] = lambda: None) -> None:
         self.known, self.then = set(known), then
 
-    def is_there(self, job: int) -> bool:
+    def is_there(self, job: int, _node: str) -> bool:
         self.then()
         return job in self.known
 

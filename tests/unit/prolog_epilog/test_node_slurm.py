@@ -124,6 +124,24 @@ def test_a_job_is_there_whatever_mark_slurm_shows_in_place_of_running(tmp_path: 
     assert asked.slurm.is_there(42)
 
 
+@pytest.mark.parametrize(
+    ("lines", "node", "there"),
+    [
+        ("   NodeList=n[1-3]\n", "n2", True),
+        ("   NodeList=n[1-3]\n", "n4", False),
+        ("   NodeList=n[1-3]\n", "", True),
+        # A user's text imitates one, or Slurm names no nodes yet.
+        ("   NodeList=n1\n   NodeList=n3\n", "n2", True),
+        ("   NodeList=(null)\n", "n2", True),
+        ("", "n2", True),
+    ],
+)
+def test_a_job_that_runs_on_other_nodes_alone_is_not_there(tmp_path: Path, lines: str, node: str, there: bool) -> None:
+    asked = Asked(tmp_path, {"show job 42": record(42, "", "RUNNING") + lines})
+
+    assert asked.slurm.is_there(42, node) is there
+
+
 def test_a_task_that_is_over_is_not_there_whatever_the_others_do(tmp_path: Path) -> None:
     over = record(42, "42_3", "FAILED")
     asked = Asked(tmp_path, {"show job 42": over + "".join(OTHERS), "show job 42_3": over})

@@ -508,6 +508,33 @@ def test_a_whole_job_finds_its_gpu_free_of_a_lost_epilogs_share(world: World) ->
     assert not any(map(is_alive, daemons))
 
 
+def test_a_whole_job_finds_its_gpu_free_of_the_share_of_a_job_that_runs_on_another_node(world: World) -> None:
+    begin(world, 7, 30)
+    # Its Epilog was lost, and it was requeued.
+    world.slurm_knows("shard:g2:30(30/100)")
+    world.scontrol(f"sed 's/NodeList=.*/NodeList=other[1-2]/' {world.folder}/job")
+
+    done = world.run("prolog", berth(2, 3), "3", job=9)
+
+    assert "job 7 was still in the books of a GPU of job 9: its Epilog was lost" in done.stderr
+    assert nothing_is_left(world)
+
+
+@pytest.mark.parametrize("way", ["mps", "time"])
+@pytest.mark.parametrize("gpus", [(3,), (2, 3)])
+def test_a_job_that_runs_again_on_other_gpus_leaves_the_share_of_its_lost_epilog(
+    world: World, way: str, gpus: tuple[int, ...]
+) -> None:
+    world.run("prolog", berth(2, share=30, way=way), "2", SLURM_JOB_START_TIME="100")
+
+    done = world.run("prolog", berth(*gpus, share=30, way=way), "3", SLURM_JOB_START_TIME="200")
+
+    assert not share(world).degraded, done.stderr
+    books = [(one.uuids, tenant.start) for one in state.everything(world.paths) for tenant in one.tenants]
+    assert {uuid for uuids, _ in books for uuid in uuids} == {*share(world).uuids}
+    assert {start for _, start in books} == {200}
+
+
 def test_a_whole_job_finds_its_gpu_as_it_was_after_an_epilog_that_was_killed(world: World) -> None:
     begin(world, 7, 30)
     [left] = state.everything(world.paths)

@@ -557,6 +557,13 @@ def test_metrics_are_written_whole(tmp_path: Path, world: World) -> None:
     assert "mend [guard] metrics" in metrics.write(str(tmp_path / "none" / "berth.prom"), [], {}, 0.05)
 
 
+def test_metrics_that_cannot_be_written_do_not_fill_the_log(tmp_path: Path, world: World) -> None:
+    world.settings = GuardSettings(metrics=str(tmp_path / "none" / "berth.prom"))
+    world.restart()
+    world.seconds(30)
+    assert sum("mend [guard] metrics" in said for said in world.said) == 1
+
+
 def arrive(world: World, job: int, *, planned: bool) -> None:
     world.paths.arrivals.mkdir(mode=0o700, exist_ok=True)
     one = Arrival(job, (UUID,), planned)

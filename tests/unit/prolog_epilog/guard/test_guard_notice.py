@@ -19,8 +19,11 @@ import pytest
 from policy.daemon.hear.guards import Alone, Together, read_word
 from prolog_epilog.errors import NodeConfigError, NodeError
 from prolog_epilog.guard import options
+from prolog_epilog.guard.measure.baseline import Baseline
+from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell import notice
+from prolog_epilog.guard.tell.figures import Figures
 from prolog_epilog.guard.tell.notice import GuardNotice
 from tests.fakes import munge
 
@@ -83,6 +86,23 @@ def test_berthd_reads_the_guards_figures() -> None:
     said = read_word(replace(ONE, figures=beside).text.encode())
     assert said is not None
     assert (said.job, said.together) == (42, Together(107, 58.1, 0.97, 0.0))
+
+
+def test_an_owner_that_lies_about_its_steps_keeps_no_order_from_berthd() -> None:
+    heartbeat = Baseline()
+    for second in range(60):
+        heartbeat.add(HostBeat(1e4 + 1e3 * second, 1, 1e3))
+    lies = Figures()
+    lies.turn(0.0, 0.5)
+    lies.turn(60.0, 0.5)
+    lies.beat(HostBeat(1e5, 10**9, 1.0))
+
+    said = read_word(replace(ONE, figures=lies.told(0, 2**32 - 1, heartbeat)).text.encode())
+
+    assert said is not None
+    assert (said.word, said.job) == ("evict", 42)
+    assert said.together is not None
+    assert said.together.host == 2**32 - 1
 
 
 @pytest.mark.parametrize("figures", [" busy=0.5", " alone=1", " alone=x alone_s=1", " host=1 shared_s=1", "  x=1"])

@@ -76,6 +76,19 @@ def test_a_guest_that_holds_what_its_host_needs_is_ended_at_once(world: World) -
     assert "evict" in [one.word for one in world.told]
 
 
+def test_a_guest_that_runs_again_between_two_looks_of_the_guard_is_held_and_ended_as_before(world: World) -> None:
+    # Its Epilog was lost, so the guard saw no moment without it. The run before was over, and all counted as safe.
+    world.comes(HOST, "guaranteed", step=0.4, mem=60 * 1024)
+    world.held[GUEST] = 21 * GIB
+    for start in (1_000, 2_000):
+        guest = world.comes(GUEST, "opportunistic", step=0.2, start=start)
+
+        world.seconds(8)
+
+        assert guest.process.poll() is not None
+    assert [one.word for one in world.told].count("evict") == 2
+
+
 def test_a_guest_may_have_the_rest_when_its_host_has_gone(world: World) -> None:
     world.comes(HOST, "guaranteed", step=0.4, mem=60 * 1024)
     guest = world.comes(GUEST, "opportunistic", step=0.2, mem=30 * 1024)

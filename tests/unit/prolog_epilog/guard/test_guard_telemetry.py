@@ -65,7 +65,8 @@ with live.open("a") as file:
     print("gpu 0 lost=1", file=file)
 telemetry = Telemetry(uuids)
 answer = [[telemetry.sample(uuid) is not None for uuid in uuids], telemetry.uuids == set(uuids),
-          [sorted(telemetry.users(uuid)) for uuid in uuids], [telemetry.memory_bytes(uuid) > 0 for uuid in uuids]]
+          [sorted(telemetry.users(uuid)) for uuid in uuids],
+          [bool(one and one.memory_bytes) for one in map(telemetry.sample, uuids)]]
 with live.open("a") as file:
     print("gpu 0 lost=0", "xid 0 79", sep=chr(10), file=file)
 answer += [[telemetry.sample(uuid) is not None for uuid in uuids], telemetry.xid(1.0) == (uuids[0], 79)]

@@ -156,7 +156,8 @@ def test_a_culprit_is_put_beside_nobody_for_an_hour(world: World) -> None:
     assert not share(world).degraded  # alone it harms nobody
     for job, user in ((8, 1000), (9, 1001)):
         world.run("prolog", berth(2, share=30, way="mps"), "2", job=job, user=user)
-        assert "a program of user 1000 brought MPS down here lately" in share(world, job).why
+        # Its own jobs are no exception.
+        assert "user 1000 brought MPS down here lately: its jobs share no GPU for 60 min" in share(world, job).why
     assert world.books() == {7: 30}
     world.run("prolog", berth(3, share=30, way="mps"), "3", job=10, user=1001)
     world.run("prolog", berth(3, share=30, way="mps"), "3", job=11)

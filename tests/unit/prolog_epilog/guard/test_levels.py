@@ -15,7 +15,7 @@ from policy.daemon.hear.levels import MOST_NODES, LevelWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.formats import segment
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
 from policy.plan.answer.explain import rows
@@ -271,6 +271,28 @@ def test_a_job_that_slurm_does_not_know_is_named_and_no_other_is_lost(capsys: py
 
     assert found.write_one() == 5
     assert "JobId=9: what holds its share could not be written" in capsys.readouterr().err
+
+
+def test_while_slurm_does_not_answer_one_job_is_asked_for_at_a_time_and_none_is_lost() -> None:
+    asked: list[int] = []
+
+    class Silent(OneJob):
+        def job(self, job_id: int) -> JobText:
+            asked.append(job_id)
+            if len(asked) < 3:
+                raise NoAnswer("slurmctld did not answer within 20 s")
+            return super().job(job_id)
+
+    slurm = Silent(state="RUNNING")
+    found = heard.HeardLevels(slurm)  # type: ignore[arg-type]
+    for job in (5, 6, 7):
+        found.hear(replace(word(), job=job))
+
+    assert [found.write_one(), found.write_one()] == [None, None]
+    assert len(asked) == 2, "Epilogs wait meanwhile"
+    while found.write_one() is not None:
+        pass
+    assert set(asked) == {5, 6, 7}
 
 
 def test_the_guards_word_reaches_the_job_between_two_passes(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Slurm:
         self.then, self.now = then, state
         self.requeued: list[int] = []
 
-    def is_there(self, _job: int) -> bool:
+    def is_there(self, _job: int, _node: str) -> bool:
         self.then()
         return False
 
@@ -140,7 +140,7 @@ def test_the_share_file_of_a_job_that_is_over_goes_where_its_epilog_left_it(tmp_
 
 def test_a_share_file_stays_where_slurm_has_the_job(tmp_path: Path) -> None:
     class Busy(Slurm):
-        def is_there(self, _job: int) -> bool:
+        def is_there(self, _job: int, _node: str) -> bool:
             return True
 
     paths = Paths(tmp_path)
@@ -275,6 +275,29 @@ def test_the_guard_runs_a_victim_again_whose_script_was_quicker(
     assert losses.records(paths) == []
 
 
+def test_while_slurm_still_ends_the_victim_the_cause_of_its_loss_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(tmp_path)
+    files.prepare(paths)
+    losses.leave(paths, LossRecord(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), (70,)))
+    slurm = Slurm(state="COMPLETING")
+    watch = Watch(paths, NodeConfig(), slurm, Judge("warn"), "boot")  # type: ignore[arg-type]
+    watch.jobs, blamed = {70: 8}, list[int]()
+    watch.on_culprit = lambda _node, _gpu, job: blamed.append(job)
+    for now in (100.0, 161.0):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        watch.mend()
+    assert blamed == [8]
+
+    slurm.now = "FAILED"
+    watch.mend()
+    losses.leave(paths, LossRecord(7, 1007, SECOND_RUN, "n1", 3, (FIRST,), (70,)))
+    monkeypatch.setattr(time, "monotonic", lambda: 222.0)
+    watch.mend()
+    assert (blamed, slurm.requeued) == ([8, 8], [7, 7]), "another loss is told again"
+
+
 def test_a_job_that_nobody_knows_to_be_innocent_is_run_again_three_times_at_most(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     files.prepare(paths)
@@ -347,7 +370,7 @@ def test_prologs_epilogs_and_the_guard_at_once_never_leave_a_job_without_mps(pla
                 # It would take a whole processor from those who come and go.
                 over.wait(0.01)
 
-        def is_over(job: int, _slurm: object) -> bool:
+        def is_over(job: int, *_: object) -> bool:
             answer = job == 7 and pending.is_set()
             time.sleep(0.05)  # Slurm takes its time, and what it said may be over when it is heard
             return answer

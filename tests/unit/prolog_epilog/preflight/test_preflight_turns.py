@@ -176,9 +176,10 @@ def test_the_status_of_a_script_that_fails_is_the_runners(played: Played, return
     assert played.did == [("scancel", "--state=PENDING", "7")]
 
 
-def test_a_classifier_that_does_not_answer_has_found_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_classifier_that_does_not_answer_ends_no_job_but_by_must(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **words: Any) -> None:
         raise subprocess.TimeoutExpired("berth", words["timeout"])
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert runner._class_of(1) == ("no_signature", True)
+    failure, transient = runner._class_of(1)
+    assert not runner.is_final("asked", failure, transient=transient)
