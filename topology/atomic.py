@@ -14,10 +14,12 @@ def replace(
 ) -> None:
     """Replaces the file's content, by default readable by all; raises TopologyFileError with the reason.
 
-    `owner` are the numbers of a user and a group; None stands for those of this process.
+    A link stays a link. `owner` are the numbers of a user and a group; None stands for those of this process.
     """
-    path = Path(path)
+    name, path = path, Path(path).resolve()
     try:
+        if path.exists() and not path.is_file():
+            raise TopologyFileError(f"cannot write {name}: it is no plain file; name another file")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -33,4 +35,4 @@ def replace(
                 Path(temporary).unlink()
             raise
     except OSError as error:
-        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error
+        raise TopologyFileError(f"cannot write {name}: {error.strerror}") from error

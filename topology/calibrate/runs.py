@@ -12,51 +12,15 @@ True
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from topology.calibrate.records import append_lines, made, read_lines, records
 from topology.errors import TopologyFileError
-
-
-def records(lines: Iterable[str], form: str, source: str) -> Iterator[tuple[str, object]]:
-    """Yields each object after the first, with the place to name in an error about it."""
-    head = {"format": form}
-    begun = False
-    for number, line in enumerate(lines, 1):
-        where = f"{source}, line {number}"
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise TopologyFileError(f"{where}: it is not JSON ({error.msg}); take the line out") from error
-        if begun:
-            yield where, values
-        elif values != head:
-            raise TopologyFileError(f"{where}: it should be {json.dumps(head)}")
-        begun = True
-    if not begun:
-        raise TopologyFileError(f"{source}: line 1 should be {json.dumps(head)}, not nothing")
-
-
-def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
-    """Returns the whole lines of a file; a last one that was never finished is left out."""
-    source = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise TopologyFileError(f"cannot read {source}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TopologyFileError(f"{source}: not a file of {what}: it is not UTF-8 text") from error
-    return text[: text.rfind("\n") + 1].splitlines()
-
 
 FORMAT = "berth-runs/1"
 
@@ -186,14 +150,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Visit, ...]:
 def append(visits: Sequence[Visit], path: str | os.PathLike[str]) -> None:
     """Add visits at the end; the file is begun where there is none, and a torn last line is cut off."""
     try:
-        with Path(path).open("a+b") as file:
-            file.seek(0)
-            whole = file.read().rfind(b"\n") + 1
-            file.truncate(whole)
-            head = "" if whole else json.dumps({"format": FORMAT}) + "\n"
-            file.write((head + "".join(f"{encode(visit)}\n" for visit in visits)).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(path, FORMAT, map(encode, visits), sync=True)
     except OSError as error:
         raise TopologyFileError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
 
@@ -211,58 +168,9 @@ def _short(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
     return short
 
 
-T = TypeVar("T")
-
-
 def _visit(values: object, where: str) -> Visit:
-    visit = _made(Visit, values, where)
+    visit = made(Visit, values, where)
     seconds_of(visit.at)
-    gpus = tuple(_gpu(one, where) for one in visit.gpus)
-    if visit.way not in {"together", "alone"}:
-        raise TopologyFileError(f'{where}: way is together or alone, not "{visit.way}"')
-    return Visit(visit.node, visit.at, gpus, visit.way)
-
-
-def _gpu(values: object, where: str) -> GpuVisit:
-    gpu = _made(GpuVisit, values, where)
-    made = {one.name: getattr(gpu, one.name) for one in fields(gpu)}
-    made["runs"] = tuple(_run(one, where) for one in gpu.runs)
-    made["links"] = tuple(_made(CopySpeed, one, where) for one in gpu.links)
-    made["xids"] = tuple(gpu.xids)
-    return GpuVisit(**made)
-
-
-def _run(values: object, where: str) -> KernelRun:
-    run = _made(KernelRun, values, where)
-    if not run.app_class or not run.time_ms > 0:
+    if not all(run.app_class and run.time_ms > 0 for gpu in visit.gpus for run in gpu.runs):
         raise TopologyFileError(f"{where}: a run needs a class and a time above 0")
-    return replace(run, foreign=tuple(run.foreign))
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "Way": (str,),
-    "int | None": (int, type(None)),
-}
-
-
-def _made(kind: type[T], values: object, where: str) -> T:
-    """Makes an object of this kind; the caller checks its parts."""
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(values, dict):
-        raise TopologyFileError(f"{where}: a {kind.__name__} is an object with {', '.join(known)}")
-    for name, value in values.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise TopologyFileError(f'{where}: unknown key "{name}"' + (f', did you mean "{near[0]}"?' if near else ""))
-        wanted = _KINDS.get(str(known[name].type), (list,))
-        bad = not isinstance(value, wanted) or isinstance(value, bool)
-        if bad or (isinstance(value, float) and not (math.isfinite(value) and value >= 0)):
-            raise TopologyFileError(f"{where}, key {name}: {str(value)[:40]} does not fit")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = ", ".join(sorted(name for name in known if name not in values))
-        raise TopologyFileError(f"{where}: a {kind.__name__} lacks some of {missing}") from error
+    return visit

@@ -106,21 +106,28 @@ def calibrate(visits: Iterable[Visit], now: float | None = None) -> Calibration:
     estimates: dict[tuple[str, str], tuple[Estimate, float]] = {}
     changes: list[SpeedChange] = []
     variances, told = [], {}
-    visits = tuple(visits)
+    visits = sorted(visits, key=lambda visit: seconds_of(visit.at))
+    last_at = {(visit.node, gpu.position): gpu.uuid for visit in visits for gpu in visit.gpus}
+
+    def stays(one: GpuPlace | SlowLink) -> bool:
+        # Where a GPU was exchanged, what the old one told is over.
+        return last_at[one.node, one.position] == one.uuid
+
     for peers in peers_of(visits):
         fitted, found, kept, announced = _fitted(peers, today)
         variances.append((peers.key, found))
         changes += announced
         for place, seen in peers.verdicts.items():
-            told[place, peers.key.app_class] = seen
+            if stays(place):
+                told[place, peers.key.app_class] = seen
         for one, last in _estimates(peers, fitted, kept, today):
             name = one.place.uuid or f"{one.place.node}:{one.place.position}"
             known = estimates.get((name, one.app_class))
             # A GPU that moved, or has another kernel or power limit since, is judged by where and how it is now.
-            if known is None or last > known[1]:
+            if stays(one.place) and (known is None or last > known[1]):
                 estimates[name, one.app_class] = (one, last)
     ordered = sorted((one for one, _ in estimates.values()), key=lambda one: (one.place, one.app_class))
-    return Calibration(tuple(ordered), tuple(changes), tuple(variances), told, slow_links(visits))
+    return Calibration(tuple(ordered), tuple(changes), tuple(variances), told, tuple(filter(stays, slow_links(visits))))
 
 
 def table(estimates: Iterable[Estimate]) -> tuple[Score, ...]:

@@ -13,13 +13,12 @@ True
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TypeVar
+from dataclasses import asdict, dataclass
 
-from topology.calibrate.runs import read_lines, records, seconds_of
+from topology.calibrate.records import made, read_lines, records
+from topology.calibrate.runs import seconds_of
 from topology.errors import TopologyFileError
 
 FORMAT = "berth-steps/1"
@@ -71,9 +70,7 @@ class ClockReport:
 
 Report = JobReport | ClockReport
 _KINDS: Mapping[str, type[Report]] = {"job": JobReport, "clock": ClockReport}
-_TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
-_POSITIVE, _LEAST = ("own_ms", "sm_mhz"), 1e-6
-T = TypeVar("T")
+_LEAST = 1e-6
 
 
 def encode(report: Report) -> str:
@@ -93,32 +90,12 @@ def decode(lines: Iterable[str], source: str = "the step times") -> tuple[Report
 
 
 def _report(values: object, where: str) -> Report:
-    kind = _KINDS.get(str(values.get("kind"))) if isinstance(values, dict) else None
-    if not isinstance(values, dict) or kind is None:
+    kind = _KINDS.get(str(values.pop("kind", ""))) if isinstance(values, dict) else None
+    if kind is None:
         raise TopologyFileError(f'{where}: a line is an object whose "kind" is {" or ".join(_KINDS)}')
-    parts = {name: value for name, value in values.items() if name != "kind"}
-    if kind is JobReport:
-        ranks = parts.get("ranks")
-        if not isinstance(ranks, list) or not ranks:
-            raise TopologyFileError(f"{where}: a job has ranks, a list of one or more")
-        parts["ranks"] = tuple(_made(Rank, rank, where) for rank in ranks)
-    report = _made(kind, parts, where)
+    report = made(kind, values, where)
+    told = [rank.own_ms for rank in report.ranks] if isinstance(report, JobReport) else [report.sm_mhz]
+    if min(told, default=0.0) < _LEAST:
+        raise TopologyFileError(f"{where}: a job has ranks, each with own_ms, and a clock sm_mhz, all above 0")
     seconds_of(report.at)
     return report
-
-
-def _made(kind: type[T], values: object, where: str) -> T:
-    known = {one.name: str(one.type) for one in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(values, dict) or not values.keys() <= known.keys():
-        raise TopologyFileError(f"{where}: a {kind.__name__} is an object with {', '.join(known)} and nothing else")
-    for name, value in values.items():
-        wanted = _TYPES.get(known[name], (tuple,))
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise TopologyFileError(f"{where}, key {name}: {str(value)[:40]} does not fit")
-        if isinstance(value, (int, float)) and not (math.isfinite(value) and value >= (name in _POSITIVE) * _LEAST):
-            raise TopologyFileError(f"{where}, key {name}: {value} is too small, or no number")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = ", ".join(name for name in known if name not in values)
-        raise TopologyFileError(f"{where}: a {kind.__name__} lacks some of {missing}") from error

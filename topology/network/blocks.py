@@ -47,6 +47,14 @@ class Blocks:
         """Returns the same for the nodes that have these places here; -1 for one that is not here."""
         return Blocks(self.sizes, np.append(self.block, IN_NO_BLOCK)[places])
 
+    def joined(self, count: int) -> Ints:
+        """Returns each node's group: all nodes of a job of `count` nodes are of one group.
+
+        Where only some parts of a group may serve a job, `groups` says which.
+        """
+        reach = self._reach(count).blocks
+        return np.where(self.block != IN_NO_BLOCK, self.block // reach if reach else 0, IN_NO_BLOCK)
+
     def groups(self, count: int, nodes: Ints) -> Ints:
         """Returns each node's group for a job of `count` nodes, which may have any `count` nodes of one group.
 
@@ -54,8 +62,7 @@ class Blocks:
         fullest do.
         """
         reach, block = self._reach(count), self.block[nodes]
-        known = block != IN_NO_BLOCK
-        group = np.where(known, block // reach.blocks if reach.blocks else 0, IN_NO_BLOCK)
+        known, group = block != IN_NO_BLOCK, self.joined(count)[nodes]
         if reach.blocks == reach.part * reach.parts:
             return group
         parts, which, counts = np.unique(block[known] // reach.part, return_inverse=True, return_counts=True)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine from the text of `nvidia-smi topo -m`: for a node that cannot be asked itself.
 
-The text has no UUIDs, device minor numbers or link speeds: where the caller knows better, it is told; what is
+The text has no UUIDs, device minor numbers or link speeds; what is
 guessed stands in the machine's problems.
 """
 
-from collections.abc import Sequence
 from itertools import combinations
 from typing import cast
 
@@ -19,27 +18,21 @@ from topology.providers.matrix_grid import Grid, read
 SOURCE = "nvidia-smi topo -m"
 
 
-def parse(
-    text: str, node: str, model: str | None = None, source: str = "the text", uuids: Sequence[str] | None = None
-) -> Machine:
+def parse(text: str, node: str, model: str | None = None, source: str = "the text") -> Machine:
     """Make a machine of the text; a TopologyFileError names the source, the line and what was expected.
 
-    Without `uuids` the GPUs get place-holders, `GPU-NODE-0` and so on. `model` is the short name (`a100`), which
-    also gives the links' speed. GPUs stand in the text's order, which is NVML's, and minor numbers follow it.
+    The GPUs' UUIDs are place-holders, `GPU-NODE-0` and so on. `model` is the short name (`a100`), which also gives
+    the links' speed. GPUs stand in the text's order, which is NVML's, and minor numbers follow it.
     """
     grid = read(text, source)
-    if uuids is not None and len(uuids) != len(grid.gpus):
-        raise TopologyFileError(f"{source}: {len(uuids)} UUIDs were given for {len(grid.gpus)} GPUs")
-    problems = []
-    if uuids is None:
-        problems.append(f"UUIDs and device minor numbers are place-holders: {SOURCE} does not tell them")
+    problems = [f"UUIDs and device minor numbers are place-holders: {SOURCE} does not tell them"]
     if grid.cut:
         problems.append(f"{grid.cut} is cut in the text and left out: give {SOURCE} a wider terminal, or a file")
     gpus = tuple(
         Gpu(
             position=i,
             minor=i,
-            uuid=uuids[i] if uuids else f"GPU-{node}-{i}",
+            uuid=f"GPU-{node}-{i}",
             numa=_numa(grid, name),
             cpus=format_cpus(parse_cpus(grid.cpus.get(name, ""))),
         )

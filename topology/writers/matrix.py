@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine as a table, in the words of `nvidia-smi topo -m`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from topology.model import Machine
 
 
-def matrix(machine: Machine, paint: Callable[[str, str], str] | None = None) -> Iterator[str]:
-    """Yields lines of the table: NVn for n NVLinks, else the PCIe relation.
-
-    `paint` gets each word and the same word with its padding, and returns the latter, perhaps coloured.
-    """
+def matrix(machine: Machine) -> Iterator[str]:
+    """Yields lines of the table: NVn for n NVLinks, else the PCIe relation."""
     joined = {(link.a, link.b): f"NV{link.count}" for link in machine.links}
     nics = [nic.name for nic in machine.nics]
     rows = [["", *(f"GPU{gpu.position}" for gpu in machine.gpus), *nics, "Device", "NUMA", "CPUs"]]
@@ -26,6 +23,4 @@ def matrix(machine: Machine, paint: Callable[[str, str], str] | None = None) -> 
         rows.append([f"GPU{a}", *cells, *near, f"nvidia{gpu.minor}", numa, gpu.cpus or "?"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        padded[-1] = padded[-1].rstrip()
-        yield "  ".join(paint(cell, wide) if paint else wide for cell, wide in zip(row, padded, strict=True)).rstrip()
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

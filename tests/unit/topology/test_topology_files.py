@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,15 @@ for heavy in ("numpy", "networkx", "scipy", "msgspec", "ClusterShell"):
 import topology.files, topology.providers.nvml, topology.writers.slurm, policy.cli.topo
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    files.dump(files.decode(copy.deepcopy(WRITTEN)), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert files.load(tmp_path / "file").node == "n1"
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TopologyFileError, match="pipe: it is no plain file; name another file"):
+        files.dump(files.decode(copy.deepcopy(WRITTEN)), tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()

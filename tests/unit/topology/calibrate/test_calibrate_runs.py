@@ -71,7 +71,7 @@ def test_visits_are_added_and_a_torn_line_is_cut_off(tmp_path: Path) -> None:
         ('{"node":"n1","at":"2026-11-21T10:00:00Z"}', "line 2: a Visit lacks some of gpus, way"),
         ('{"node":"n1","at":"noon","gpus":[]}', '"noon" is no time'),
         ('{"node":"n1","at":"2026-11-21","gpus":[],"wey":"alone"}', 'unknown key "wey", did you mean "way"?'),
-        ('{"node":"n1","at":"2026-11-21","gpus":[],"way":"x"}', "way is together or alone"),
+        ('{"node":"n1","at":"2026-11-21","gpus":[],"way":"x"}', "key way: x does not fit"),
         ('{"node":"n1","at":"2026-11-21","gpus":[{"position":true,"uuid":""}]}', "key position: True does not fit"),
         (
             '{"node":"n1","at":"2026-11-21","gpus":[{"position":0,"uuid":"","runs":[{"app_class":"c","time_ms":0}]}]}',

@@ -18,6 +18,7 @@ from topology.calibrate.posterior import Disturbance, Floats, Outlier, Variances
 from topology.calibrate.runs import KernelRun, Visit, seconds_of
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.variances import PUBLISHED, complete_blocks, reml
+from topology.scores import decode, encode
 
 pytestmark = pytest.mark.slow
 
@@ -212,6 +213,24 @@ def test_a_gpu_that_moved_has_one_score_where_it_is_now() -> None:
     found_ = [e.place for e in calibrate(map(moved, fleet.visits), last(fleet.visits)).estimates]
     assert len(found_) == len({place.uuid for place in found_}) == 128
     assert next(place.node for place in found_ if place.uuid == "GPU-n1-0") == "n2"
+
+
+def test_a_gpu_that_was_exchanged_has_no_score_beside_the_new_one_and_is_no_longer_watched() -> None:
+    fleet = draw(CALM, 9)
+    late = fleet.visits[-1].at
+
+    def visit_of(visit: Visit) -> Visit:
+        old, *others = visit.gpus
+        broken = replace(old, xids=(79,)) if visit.node == "n1" else old
+        new = replace(old, uuid="GPU-new") if visit.node == "n1" else old
+        return replace(visit, gpus=(new if visit.at == late else broken, *others))
+
+    result = calibrate(map(visit_of, fleet.visits), last(fleet.visits))
+    assert decode(encode(table(result.estimates)).splitlines()) == table(result.estimates)
+    assert [one.place.uuid for one in result.estimates if (one.place.node, one.place.position) == ("n1", 0)] == [
+        "GPU-new"
+    ]
+    assert not watch_list(result)
 
 
 def test_gpus_of_another_model_or_driver_are_no_peers() -> None:
