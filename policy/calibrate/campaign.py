@@ -71,7 +71,7 @@ class Campaign:
     def make_way(self, node: str, told: str, now: float) -> Campaign:
         """A measurement is broken off through no fault of the node's."""
         old = self.nodes[node]
-        hold = min(_HOLD_S * 2**old.made_way, _MOST_HOLD_S)
+        hold = min(_HOLD_S * 2 ** min(old.made_way, 9), _MOST_HOLD_S)
         return self._with(
             node, replace(old, state="waiting", made_way=old.made_way + 1, not_before=now + hold, told=told)
         )

@@ -13,7 +13,7 @@ from policy.calibrate.campaign import Campaign
 from policy.formats.errors import FormatError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
-_HOUR_S, _DAY_MIN = 3_600.0, 24 * 60
+_DAY_MIN = 24 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,6 @@ class Rules:
 
     window: Window | None = None
     at_once: int = 8
-    per_hour: int = 0
-    """Measurements that may begin in an hour; 0: no limit."""
     limit_s: int = 120
     """Time limit of one measurement's job."""
     tries: int = 3
@@ -58,14 +56,8 @@ class Rules:
 
 def measurable(reading: Reading, partition: str = "") -> tuple[str, ...]:
     """Nodes with GPUs, in a partition that is up."""
-    up = {one.name for one in reading.partitions if one.up}
-    return tuple(
-        sorted(
-            node.name
-            for node in reading.nodes
-            if (node.gpus or node.loose) and node.partitions & up and partition in {"", *node.partitions}
-        )
-    )
+    up = {one.name for one in reading.partitions if one.up and partition in {"", one.name}}
+    return tuple(sorted(node.name for node in reading.nodes if (node.gpus or node.loose) and node.partitions & up))
 
 
 def free(node: NodeFacts, reading: Reading, limit_s: float) -> bool:
@@ -97,13 +89,11 @@ def next_nodes(
     if rules.window and not rules.window.holds(minute):
         return ()
     room = rules.at_once - campaign.count("running")
-    if rules.per_hour:
-        room = min(room, rules.per_hour - sum(0 < one.started > now - _HOUR_S for one in campaign.nodes.values()))
-    facts = {node.name: node for node in reading.nodes}
+    facts, able = {node.name: node for node in reading.nodes}, set(measurable(reading))
     ready = [
         name
         for name, one in campaign.nodes.items()
-        if one.state == "waiting" and one.not_before <= now and name in facts
+        if one.state == "waiting" and one.not_before <= now and name in able
     ]
     ready = [name for name in ready if free(facts[name], reading, rules.limit_s)]
     # A node that a waiting job could use would have to make way at once.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from policy.cli.output import say
+from policy.cli.output import print_json, say
 from policy.formats.errors import UsageError, nearest
 from policy.formats.messages import one_line
 from policy.formats.slurm_syntax.moments import local_time
@@ -64,6 +64,23 @@ def columns_of(text: str, known: Mapping[str, Column]) -> list[Column]:
     return found
 
 
+def print_list(
+    options: argparse.Namespace,
+    values: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[Column],
+) -> int:
+    """Prints the rows of a list, or with --json its values; warns if it is old."""
+    if options.json:
+        print_json(values)
+        return 0
+    if (age := time.time() - values["at"]) > STALE_AFTER:
+        say(f"berth: what is shown is {age:.0f} s old; berth status says whether berthd reads Slurm", 214)
+    for line in lines_of(rows, columns, header=not options.noheader):
+        print(line)
+    return 0
+
+
 def lines_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, header: bool) -> list[str]:
     """Returns the lines of a list; each column is as wide as its longest text."""
     table = [[_cut(column.text(row), column.width) for column in columns] for row in rows]
@@ -103,9 +120,3 @@ def span(seconds: float | None) -> str:
     if days:
         return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def say_age(at: float) -> None:
-    """Warns on standard error if a list is old: berthd cannot read Slurm, or the cluster is very large."""
-    if (age := time.time() - at) > STALE_AFTER:
-        say(f"berth: what is shown is {age:.0f} s old; berth status says whether berthd reads Slurm", 214)

@@ -6,6 +6,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from errno import EDQUOT, ENOSPC, EPIPE
+from io import TextIOWrapper
 from typing import Any
 
 from policy.cli.output import built, installed, number_of, say
@@ -81,12 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; only here an error becomes a line and an exit status."""
     from topology.errors import TopologyError  # noqa: PLC0415 - beside its handler, and cheap
 
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, TextIOWrapper):
+            # Names are bytes of any encoding, and a terminal may lack their characters.
+            stream.reconfigure(errors="replace")
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
-    except BrokenPipeError:
-        # The reader has closed the pipe; Python must not complain about it at exit either.
+    except OSError as problem:
+        if problem.errno not in {EPIPE, ENOSPC, EDQUOT}:
+            raise
+        # The reader has closed the pipe, or the disk is full; Python must not complain about it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOBODY_READS
+        full = f"the output cannot be written: {problem.strerror}; make room, or write it elsewhere"
+        return NOBODY_READS if problem.errno == EPIPE else _say(BerthError(full), 1)
     except UsageError as problem:
         return _say(problem, 2)
     except (BerthError, TopologyError) as problem:

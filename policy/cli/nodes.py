@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from policy.cli import ask
-from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, say_age, span
-from policy.cli.output import print_json
+from policy.cli.listing import Column, add_list_options, columns_of, list_parser, print_list, span
 from policy.formats import hostlist
 from policy.formats.errors import BerthError
 from policy.site.config import config_path, load
@@ -48,31 +47,14 @@ def run(options: argparse.Namespace) -> int:
     nodes = chosen(found["nodes"], options.nodes, options.partition)
     names = {node["name"] for node in nodes} if options.nodes or options.partition else None
     held = [one for one in found["idle"] if names is None or one["node"] in names]
+    about = {"schema_version": found["schema_version"], "at": found["at"]}
     if options.idle:
-        idle = idle_gpus(held, ask.queue(config)["jobs"], found["at"])
-        return _print_only(options, {"gpus": idle}, _IDLE_COLUMNS, found)
+        rows = idle_gpus(held, ask.queue(config)["jobs"], found["at"])
+        return print_list(options, {**about, "gpus": rows}, rows, _IDLE_COLUMNS)
     if options.domains:
-        return _print_only(options, {"domains": domains_of(nodes)}, _DOMAIN_COLUMNS, found)
-    if options.json:
-        print_json({**found, "nodes": nodes, "idle": held})
-        return 0
-    say_age(found["at"])
-    for line in lines_of(with_cells(nodes), columns, header=not options.noheader):
-        print(line)
-    return 0
-
-
-def _print_only(
-    options: argparse.Namespace, rows: Mapping[str, Any], columns: Sequence[Column], found: Mapping[str, Any]
-) -> int:
-    """Prints other rows in place of the nodes; in JSON they stand under one name."""
-    if options.json:
-        print_json({"schema_version": found["schema_version"], "at": found["at"], **rows})
-        return 0
-    say_age(found["at"])
-    for line in lines_of(next(iter(rows.values())), columns, header=not options.noheader):
-        print(line)
-    return 0
+        rows = domains_of(nodes)
+        return print_list(options, {**about, "domains": rows}, rows, _DOMAIN_COLUMNS)
+    return print_list(options, {**found, "nodes": nodes, "idle": held}, with_cells(nodes), columns)
 
 
 def idle_gpus(idle: Iterable[Mapping[str, Any]], jobs: Iterable[Mapping[str, Any]], at: float) -> list[dict[str, Any]]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from policy.plan.answer.beside import RunningJob, Seen
     from topology.model import Machine
 
-_EVERY = 5.0
-"""Seconds between two readings; Slurm starts most jobs one by one, so that few start between them."""
 _FIRST = 30.0
 """The most seconds that the first reading takes on large clusters."""
 _SHOWN = 10
@@ -50,13 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     observe.add_argument("--topology-dir", type=Path, metavar="DIR", help="topology files (default: of berth.conf)")
     observe.add_argument("--fabric", metavar="FILE", help="topology.conf or .yaml (default: beside slurm.conf)")
     observe.add_argument("--scores", type=Path, metavar="FILE", help="score table (default: scores of berth.conf)")
-    observe.add_argument(
-        "--for", dest="minutes", type=float, default=0.0, metavar="MINUTES", help="goes on for so long"
-    )
     observe.add_argument("--days", type=int, default=_DAYS, help=f"days of accounting; 0: none (default: {_DAYS})")
-    observe.add_argument(
-        "--from", dest="source", metavar="FILE", help="past days alone, of a file of berth collect; needs no Slurm"
-    )
     observe.add_argument("--json", action="store_true", help="print JSON")
     observe.set_defaults(run=_run)
 
@@ -69,8 +61,6 @@ def _run(args: argparse.Namespace) -> int:
     from policy.request.settings import Settings  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
 
-    if args.source:
-        return _of_the_past(args)
     began = time.monotonic()
     gateway = CommandGateway()
     reading = numbered(_read(gateway))
@@ -82,11 +72,6 @@ def _run(args: argparse.Namespace) -> int:
     if not args.json:
         sys.stdout.write("\n".join(_lines(seen, fleet, took)) + "\n")
         sys.stdout.flush()
-    if args.minutes > 0:
-        started = list(_watch(args.minutes * 60, gateway, fleet, onlooker, reading))
-        found["started"] = [_job(one) for one in started]
-        if not args.json:
-            sys.stdout.write("\n".join(_started(started, args.minutes)) + "\n")
     if args.days > 0:
         found["past"] = past = _past(args, fleet)
         if not args.json:
@@ -94,26 +79,6 @@ def _run(args: argparse.Namespace) -> int:
         past.pop("text")
     if args.json:
         print_json(found)
-    return 0
-
-
-def _of_the_past(args: argparse.Namespace) -> int:
-    """Shows only past days, from the file, on today's nodes if Slurm can be asked for them."""
-    from policy.cli.past import report  # noqa: PLC0415
-
-    now = [
-        name
-        for name, given in (("--machine", args.machine), ("--for", args.minutes), ("--scores", args.scores))
-        if given
-    ]
-    if now:
-        raise UsageError(f"{now[0]} is about jobs that run now; leave {now[0]} or --from out")
-    found = report.past(args.days or _DAYS, None, args.fabric, args.source)
-    text = found.pop("text")
-    if args.json:
-        print_json({"past": found})
-    else:
-        sys.stdout.write(text.lstrip("\n"))
     return 0
 
 
@@ -130,25 +95,6 @@ def _read(gateway: Any) -> Reading:
         if missing >= before:
             break
     return reading
-
-
-def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Reading) -> Iterator[RunningJob]:
-    """Yields each job that starts in this time, compared with the free GPUs when it was first seen."""
-    from policy.cluster.untyped import numbered  # noqa: PLC0415
-    from policy.plan.answer.beside import holding  # noqa: PLC0415
-    from policy.plan.ledger.tracker import open_book  # noqa: PLC0415
-
-    known = {(job.id, job.start) for job in holding(first)}
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(_EVERY, left))
-        reading = numbered(gateway.read(ended=False))
-        book = open_book(fleet, reading)
-        for job in holding(reading):
-            if (job.id, job.start) not in known:
-                known.add((job.id, job.start))
-                if (found := onlooker.running(book, job)) is not None:
-                    yield found
 
 
 # Sources
@@ -401,12 +347,6 @@ def _place(berth: Any) -> str:
         for name, mask in zip(berth.names[:4], berth.masks[:4], strict=True)
     )
     return "; ".join(parts) + (f" and {len(berth.names) - 4} more" if len(berth.names) > 4 else "")
-
-
-def _started(jobs: Sequence[RunningJob], minutes: float) -> Iterator[str]:
-    yield ""
-    yield f"Jobs that started in {minutes:g} minutes: {len(jobs)}"
-    yield from _listed("better GPUs were free at their start", [one for one in jobs if one.best is not None])
 
 
 def _say(problem: object) -> None:

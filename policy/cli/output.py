@@ -4,9 +4,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from policy.formats.errors import BerthError
 from policy.formats.messages import one_line, tagged
@@ -27,6 +27,22 @@ def as_json(values: Mapping[str, Any]) -> str:
 def tell(options: argparse.Namespace, values: Mapping[str, Any], text: str) -> None:
     """Prints a command's result: one JSON object with --json, else a text."""
     sys.stdout.write(as_json(values) if options.json else f"{text}\n")
+
+
+Check: TypeAlias = tuple[str, bool, str]
+"""The result of a check: its name, True if all is well, and a sentence."""
+
+
+def tell_checks(options: argparse.Namespace, checks: Iterable[Check], key: str = "checks", **more: Any) -> int:
+    """Prints each check when it is done, or all in one JSON object; returns the exit status, 1 if one failed."""
+    found = []
+    for name, ok, text in checks:
+        found.append({"name": name, "ok": ok, "text": text})
+        if not options.json:
+            sys.stdout.write(f"{'ok  ' if ok else 'FAIL'}  {name}: {text}\n")
+    if options.json:
+        print_json({key: found, **more})
+    return 0 if all(one["ok"] for one in found) else 1
 
 
 TOPOLOGY = 709

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.cli.output import print_json, tell
+from policy.cli.output import print_json
 from policy.formats.errors import BerthError, UsageError
 from policy.report.document import aligned
 from policy.site.config import config_path, load
@@ -30,7 +30,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     show = commands.add_parser("show", help="print the scores, or the GPUs that need attention")
     _add_file(show)
-    show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
     show.add_argument("--watch", action="store_true", help="GPUs that stand out, why and what to do; of a file of runs")
     show.add_argument("--json", action="store_true", help="print JSON")
@@ -44,8 +43,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     refresh.add_argument("table", nargs="?", default="", metavar="TABLE", help="default: as berth.conf says")
     refresh.add_argument("--steps", default="", metavar="FILE", help="the record (default: as berth.conf says)")
-    refresh.add_argument("--output", default="", metavar="FILE", help="default: the record's name and .scores")
-    refresh.add_argument("--json", action="store_true", help="print JSON")
     refresh.set_defaults(run=_refresh)
 
     given = commands.add_parser("export", help="make a score table from a file of runs")
@@ -65,7 +62,7 @@ def _show(args: argparse.Namespace) -> int:
         if calibration is None:
             raise UsageError(f"{path} is a score table; the watch list needs a file of runs, which is the evidence")
         return _watch(calibration, as_json=args.json)
-    scores = _wanted(_scores(path, calibration), args.app_class)
+    scores = _scores(path, calibration)
     if args.slow:
         scores = [one for one in scores if one.score >= 1.10]
     now = {} if calibration is None else {(e.place.uuid, e.app_class): e for e in calibration.estimates}
@@ -167,21 +164,13 @@ def _scores(path: Path, calibration: Calibration | None) -> Sequence[Score]:
     return table((calibration or _calibration(path)).estimates)
 
 
-def _wanted(scores: Sequence[Score], app_class: str) -> list[Score]:
-    wanted = [one for one in scores if app_class in {"", one.app_class}]
-    if scores and not wanted:
-        known = ", ".join(dict.fromkeys(one.app_class for one in scores))
-        raise UsageError(f"no score is of class {app_class}; there are {known}")
-    return wanted
-
-
 _TRIES = 3
 """The most attempts; if a calibration ends meanwhile, the refresh starts again."""
 
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
     """Returns these scores, updated by a record of step times, and prints which GPUs have changed."""
-    from policy.history.slowness.gpus import refresh, table  # noqa: PLC0415 - the same
+    from policy.history.slowness.gpus import refresh  # noqa: PLC0415 - the same
     from policy.site.step_records import reports_of  # noqa: PLC0415 - keeps `berth --help` fast
 
     now = refresh(scores, reports_of(record), time.time())
@@ -191,7 +180,7 @@ def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
             who = f"{one.score.node} GPU {one.score.position}"
             seen = f"{one.before:.3f} -> {one.score.score:.3f} by {one.reports} runs of jobs and {one.clocks} clocks"
             print(f"berth scores: {who}, {one.score.app_class}: {what[one.told]} ({seen})", file=sys.stderr)
-    return table(now)
+    return [one.score for one in now]
 
 
 def _refresh(args: argparse.Namespace) -> int:
@@ -203,14 +192,13 @@ def _refresh(args: argparse.Namespace) -> int:
     if not table or not record:
         lacks = "a TABLE, or let [berthd] scores" if not table else "the record by --steps, or let [berthd] steps"
         raise UsageError(f"name {lacks} in berth.conf name it")
-    output = Path(args.output) if args.output else place_of(record)
+    output = place_of(record)
     for _ in range(_TRIES):
         before = _stamp(table)
         scores = refreshed(load_scores(table), record)
         if _stamp(table) == before:
             dump(scores, output)
-            values = {"file": str(output), "scores": len(scores)}
-            tell(args, values, f"{output} written: {len(scores)} scores")
+            print(f"{output} written: {len(scores)} scores")
             return 0
     raise BerthError(f"{table} is written all the time; call berth scores refresh when the calibration is over")
 

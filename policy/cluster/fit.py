@@ -124,7 +124,7 @@ class _Asked:
         names = self._where.names(n)
         cpus = self._cpus(request, self._where.allowed(names), n, k, request.min_cpus if task is None else 0)
         if not (request.whole_nodes or request.share or self._tier.name == OPPORTUNISTIC):
-            _check_kept(cpus, k, fleet, self._may_use)
+            _check_kept(cpus, k, fleet, self._may_use, bound=request.enforce_binding)
         return self._where.room(Size(n, k, cpus, _memory_needed(request, fleet, self._memory, cpus, k)), names)
 
     def _cpus(self, request: Request, allowed: Allowed, n: int, k: int, min_cpus: int) -> int:
@@ -307,7 +307,8 @@ def _guest_after(request: Request, fleet: Fleet, tier: Tier, gpus: int) -> int |
     if tier.upgrade:
         return 0
     one_gpu = gpus == 1 and request.batch and not (request.het or request.whole_nodes or request.share)
-    return fleet.sharing.guest_after if one_gpu and tier.name == EXCLUSIVE else None
+    may = one_gpu and tier.name == EXCLUSIVE and not request.no_requeue
+    return fleet.sharing.guest_after if may else None
 
 
 def _tasks_on_each(request: Request, n: int) -> int:
@@ -356,16 +357,20 @@ def _check_site(request: Request, fleet: Fleet, terms: PartitionTerms) -> None:
         raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place", 211)
 
 
-def _check_kept(cpus: int, k: int, fleet: Fleet, allowed: Bools) -> None:
-    """Raises if a job needs more CPUs than are kept for its GPUs: only Slurm knows which other CPUs are free."""
-    if fleet.cpus_kept is None:
+def _check_kept(cpus: int, k: int, fleet: Fleet, allowed: Bools, *, bound: bool) -> None:
+    """Raises if a job needs more CPUs than are kept for its GPUs: only Slurm knows which other CPUs are free.
+
+    The cores that a `bound` job may use are those of its GPUs' sockets; each GPU counts as its even part of the node.
+    """
+    of_gpu = fleet.cpus // fleet.size.clip(1) if bound else fleet.cpus_kept
+    if of_gpu is None:
         return
-    kept = fleet.cpus_kept[allowed & (fleet.size >= k) & (fleet.cpus_kept > 0)]
+    kept = of_gpu[allowed & (fleet.size >= k) & (of_gpu > 0)]
     least = int(kept.min(initial=cpus)) * k
     if cpus > least:
         raise LeftToSlurm(
             f"{cpus} CPUs beside {k} GPUs of a node are more than the {least} that "
-            "RestrictedCoresPerGPU keeps for them",
+            + ("--gres-flags=enforce-binding is sure to leave" if bound else "RestrictedCoresPerGPU keeps for them"),
             211,
         )
 

@@ -83,12 +83,17 @@ class PartitionTerms:
 
 
 def terms_of(fleet: "Fleet", listed: str) -> PartitionTerms:
-    """Returns the terms of a list of partitions; raises `LeftToSlurm` if one is not known."""
+    """Returns the terms of a list of partitions; raises `LeftToSlurm` if Slurm alone knows one."""
     for name in listed.split(","):
         if name not in fleet.partitions:
             raise LeftToSlurm(f"partition {name} is not known", 209)
     names = placed_in(fleet, listed)
     partitions = [fleet.partitions[name] for name in names.split(",")]
+    if apart := next((one.name for one in partitions if one.apart), ""):
+        raise LeftToSlurm(
+            f"partition {apart} keeps its nodes or blocks apart (ExclusiveUser, ExclusiveTopo): Slurm knows for whom",
+            211,
+        )
     memory = next((one.memory for one in partitions if one.memory != Memory()), fleet.memory)
     return PartitionTerms(
         names,

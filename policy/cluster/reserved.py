@@ -85,6 +85,14 @@ def counted(one: Reservation) -> int:
     return -(-dict(one.gpus).get("", 0) // max(1, len(one.nodes)))
 
 
+def taken(one: Reservation, fleet: Fleet, node: int) -> int:
+    """Returns how many GPUs of a node a reservation takes: all of them if it takes whole nodes."""
+    if not any(name == fleet.names[node] for name, _ in one.cores):
+        return int(fleet.size[node])
+    mask = typed(one, fleet, node)
+    return counted(one) if mask is None else mask.bit_count()
+
+
 def admits(one: Reservation, user: int, account: str) -> bool:
     """Tells whether a reservation admits a job; False if the user has no name here.
 

@@ -70,6 +70,8 @@ class Cluster:
     reserved_from: Floats
     pieces: Ints
     """Number of GPUs of each node that jobs on a piece of it hold."""
+    lost: frozenset[int] = frozenset()
+    """Nodes that are down: Slurm has ended the jobs there."""
     pieces_wait: int = 0
     """Number of GPUs for which jobs on a piece of a node wait."""
     waiting: int = 0

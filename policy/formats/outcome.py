@@ -35,10 +35,10 @@ class Outcome:
     user: int = 0
 
 
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
+"""The states of a job that failed."""
 _REQUEUES = 5
 """Slurm's own default of max_batch_requeue."""
-
-
 _MAX_REQUEUES = re.compile(r"\bmax_batch_requeue=(\d{1,6})")
 
 

@@ -42,6 +42,8 @@ class PartitionFacts:
     drains: bool = False
     """True if it takes no new jobs, but starts those that wait (State=DRAIN)."""
     whole_nodes: bool = False
+    apart: bool = False
+    """True if it keeps nodes to one user, or blocks to one job (ExclusiveUser, ExclusiveTopo)."""
     time_limit: int | None = None
     """Time limit, in seconds, of a job that names none (DefaultTime, else MaxTime)."""
     memory: Memory = Memory()
@@ -56,7 +58,7 @@ class PartitionFacts:
     tier: int = 1
     """PriorityTier: Slurm tries jobs of a higher tier first, whatever their priority."""
     for_all_groups: bool = True
-    """True if it has no AllowGroups; slurmctld reports for each job if its user is in them."""
+    """True if any user may see and use it; of AllowGroups slurmctld reports for each job if its user is in them."""
     accounts: AdmissionRule = AdmissionRule()
     qos: AdmissionRule = AdmissionRule()
     topology: str = ""
@@ -182,6 +184,8 @@ class JobFacts:
     """Its Extra without what Berth has written there; None if a gateway cannot tell."""
     planned: tuple[str, ...] = ()
     """The nodes on which Slurm plans to start it at `start`, for a job with GPUs that waits and requires no nodes."""
+    expedited: bool = False
+    """True if Slurm requeued it at the front, as a node was at fault (`--requeue=expedite`)."""
     closes: str | None = None
     """The mark of the list that alone keeps it on its place: it closes its partition (policy/plan/queue/closers.py).
 
@@ -191,7 +195,7 @@ class JobFacts:
     @property
     def known(self) -> JobPlan:
         """Returns its plan; an empty one if there is none."""
-        return self.plan or NOTHING
+        return NOTHING if self.plan is None else self.plan
 
     @property
     def rides(self) -> bool:

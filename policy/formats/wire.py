@@ -17,24 +17,13 @@ REPLY_BYTES = 16_384
 
 SUBMIT_KEYS = frozenset(
     {
-        *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "time_limit"),
-        "preflight",
-        *(
-            "name",
-            "partition",
-            "admitted",
-            "account",
-            "qos",
-            "reservation",
-            "licenses",
-            "features",
-            "prefer",
-            "req_nodes",
-            "exc_nodes",
-        ),
+        *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "no_requeue"),
+        *("preflight", "time_limit"),
+        *("name", "partition", "admitted", "account", "qos", "reservation", "licenses", "features", "prefer"),
+        *("req_nodes", "exc_nodes"),
         *("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres", "mem_per_tres"),
         *("ntasks_per_tres", "sockets_per_node", "num_tasks", "ntasks_per_node", "cpus_per_task", "min_cpus"),
-        *("threads_per_core", "ntasks_per_core", "switches", "switch_wait", "slurms_own"),
+        *("threads_per_core", "ntasks_per_core", "switches", "switch_wait", "slurms_own", "enforce_binding"),
         *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus", "signal", "extra_bytes"),
     }
 )
@@ -158,6 +147,10 @@ def unescape(text: str) -> str:
     """Returns the text that `escape` was given; a stray % is an error."""
     if "%" not in text:
         return text
+    # Nearly all reserved bytes are these, and this runs for each job that has changed.
+    plain = text.replace("%20", " ").replace("%5B", "[").replace("%5D", "]")
+    if plain.count("%") == plain.count("%25"):
+        return plain.replace("%25", "%")
     return _ESCAPED_OR_STRAY.sub(_byte, text.encode("ascii")).decode("utf-8", "surrogateescape")
 
 

@@ -9,6 +9,8 @@ This was observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind
 it is the lowest positions. Each node of a job gets its own set of GPUs.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from policy.cluster.view import View
@@ -21,13 +23,39 @@ from topology.sets.tables import Ints
 from topology.sets.wiring import positions
 
 
+def pick_gpus(free: int, near: int, count: int, links: Sequence[Sequence[int]]) -> int:
+    """Picks GPUs as Slurm does: those near the job's cores first, of them the lowest, then those least linked to it.
+
+    >>> pick_gpus(0b11110, 0b1111, 2, [[0] * 8] * 8)
+    6
+    """
+    chosen: list[int] = []
+    for pool in (free & near, free & ~near):
+        rest = list(positions(pool))
+        if not chosen and rest and count:
+            chosen.append(rest.pop(0))
+        if chosen:
+            rest.sort(key=lambda place: (links[chosen[0]][place], place))
+        chosen += rest[: count - len(chosen)]
+    return sum(1 << place for place in chosen)
+
+
+def links_of(machine: Machine | None) -> list[list[int]]:
+    """Returns the NVLinks between each two GPUs as `Links=` in gres.conf counts them: without those to a switch."""
+    size = machine.size if machine else 0
+    table = [[0] * size for _ in range(size)]
+    for link in machine.links if machine else ():
+        if link.via == "direct":
+            table[link.a][link.b] = table[link.b][link.a] = link.count
+    return table
+
+
 class SlurmPolicy(Policy):
     """Chooses as plain Slurm does, without scores and leaves."""
 
     name = "slurm"
 
     def __init__(self) -> None:
-        self._links: dict[MachineShape, Ints] = {}
         self._picked: dict[tuple[MachineShape, int, int], int] = {}
 
     def place(self, demand: Demand, view: View) -> Berth:
@@ -75,30 +103,17 @@ class SlurmPolicy(Policy):
     def _take(self, demand: Demand, view: View, nodes: list[int], taken: list[int]) -> Berth:
         machines = view.fleet.machines
         masks = [
-            self._lowest_least_linked(machine, int(view.free[node]), count)
+            self._gpus_on(machine, int(view.free[node]), count)
             for node, count in zip(nodes, taken, strict=True)
             if (machine := machines[node])
         ]
         return self.spread(demand, view, nodes, masks, "the nodes and GPUs that plain Slurm takes")
 
-    def _lowest_least_linked(self, machine: Machine, free: int, count: int) -> int:
+    def _gpus_on(self, machine: Machine, free: int, count: int) -> int:
         key = (machine.shape, free, count)
-        mask = self._picked.get(key)
-        if mask is None:
-            first, *others = positions(free)
-            links = self._links_of(machine)[first]
-            chosen = [first, *sorted(others, key=lambda place: (links[place], place))][:count]
-            mask = self._picked[key] = sum(1 << place for place in chosen)
-        return mask
-
-    def _links_of(self, machine: Machine) -> Ints:
-        if machine.shape not in self._links:
-            links = np.zeros((machine.size, machine.size), np.int64)
-            for link in machine.links:
-                if link.via == "direct":
-                    links[link.a, link.b] = links[link.b, link.a] = link.count
-            self._links[machine.shape] = links
-        return self._links[machine.shape]
+        if key not in self._picked:
+            self._picked[key] = pick_gpus(free, free, count, links_of(machine))
+        return self._picked[key]
 
 
 class SlurmTreePolicy(SlurmPolicy):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects sacct's lines into one file, which berth report, berth simulate and berth observe read.
+"""Collects sacct's lines into one file, which berth report, berth simulate and berth web read.
 
 The file is what sacct writes, with a header, and with the columns that all of them need. Each run is in it once. Of
 comments only Berth's own segment is kept. Names can be replaced: the same name becomes the same word within one file,

@@ -9,7 +9,6 @@ from policy.report.counts.beside_others import StepsBesideOthers
 from policy.report.counts.ends import STATUS, Ends
 from policy.report.counts.owners import Owners
 from policy.report.counts.places import Places
-from policy.report.counts.saved import Saved
 from policy.report.counts.use import Use
 from policy.report.counts.waits import BusyGpus, WaitCounts
 from policy.report.counts.worth import worth
@@ -44,7 +43,7 @@ class Tally:
         """Takes the step times of jobs, which tell what neighbours cost."""
         self._site = site
         self._busy, self._waits, self._places = BusyGpus(), WaitCounts(), Places(site)
-        self._use, self._ends, self._saved = Use(), Ends(rules), Saved()
+        self._use, self._ends = Use(), Ends(rules)
         self._owners, self._neighbours = Owners(), StepsBesideOthers(steps)
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
@@ -54,7 +53,6 @@ class Tally:
         for place, run in enumerate(runs):
             if place % _TIDY_EVERY == 0:
                 self._ends.forget(run.submit)
-                self._saved.forget(run.submit)
             self._neighbours.add(run)
             if not period.holds(run):
                 # A run that goes on at the end has held its GPUs so far; only the last part of the time counts it.
@@ -63,7 +61,6 @@ class Tally:
                     if run.start is not None and run.start < until:
                         self._busy.add(run, until)
                 continue
-            self._saved.add(run, STATUS.get(run.state, "other"))
             if not run.gpus:
                 self._counts["parts" if run.part else "without_gpus"] += 1
                 continue
@@ -100,7 +97,6 @@ class Tally:
             "places": self._places.figures(),
             "use": self._use.figures(capacity, until - since),
             **self._ends.figures(),
-            "saved": self._saved.figures(),
             **self._owners.figures(),
             "neighbours": self._neighbours.figures(),
             "busy": _line(first, minutes, since, until),

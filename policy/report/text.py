@@ -96,6 +96,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
         _waits,
         _reasons,
         _places,
+        _in_more_leaves,
         _levels,
         _use,
         _neighbours,
@@ -104,7 +105,6 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
         _tries,
         _accounts,
         _users,
-        _saved,
         _worth,
     )
     yield from (table for table in (make(found) for make in every) if table.rows)
@@ -296,29 +296,6 @@ def _owners(title: str, what: str, owners: Mapping[str, Mapping[str, Any]]) -> R
     note = f"the {_OWNERS} of {len(owners):,} that held most" if len(owners) > _OWNERS else ""
     columns = (what, "runs", "GPU h", "delays", "hours delayed", "GPU h failed")
     return ReportTable(title, note, (*columns, *(["GPUs busy"] if measured else [])), rows)
-
-
-def _saved(found: Mapping[str, Any]) -> ReportTable:
-    words = {
-        "tries_passed": ("--retry", "runs that passed at a try of berthd's: work that no user had to submit again"),
-        "tries_not_made": (
-            "--retry",
-            "tries that were asked for and not made, as they would have failed alike; at most",
-        ),
-        "preflights": (
-            "--preflight",
-            "jobs that ended with their pre-flight: on all their GPUs they would have failed",
-        ),
-        "moves": ("--movable", "moves; what waiting jobs gained by them is not in the accounting"),
-    }
-    rows = [
-        [words[kind][0], f"{one['runs']:,}", "" if kind == "moves" else hours(one["gpu_hours"]), words[kind][1]]
-        if one["asked"] or one["runs"]
-        else [words[kind][0], "-", "", "no job asked for it"]
-        for kind, one in found["saved"].items()
-        if kind != "tries_not_made" or one["asked"]
-    ]
-    return ReportTable("What trying again, pre-flights and moves saved", "", ("by", "runs", "GPU h", "which"), rows)
 
 
 def _worth(found: Mapping[str, Any]) -> ReportTable:

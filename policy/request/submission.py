@@ -21,8 +21,8 @@ from policy.request.constraint import conditions
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
-WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus", "mem_per_tres")
-"""Keys that a pin may replace beside these: kept for an owner who changes the request."""
+WAS_KEYS = ("num_tasks", "min_nodes", "max_nodes", "cpus_per_task", "pn_min_cpus", "mem_per_tres", "no_requeue")
+"""Keys that a pin may replace beside these: kept for an owner who changes the request, and for a guest's own GPU."""
 
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
 _SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
@@ -53,6 +53,8 @@ class Request:
     memory: Memory | None = None
     whole_memory: bool = False
     whole_nodes: bool = False
+    enforce_binding: bool = False
+    """True if Slurm gives it only cores of the sockets of its GPUs (`--gres-flags=enforce-binding`)."""
     partition: str | None = None
     features: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -75,6 +77,8 @@ class Request:
     """Partitions, of several, that admit its user's groups; None if slurmctld did not say."""
     batch: bool = True
     """True if it has a script, and so can be requeued."""
+    no_requeue: bool = False
+    """True if its user forbids that it is requeued."""
     het: bool = False
     array: bool = False
     signal: str = ""
@@ -197,6 +201,7 @@ _OF_REQUEST: Readers = {
     "threads_per_core": ("threads_per_core", whole),
     "ntasks_per_core": ("tasks_per_core", whole),
     "exclusive": ("whole_nodes", _there),
+    "enforce_binding": ("enforce_binding", _there),
     "partition": ("partition", lambda _, value: ",".join(dict.fromkeys(value.split(",")))),
     "features": ("features", lambda _, value: conditions(value)),
     "exc_nodes": ("excluded", lambda _, value: hostlist.expand_short(value)),
@@ -207,6 +212,7 @@ _OF_REQUEST: Readers = {
     "qos": ("qos", _text),
     "admitted": ("admitted", lambda _, value: frozenset(value.split(","))),
     "client": ("batch", lambda _, value: value == "batch"),
+    "no_requeue": ("no_requeue", _there),
     "het": ("het", _there),
     "array": ("array", _there),
     "signal": ("signal", lambda _, value: value if _SIGNAL.fullmatch(value) else ""),
@@ -246,7 +252,7 @@ def read_request(fields: Mapping[str, str], flags: Mapping[str, str]) -> Request
         _refuse_what_no_share_can_be(fields, flags)
     _refuse_what_only_slurm_can(fields)
     nodes = _node_count(fields)
-    only = hostlist.expand_short(fields["req_nodes"]) if "req_nodes" in fields else ()
+    only = tuple(dict.fromkeys(hostlist.expand_short(fields["req_nodes"]))) if "req_nodes" in fields else ()
     total, per_node, per_task = (None, 1, None) if share and not _names_gpus(fields) else _gpus(fields, nodes)
     if nodes is None and len(only) > 1:
         nodes = len(only)
@@ -310,6 +316,8 @@ _ONLY_SLURM_CAN = {
 _INSTEAD = {
     "--contiguous": "--locality=leaf keeps the nodes of a job near each other",
     "--spread-job": "-N with --ntasks-per-node spreads a job",
+    "--use-min-nodes": "-N with one number is obeyed",
+    "-N LIST": "-N with one number is obeyed",
     "--tmp": "-C with a feature of nodes that have the space is obeyed",
     "--core-spec": "CoreSpecCount of the nodes in slurm.conf keeps cores free for all jobs",
     "--segment": "--locality=nvlink keeps a job within an NVLink domain",
@@ -318,6 +326,9 @@ _INSTEAD = {
     "--exclusive=user": "--exclusive takes whole nodes",
     "--overcommit": "-c with fewer tasks is obeyed",
     "--gpu-bind": "sbatch with srun in its script may bind",
+    "--time-min": "-t with the shorter time is obeyed",
+    "-m arbitrary": "-w with --ntasks-per-node is obeyed",
+    "scrontab": "a script of scrontab may call sbatch",
 }
 """The requests that Berth takes in place of an option by which Slurm alone can choose."""
 

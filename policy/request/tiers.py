@@ -58,19 +58,20 @@ def _parse(text: str) -> Rules:
         match = _WORD.fullmatch(word)
         if match is None or "=" in match[3] or ":" in match[3]:
             raise FormatError(f"{word!r} is not [qos=NAME:|partition=NAME:]TIER, such as qos=scavenger:opportunistic")
-        rules.append(TierRule(match[1] or "", match[2] or "", match[3]))
+        kind, name = match[1] or "", match[2] or ""
+        rules.append(TierRule(kind, name.lower() if kind == "qos" else name, match[3]))
     return tuple(rules)
 
 
 def find(rules: Rules, qos: str, partition: str) -> str:
     """Returns the value of the first rule that fits: QOS before partition before all; empty if none fits.
 
-    From a list of QOS the first one that a rule names counts.
+    From a list of QOS the first one that a rule names counts. Slurm ignores the case of a QOS, and not of a partition.
 
     >>> find(parse_default("qos=borrow:opportunistic guaranteed"), "vision,borrow", "gpu")
     'opportunistic'
     """
-    for kind, name in (*(("qos", one) for one in qos.split(",")), ("partition", partition), ("", "")):
+    for kind, name in (*(("qos", one) for one in qos.lower().split(",")), ("partition", partition), ("", "")):
         for rule in rules:
             if rule.kind == kind and (rule.name == name or not kind):
                 return rule.value
@@ -91,7 +92,7 @@ def settle(
     said = asked or ("" if share else find(default, qos, names[0]))
     tier = parse_tier(said) if said else ALONE
     wanted = {EXCLUSIVE, GUARANTEED} if share else {tier.name}
-    for one, name in product(qos.split(","), names):
+    for one, name in product(qos.lower().split(","), names):
         may = find(allowed, one, name).split("+")
         if may == [""] or (not wanted.isdisjoint(may) and not (asked and tier.upgrade and EXCLUSIVE not in may)):
             continue

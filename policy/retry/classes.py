@@ -8,9 +8,6 @@ read a wrong path failed 2 to 4 times in a row there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-Suspect = Literal["", "gpu", "node"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +19,8 @@ class FailureClass:
     """For a person: what went wrong."""
     transient: bool = False
     """True if the same job may well succeed elsewhere or later."""
-    suspect: Suspect = ""
-    """The part of the hardware that may be at fault."""
+    suspect: bool = False
+    """True if a GPU or a node may be at fault."""
 
 
 NO_SIGNATURE = "no_signature"
@@ -39,21 +36,21 @@ CLASSES: Mapping[str, FailureClass] = {
         FailureClass(
             "model_ckpt_error", "a checkpoint or another output could not be written or read back", transient=True
         ),
-        FailureClass("cuda_failure", "a CUDA call failed while the program ran", transient=True, suspect="gpu"),
+        FailureClass("cuda_failure", "a CUDA call failed while the program ran", transient=True, suspect=True),
         FailureClass("syntax_error", "a script or a source file cannot be parsed"),
         FailureClass("traceback_from_crash", "the program ended with an exception of its own"),
         FailureClass("mpi_error", "MPI was called or launched in a wrong way"),
         FailureClass("gpu_out_of_memory", "the job needs more memory than the GPU has"),
         FailureClass(
-            "mpi_runtime_failure", "a peer, a node or the network between them was lost", transient=True, suspect="node"
+            "mpi_runtime_failure", "a peer, a node or the network between them was lost", transient=True, suspect=True
         ),
         FailureClass("permission_error", "the job may not do what it tried"),
         FailureClass("import_error", "a module or package is not installed"),
         FailureClass("job_preempted", "the job was told to end from outside", transient=True),
-        FailureClass("cuda_init_failed", "the GPUs could not be opened", transient=True, suspect="node"),
+        FailureClass("cuda_init_failed", "the GPUs could not be opened", transient=True, suspect=True),
         FailureClass("model_diverged", "the loss or the gradients are no longer finite"),
         FailureClass("cuda_version_mismatch", "driver, CUDA and program are of versions that do not fit"),
-        FailureClass("gpu_ecc_error", "a GPU reported a fault of its hardware", transient=True, suspect="gpu"),
+        FailureClass("gpu_ecc_error", "a GPU reported a fault of its hardware", transient=True, suspect=True),
         FailureClass("output_node_error", "the model has no output of the name that was asked for"),
         FailureClass("cannot_load_libs", "a shared library is missing, or is of another version"),
         FailureClass(NO_SIGNATURE, "nothing known was found", transient=True),

@@ -82,9 +82,6 @@ class Facts:
     """As sacct writes it."""
     xids: tuple[int, ...] = ()
     """Xids of the job's GPUs while it ran."""
-    node_failed: bool = False
-    out_of_memory: bool = False
-    """The kernel ended a process of the job for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +209,6 @@ def _fact(facts: Facts, rule: FailureRule) -> str:
         number = number or code - 128
     if state := next((state for state in rule.states if is_state(facts.state, state)), ""):
         return f"Slurm says {state}"
-    if rule.out_of_memory and facts.out_of_memory:
-        return "the kernel ended a process of the job for want of memory"
-    if rule.node_failed and facts.node_failed:
-        return "a node of the job failed"
     if xid := next((xid for xid in facts.xids if xid in rule.xids), 0):
         return f"a GPU of the job reported Xid {xid}"
     if number in rule.signals:

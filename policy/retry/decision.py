@@ -38,8 +38,6 @@ class Trial:
     """As sacct writes it."""
     bad_nodes: tuple[str, ...] = ()
     """Those of its nodes that are known to be at fault."""
-    progressed: bool = False
-    """It left a checkpoint that the next run can go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Limits:
     """The bounds of a job's tries."""
 
     tries: int = 4
-    """`--retry`, and one: tries in a row that leave no checkpoint."""
+    """`--retry`, and one."""
     requeue: bool = True
     """Slurm may requeue it."""
     requeues_left: int = 5
@@ -66,8 +64,10 @@ class RetryDecision:
     exclude_nodes: tuple[str, ...] = ()
 
 
-def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
-    """After the last of a job's failed trials, which come in order."""
+def decide(trials: Sequence[Trial], limits: Limits, others: str = "") -> RetryDecision:
+    """After the last of a job's failed trials, which come in order; `others`: why its retries are another system's."""
+    if others:
+        return RetryDecision(again=False, reason=others)
     last = trials[-1]
     kind = CLASSES[last.failure.failure]
     if final := next((reason for state, reason in _FINAL.items() if is_state(last.state, state)), ""):
@@ -82,30 +82,18 @@ def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
         return RetryDecision(
             again=False, reason=f"{kind.what}, but Slurm has requeued it as often as max_batch_requeue allows"
         )
-    in_a_row = _in_a_row(trials)
-    if in_a_row >= limits.tries:
-        return RetryDecision(again=False, reason=f"{kind.what}: {in_a_row} tries in a row came no further")
+    # One that was pushed out is not the job's fault.
+    tries = max(1, sum(trial.failure.failure != "job_preempted" for trial in trials))
+    if tries >= limits.tries:
+        return RetryDecision(again=False, reason=f"{kind.what}: {tries} tries in a row failed")
     if _follows_the_job(trials):
         return RetryDecision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
     nodes = _excluded(trials, limits.spare_nodes)
     # Its owner's higher job has what it wants; the job that was pushed out need not wait for a repair.
-    wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1))
-    start = "from its checkpoint" if any(trial.progressed for trial in trials) else "from the start"
+    wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (tries - 1))
     without = f", without {', '.join(nodes)}" if nodes else ""
-    reason = f"{kind.what}: try {in_a_row + 1} of {limits.tries}, {start}, in {wait:.0f} s{without}"
+    reason = f"{kind.what}: try {tries + 1} of {limits.tries}, from the start, in {wait:.0f} s{without}"
     return RetryDecision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes)
-
-
-def _in_a_row(trials: Sequence[Trial]) -> int:
-    """Trials since the last that came further; one that was pushed out is not the job's fault."""
-    count = 0
-    for trial in reversed(trials):
-        if trial.progressed and count:
-            break
-        count += trial.failure.failure != "job_preempted"
-        if trial.progressed:
-            break
-    return max(1, count)
 
 
 def _follows_the_job(trials: Sequence[Trial]) -> bool:

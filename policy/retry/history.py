@@ -13,6 +13,7 @@ Only the last runs are kept in full; of those before them it is enough to know h
 from collections.abc import Sequence
 
 from policy.formats.job_plan import JobPlan
+from policy.formats.outcome import Outcome
 from policy.formats.plan_fields import TRIED, TRIED_BEFORE
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
@@ -38,6 +39,11 @@ def trials(plan: JobPlan) -> list[Trial]:
         if failure in CLASSES and seconds.isascii() and seconds.isdigit():
             found.append(Trial(_of_class(failure), tuple(filter(None, nodes.split(","))), float(seconds)))
     return found
+
+
+def with_last(plan: JobPlan, found: Outcome, failure: Classification) -> list[Trial]:
+    """Returns the failed runs of a plan, and the one that has just failed."""
+    return [*trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
 
 
 def written(runs: Sequence[Trial]) -> JobPlan:

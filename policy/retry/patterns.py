@@ -31,7 +31,6 @@ _TOKEN = re.compile(
 class Pattern:
     """A pattern that was found to be bounded."""
 
-    text: str
     literal: bytes
     """In lower case; wherever the pattern matches, this stands."""
     word: bytes
@@ -54,7 +53,7 @@ def bounded(text: str) -> Pattern:
     literal = max(literals, key=lambda one: (len(_word(one)), len(one))).lower()
     if len(_word(literal)) < SHORTEST or not literal.isascii():
         raise FormatError(f"pattern {text!r} has no word of {SHORTEST} ASCII letters outside brackets; add one")
-    return Pattern(text, literal.encode(), _word(literal).encode(), compiled)
+    return Pattern(literal.encode(), _word(literal).encode(), compiled)
 
 
 def _word(literal: str) -> str:

@@ -15,10 +15,7 @@ from policy.retry.patterns import Pattern, bounded
 FORMAT = "berth-failures/1"
 RANKS = ("fallback", "symptom", "error", "cause")
 """From what says least to what says most."""
-_KEYS = (
-    *("class", "rank", "transient", "patterns", "states", "signals", "exit_codes", "xids"),
-    *("node_failed", "out_of_memory"),
-)
+_KEYS = ("class", "rank", "transient", "patterns", "states", "signals", "exit_codes", "xids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,6 @@ class FailureRule:
     signals: frozenset[int] = frozenset()
     exit_codes: frozenset[int] = frozenset()
     xids: frozenset[int] = frozenset()
-    node_failed: bool = False
-    out_of_memory: bool = False
 
 
 Rules = tuple[FailureRule, ...]
@@ -73,6 +68,9 @@ def _rule(entry: Mapping[str, Any], where: str) -> FailureRule:
         raise FormatError(f"{where}: there is no class {failure}{nearest(failure, CLASSES)}")
     if rank not in RANKS:
         raise FormatError(f"{where}: there is no rank {rank}{nearest(str(rank), RANKS)}")
+    transient = entry.get("transient", CLASSES[failure].transient)
+    if not isinstance(transient, bool):
+        raise FormatError(f"{where}: transient is neither true nor false")
     try:
         patterns = tuple(bounded(one) for one in _many(entry, "patterns", str, where))
     except FormatError as problem:
@@ -80,14 +78,12 @@ def _rule(entry: Mapping[str, Any], where: str) -> FailureRule:
     return FailureRule(
         failure,
         RANKS.index(rank),
-        _flag(entry, "transient", where, default=CLASSES[failure].transient),
+        transient,
         patterns,
         frozenset(_many(entry, "states", str, where)),
         frozenset(_many(entry, "signals", int, where)),
         frozenset(_many(entry, "exit_codes", int, where)),
         frozenset(_many(entry, "xids", int, where)),
-        _flag(entry, "node_failed", where, default=False),
-        _flag(entry, "out_of_memory", where, default=False),
     )
 
 
@@ -97,10 +93,3 @@ def _many(entry: Mapping[str, Any], key: str, kind: type, where: str) -> Sequenc
         what = {str: "texts", int: "whole numbers"}[kind]
         raise FormatError(f"{where}: {key} is not a list of {what}; write it in square brackets")
     return values
-
-
-def _flag(entry: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
-    value = entry.get(key, default)
-    if not isinstance(value, bool):
-        raise FormatError(f"{where}: {key} is neither true nor false")
-    return value

@@ -17,8 +17,8 @@ import numpy as np
 from policy.cluster.shared.sharers import JobIdentity
 from policy.sharing import predictor, trials
 from policy.sharing.predictor import Fit
+from policy.sharing.priors import profile_for
 from policy.sharing.profiles import Measured, ProfileKey, Store, Verdict
-from policy.sharing.sources import profile_for
 
 LEAST = 0.95
 """The part of its speed alone that an owner must be promised."""

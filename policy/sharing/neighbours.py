@@ -20,8 +20,8 @@ from policy.request.share import Mate, Share
 from policy.sharing import predictor
 from policy.sharing.complement import under_share
 from policy.sharing.predictor import Fit
+from policy.sharing.priors import PRIORS
 from policy.sharing.profiles import Measured
-from policy.sharing.sources import PRIORS
 
 Numbers = tuple[float, float, float]
 """A job alone as the predictor takes it: kernel time, memory time, and doublings of memory."""

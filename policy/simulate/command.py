@@ -73,9 +73,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="repeatable: berth, slurm, slurm-tree, packed, pm-first, pal, random, pinned-random, a site's own, or "
-        "FILE.py:CLASS; "
-        "berthd: berth by berthd's own code; "
-        "packed-sticky and random-sticky leave running jobs where they are",
+        "FILE.py:CLASS; packed-sticky and random-sticky leave running jobs where they are",
     )
     parser.add_argument(
         "--duration-unit",
@@ -85,12 +83,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--nodes", type=_count, metavar="N", help="number of nodes")
-    group.add_argument("--gpus-per-node", type=_count, metavar="K", help="GPUs of each node")
+    group.add_argument("--nodes", metavar="N", help="number of nodes")
+    group.add_argument("--gpus-per-node", metavar="K", help="GPUs of each node")
     group.add_argument("--machine", metavar="NAME", help="what each node is like, such as dgx-a100")
     group.add_argument("--topology", metavar="DIR", help="topology files of real nodes, instead")
-    group.add_argument("--nodes-per-leaf", type=_count, metavar="N", help="nodes below one switch (default: no leaves)")
-    group.add_argument("--leaves-per-pod", type=_count, metavar="N", help="leaves below one switch (default: one pod)")
+    group.add_argument("--nodes-per-leaf", metavar="N", help="nodes below one switch (default: no leaves)")
+    group.add_argument("--leaves-per-pod", metavar="N", help="leaves below one switch (default: one pod)")
     group.add_argument(
         "--scores",
         action="append",
@@ -105,7 +103,7 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
         "--limits", metavar="HOW", help="time limits: trace (default), drawn, or a factor of the run time"
     )
     group.add_argument(
-        "--bf-interval", type=_cost, metavar="S", help="slurm, berthd: seconds between backfill passes (default: 30)"
+        "--bf-interval", metavar="S", help="slurm, berthd: seconds between backfill passes (default: 30)"
     )
     group.add_argument("--locality", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level")
 
@@ -129,32 +127,10 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--shift",
-        type=_cost,
         metavar="S",
         help="submit each job up to S seconds sooner or later, drawn by the seed (600)",
     )
-    group.add_argument(
-        "--sweep",
-        action="append",
-        default=[],
-        metavar="OPTION=A,B,...",
-        help="try each of these values; repeatable: all combinations",
-    )
-    group.add_argument("--workers", type=_count, default=0, metavar="N", help="processes (default: one a CPU)")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return value
-
-
-def _cost(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
-    return value
+    group.add_argument("--workers", type=int, default=0, metavar="N", help="processes (default: one a CPU)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -176,8 +152,7 @@ def _study(args: argparse.Namespace) -> Study:
         SHIFT_S,
         Study,
         check,
-        parse_seeds,
-        parse_sweep,
+        checked,
         read_file,
     )
 
@@ -185,15 +160,7 @@ def _study(args: argparse.Namespace) -> Study:
     for path in args.study:
         values |= read_file(path)
     given = {key: value for key in KEYS if (value := getattr(args, key, None)) not in (None, [])}
-    given |= {key: tuple(dict.fromkeys(given[key])) for key in ("traces", "policies", "scores") if key in given}
-    given |= {"seeds": parse_seeds(args.seeds)} if args.seeds else {}
-    values |= given
-    if args.sweep:
-        values["sweeps"] = [parse_sweep(text) for text in args.sweep]
-    sweeps = values.pop("sweeps", [])
-    twice = {name for name, _ in sweeps if sum(name == other for other, _ in sweeps) > 1}
-    if twice:
-        raise UsageError(f"--sweep {min(twice)} is given twice; write all values in one list")
+    values |= {key: checked(key, value, f"--{key.replace('_', '-')}") for key, value in given.items()}
     if not values.get("traces"):
         raise UsageError("name a trace to play: berth simulate TRACE --nodes N --gpus-per-node K")
     policies = _POLICIES[values.get("mode", "slurm")]
@@ -204,7 +171,7 @@ def _study(args: argparse.Namespace) -> Study:
     as_it_is = values.get("mode") == "pal-rounds" or bool(args.placements or values.get("history"))
     values.setdefault("shift", 0.0 if as_it_is else SHIFT_S)
     values.setdefault("seeds", tuple(range(1, DRAWS + 1)) if values["shift"] else (1,))
-    study = Study(**values, sweeps=tuple(sweeps))
+    study = Study(**values)
     check(study)
     return study
 

@@ -6,15 +6,11 @@ counts before it:
 
     round = 300
     backfill = true
-
-    [sweep]
-    move_cost = [0, 30, 120]
 """
 
-import itertools
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,9 +19,6 @@ from policy.simulate.inputs.traces import Unit
 from policy.simulate.slurm.settings import DURATIONS, ORDERS
 
 MODES = ("slurm", "berthd", "pal-rounds")
-
-BY_BERTHD = "berthd"
-"""Stands for Berth's policy with berthd's own code: pins from submission on, moved by its planning passes."""
 
 FLAT_SLURM = "slurm"
 PLAIN_SLURM = (FLAT_SLURM, "slurm-tree")
@@ -135,15 +128,9 @@ KEYS: dict[str, Kind] = {
     "locality": TEXT,
     "quotas": TEXT,
     "borrow": COST,
-    "movable": COST,
     "history": TEXT,
 }
-"""The keys of a study file, each a field of `Study`; beside them the table `sweep`."""
-
-SWEEPABLE = (
-    *("locality-penalty", "move-cost", "round", "repeat", "nodes", "gpus-per-node", "nodes-per-leaf", "leaves-per-pod"),
-    *("order", "durations", "bf-interval", "limits", "locality", "borrow", "movable"),
-)
+"""The keys of a study file, each a field of `Study`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,94 +175,54 @@ class Study:
     locality: str = ""
     quotas: str = ""
     borrow: float = 0.0
-    movable: float = 0.0
-    """Part of the jobs with `--movable`; they are moved while they run if that is worth it."""
     history: str = ""
     """The file for the history of a run, which `berth web` shows; empty: none is written."""
-    sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    def with_values(self, values: Sequence[tuple[str, str]]) -> "Study":
-        """Returns the study with these swept values."""
-        changes: dict[str, Any] = {}
-        for name, text in values:
-            kind = KEYS[name.replace("-", "_")]
-            try:
-                changes[name.replace("-", "_")] = kind.read(text)
-            except ValueError:
-                raise UsageError(f"sweep {name}: {text!r} is not {kind.says}") from None
-        return replace(self, **changes)
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Returns the values of a study file, checked by `KEYS`; `sweeps` holds what its table `sweep` says."""
+    """Returns the values of a study file, checked by `KEYS`."""
     try:
         found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise FormatError(f"{path}: {error}; a study file is TOML, see docs/research/simulate-inputs.md") from None
-    swept = found.pop("sweep", {})
     values: dict[str, Any] = {}
     for key, value in found.items():
         if key not in KEYS:
-            raise FormatError(f"{path}: a study has no key {key}{nearest(key, (*KEYS, 'sweep'))}")
-        try:
-            values[key] = KEYS[key].read(value)
-        except (TypeError, ValueError):
-            raise FormatError(f"{path}: {key} is {KEYS[key].says}, not {value!r}") from None
-    if not isinstance(swept, Mapping) or not all(isinstance(some, list) and some for some in swept.values()):
-        raise FormatError(f"{path}: [sweep] is a table of lists, such as nodes = [16, 32]")
-    sweeps = [(sweepable(name, path), tuple(map(str, some))) for name, some in swept.items()]
-    return values | ({"sweeps": sweeps} if sweeps else {})
+            raise FormatError(f"{path}: a study has no key {key}{nearest(key, KEYS)}")
+        values[key] = checked(key, value, f"{path}: {key}")
+    return values
 
 
-def sweepable(name: str, where: str) -> str:
-    """Returns the name of a swept option as the command line writes it."""
-    option = name.removeprefix("--").replace("_", "-")
-    if option not in SWEEPABLE:
-        raise UsageError(
-            f"{where}: there is no option {name} to sweep{nearest(option, SWEEPABLE)}; "
-            f"it is one of {', '.join(SWEEPABLE)}"
-        )
-    return option
+def checked(key: str, value: object, name: str) -> Any:
+    """Returns the value of a key as a study has it; `name` is what its user calls it."""
+    try:
+        return KEYS[key].read(value)
+    except (TypeError, ValueError):
+        raise FormatError(f"{name} is {KEYS[key].says}, not {value!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: a policy, a seed, and a value of each swept option."""
+    """One run: a policy and a seed."""
 
     policy: str
     seed: int
-    swept: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
         """Returns a name for people and for files.
 
-        >>> Cell("pal", 3, (("move-cost", "30"),)).label
-        'pal.seed3.move-cost=30'
+        >>> Cell("pal", 3).label
+        'pal.seed3'
         """
-        return ".".join([self.policy, f"seed{self.seed}", *(f"{name}={value}" for name, value in self.swept)])
+        return f"{self.policy}.seed{self.seed}"
 
 
 def cells(study: Study) -> list[Cell]:
     """Returns all runs of a study, with the policies innermost, so that compared runs are neighbours."""
-    values = itertools.product(*([(name, value) for value in some] for name, some in study.sweeps))
-    return [Cell(policy, seed, swept) for swept in values for seed in study.seeds for policy in study.policies]
-
-
-def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
-    """Parses NAME=VALUE,VALUE,... of `--sweep`.
-
-    >>> parse_sweep("move-cost=0,30")
-    ('move-cost', ('0', '30'))
-    """
-    name, _, values = text.partition("=")
-    name = sweepable(name, f"--sweep {text}")
-    some = tuple(value for value in values.split(",") if value)
-    if not some:
-        raise UsageError(f"--sweep {text}: write {name}=VALUE,VALUE,...")
-    return name, some
+    return [Cell(policy, seed) for seed in study.seeds for policy in study.policies]
 
 
 def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
@@ -295,34 +242,19 @@ def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def _by_berthd(study: Study) -> bool:
-    """Tells whether berthd's own code places jobs in the model of Slurm, at most beside plain Slurm."""
-    asked = set(study.policies)
-    return study.mode == "slurm" and BY_BERTHD in asked and asked <= {BY_BERTHD, *PLAIN_SLURM}
-
-
 def check(study: Study) -> None:
     """Refuses a study that cannot be run, before anything is read."""
-    for swept in dict.fromkeys(cell.swept for cell in cells(study)):
-        one = study.with_values(swept)
-        if one.movable > 1:
-            raise UsageError("movable is a part of the jobs, from 0 to 1")
-        if one.movable and one.mode != "berthd" and not _by_berthd(one):
-            raise UsageError(f"movable belongs to berthd's own code: take --mode berthd, or --policy {BY_BERTHD}")
-        if one.mode == "pal-rounds" and one.order == "slurm":
-            raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
-        if one.durations != "limit" and (one.mode == "berthd" or BY_BERTHD in one.policies):
-            how = "--mode berthd" if one.mode == "berthd" else f"--policy {BY_BERTHD}"
-            raise UsageError(f"durations belongs to policies of --mode slurm; leave it out with {how}")
-        if one.mode != "berthd" and one.slurm != SLURM:
-            raise UsageError(f"slurm = {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
-        if one.fabric and (not one.topology or one.nodes_per_leaf):
-            raise UsageError(
-                "fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"
-            )
-        if one.topology:
-            continue
-        if not one.nodes or not (one.gpus_per_node or one.machine):
-            raise UsageError(
-                "say how big the cluster is: --nodes N with --gpus-per-node K or --machine NAME, or --topology DIR"
-            )
+    if study.mode == "pal-rounds" and study.order == "slurm":
+        raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
+    if study.durations != "limit" and study.mode == "berthd":
+        raise UsageError("durations belongs to --mode slurm; leave it out with --mode berthd")
+    if study.mode != "berthd" and study.slurm != SLURM:
+        raise UsageError(f"slurm = {study.slurm} belongs to --mode berthd; leave it out with --mode {study.mode}")
+    if study.fabric and (not study.topology or study.nodes_per_leaf):
+        raise UsageError("fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf")
+    if study.topology:
+        return
+    if not study.nodes or not (study.gpus_per_node or study.machine):
+        raise UsageError(
+            "say how big the cluster is: --nodes N with --gpus-per-node K or --machine NAME, or --topology DIR"
+        )

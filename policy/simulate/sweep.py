@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a study: each policy, seed and swept value, on as many processes as there are CPUs.
+"""Runs a study: each policy and seed, on as many processes as there are CPUs.
 
 The results do not depend on the number of processes: every run has its own seed and is independent of the others.
 """
@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from random import Random
 from runpy import run_path
 from typing import Any
 
@@ -21,7 +20,6 @@ from policy.cluster.fleet import Fleet
 from policy.formats.errors import BerthError, ConfigError, FormatError, nearest
 from policy.formats.flags import parse_locality
 from policy.placement.base import Policy
-from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas, shifted
 from policy.simulate.jobs import TraceJob
@@ -31,7 +29,7 @@ from policy.simulate.report.files import placement_files, write_placements
 from policy.simulate.report.history import write_history
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.study import BY_BERTHD, FLAT_SLURM, PLAIN_SLURM, Cell, Study, cells
+from policy.simulate.study import FLAT_SLURM, PLAIN_SLURM, Cell, Study, cells
 from topology.scores import PAL_CLASSES
 
 RECORDED = "recorded"
@@ -44,15 +42,15 @@ Tick = Callable[[int], None]
 def prepare(study: Study) -> Trace:
     """Returns the trace without jobs that this cluster could never hold, after all other inputs were checked too."""
     trace = read_traces(study.traces, study.duration_unit)
-    clusters = [cluster.sizes(study.with_values(swept)) for swept in _corners(study)]
-    most = min(map(sum, clusters))
+    sizes = cluster.sizes(study)
+    most = sum(sizes)
     notes = dict(trace.notes)
     kept = [job for job in trace.jobs if job.gpus <= most]
     if len(kept) < len(trace.jobs):
         notes[f"left out: more GPUs than the cluster's {most}"] = len(trace.jobs) - len(kept)
     if not kept:
         raise FormatError(f"{', '.join(study.traces)}: no job fits a cluster of {most} GPUs")
-    here = [job if _fits(job, clusters) else replace(job, nodes=None) for job in kept]
+    here = [job if _fits(job, sizes) else replace(job, nodes=None) for job in kept]
     reshaped = sum(before is not after for before, after in zip(kept, here, strict=True))
     if reshaped:
         notes["had more nodes, or more GPUs on each, than this cluster: their number of nodes is left open"] = reshaped
@@ -61,21 +59,9 @@ def prepare(study: Study) -> Trace:
     return replace(ready, notes={**notes, **dict(_unscored(here, scored))})
 
 
-def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
-    """Returns the swept values that change the size of the cluster."""
-    sizes = [(name, values) for name, values in study.sweeps if name in ("nodes", "gpus-per-node")]
-    corners: list[tuple[tuple[str, str], ...]] = [()]
-    for name, values in sizes:
-        corners = [(*corner, (name, value)) for corner in corners for value in values]
-    return corners
-
-
-def _fits(job: TraceJob, clusters: Sequence[Sequence[int]]) -> bool:
-    """Tells whether each of these clusters, given as the GPUs of its nodes, has as many nodes as the job requests."""
-    if job.nodes is None:
-        return True
-    each = job.gpus // job.nodes
-    return all(sum(size >= each for size in sizes) >= job.nodes for sizes in clusters)
+def _fits(job: TraceJob, sizes: Sequence[int]) -> bool:
+    """Tells whether the cluster, given as the GPUs of its nodes, has as many nodes as the job requests."""
+    return job.nodes is None or sum(size >= job.gpus // job.nodes for size in sizes) >= job.nodes
 
 
 def _unscored(jobs: Sequence[TraceJob], scored: AbstractSet[str]) -> Iterator[tuple[str, int]]:
@@ -89,17 +75,16 @@ def _unscored(jobs: Sequence[TraceJob], scored: AbstractSet[str]) -> Iterator[tu
 
 def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Summary:
     """Runs one cell; `placements` names a file for the placements of its jobs."""
-    one = study.with_values(cell.swept)
-    fleet = cluster.build(one, cell.seed)
-    jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
-    if one.shift:
-        jobs = sorted(shifted(jobs, one.shift, cell.seed), key=lambda job: job.submit)
-    outcome = (_rounds if one.mode == "pal-rounds" else _slurm)(one, cell, jobs, fleet)
+    fleet = cluster.build(study, cell.seed)
+    jobs = completed(trace.jobs, study.limits, study.models, cell.seed)
+    if study.shift:
+        jobs = sorted(shifted(jobs, study.shift, cell.seed), key=lambda job: job.submit)
+    outcome = (_rounds if study.mode == "pal-rounds" else _slurm)(study, cell, jobs, fleet)
     if study.history:
         write_history(outcome, fleet, placement_files(study.history, cells(study))[cell])
     if placements:
         write_placements(outcome, placements)
-    return summarise(outcome, cell.policy, cell.seed, dict(cell.swept), ",".join(study.traces) if study.apart else "")
+    return summarise(outcome, cell.policy, cell.seed, ",".join(study.traces) if study.apart else "")
 
 
 PUBLISHED_REPEAT = 2.0
@@ -136,7 +121,6 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
     from policy.simulate.slurm.settings import Delays, LocalityRule, Quotas, SlurmSettings  # noqa: PLC0415
 
     plain, timed = cell.policy in PLAIN_SLURM, study.mode == "berthd"
-    by_berthd = cell.policy == BY_BERTHD or (timed and not plain)
     locality = parse_locality(study.locality) if study.locality else None
     waited = LocalityRule().wait_s if locality is None or locality.wait is None else locality.wait
     settings = SlurmSettings(
@@ -144,14 +128,12 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         durations=study.durations,
         backfill=study.backfill is not False,
         bf_interval_s=study.bf_interval,
-        pinned=not (plain or by_berthd),
+        pinned=not (plain or timed),
         locality=LocalityRule(locality.level, waited, splits=not plain) if locality else LocalityRule(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
-        movable=_movable(study, cell, jobs),
         events=_events(study, fleet),
-        berthd=by_berthd,
-        site=Settings(moving=RelocationRules(enabled=study.movable > 0)),
+        berthd=timed and not plain,
         delays=Delays() if timed else None,
         slurm=study.slurm,
         tree=cell.policy != FLAT_SLURM,
@@ -161,34 +143,22 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
     return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
-def _movable(study: Study, cell: Cell, jobs: Sequence[TraceJob]) -> dict[str, float]:
-    """Returns the jobs that may be moved, and the cost of a move for each; none for plain Slurm."""
-    if cell.policy in PLAIN_SLURM:
-        return {}
-    draw = Random(cell.seed)  # noqa: S311 - for experiments, not a secret
-    return {job.id: study.move_cost for job in jobs if draw.random() < study.movable}
-
-
 def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:
     return read_events(study.events, fleet.names) if study.events else ()
 
 
 def verify(study: Study, trace: Trace) -> AbstractSet[str]:
     """Reads all inputs once, so that an error is found before the first run; returns the classes that have scores."""
-    scored: AbstractSet[str] = frozenset()
     for policy in study.policies:
         (_in_rounds if study.mode == "pal-rounds" else policy_named)(policy, 0)
-    for swept in dict.fromkeys(cell.swept for cell in cells(study)):
-        one = study.with_values(swept)
-        fleet = cluster.build(one, study.seeds[0])
-        scored = fleet.scores.keys()
-        completed(trace.jobs[:1], one.limits, one.models, 0)
-        _events(one, fleet)
-        if one.locality:
-            parse_locality(one.locality)
-        if one.quotas:
-            read_quotas(one.quotas)
-    return scored
+    fleet = cluster.build(study, study.seeds[0])
+    completed(trace.jobs[:1], study.limits, study.models, 0)
+    _events(study, fleet)
+    if study.locality:
+        parse_locality(study.locality)
+    if study.quotas:
+        read_quotas(study.quotas)
+    return fleet.scores.keys()
 
 
 def policy_named(name: str, seed: int) -> Policy:
@@ -200,8 +170,6 @@ def policy_named(name: str, seed: int) -> Policy:
 
     if name in GIVEN:
         return GIVEN[name]()
-    if name == BY_BERTHD:
-        return create("berth")
     if ".py:" in name:
         return _of_file(*name.rsplit(":", 1))
     base = _without_sticky(name)
@@ -243,11 +211,11 @@ def recorded(study: Study, trace: Trace) -> Summary | None:
         starts={job.id: trace.recorded[job.id].start for job in jobs},
         ends={job.id: trace.recorded[job.id].end for job in jobs},
         stretches=(),
-        gpus=sum(cluster.sizes(study.with_values(cells(study)[0].swept))),
+        gpus=sum(cluster.sizes(study)),
         gpu_seconds_held=sum(job.gpus * job.work for job in jobs),
         wall_s=0.0,
     )
-    return summarise(outcome, RECORDED, 0, {})
+    return summarise(outcome, RECORDED, 0)
 
 
 def run_all(

@@ -86,7 +86,7 @@ class Config:
     """The options of `berth web` with which berthd serves the page; None: it does not serve it."""
     hook_log: Path | None = None
     """The file in which the plugin logs each of its calls; None: it writes none."""
-    preflight_partition: str = ""
+    preflight_partitions: tuple[str, ...] = ()
     preflight_wait: float = float(flags.parse_time(_default("preflight", "wait")))
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
     end_idle: Mapping[str, int] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def _config(tables: Mapping[str, dict[str, Any]]) -> Config:
         web_options=tables["web"]["options"] if tables["web"]["enabled"] else None,
         hook_log=_file(hook["hook_log"]),
         preflight_wait=float(tables["preflight"]["wait"]),
-        preflight_partition=tables["preflight"]["partition"],
+        preflight_partitions=tuple(_names(tables["preflight"]["partition"])),
         other_retries=tuple(_names(berthd["other_retries"])),
         end_idle=_end_idle(berthd["end_idle"]),
     )

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of step times: the record, its older part, and beside them the table of current scores."""
 
-import fcntl
-import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from topology.calibrate.records import append_lines
 from topology.calibrate.steps import FORMAT, JobReport, Report, decode, encode, load
 from topology.errors import TopologyError
 
-_LONGEST_LINE = 1 << 20
 _MOST_BYTES = 16 << 20
 """A longer record is renamed to `RECORD.1`, in place of the former one."""
 _MOST_LINES = 2_000
@@ -52,14 +49,4 @@ def append(record: Path, reports: Sequence[Report]) -> None:
         if record.stat().st_size >= _MOST_BYTES:
             record.replace(record.with_name(f"{record.name}.1"))
     # Not readable for all users: it tells how long each user's runs take.
-    descriptor = os.open(record, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    with os.fdopen(descriptor, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = file.seek(0, os.SEEK_END)
-        begun = max(0, size - _LONGEST_LINE)
-        file.seek(begun)
-        # A last line that a crash broke off is removed: it would spoil the next one.
-        size = begun + file.read().rfind(b"\n") + 1
-        file.truncate(size)
-        lines = [] if size else [json.dumps({"format": FORMAT})]
-        file.write("".join(f"{line}\n" for line in [*lines, *map(encode, reports)]).encode())
+    append_lines(record, FORMAT, map(encode, reports), 0o640)

@@ -4,8 +4,10 @@
 import gzip
 import os
 import subprocess
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from errno import EIO
 from pathlib import Path
 from typing import IO, cast
 
@@ -37,13 +39,16 @@ def days(
         begin = end
 
 
-def opened(path: Path) -> IO[str]:
-    """Opens a text file, which may be compressed with gzip."""
+@contextmanager
+def opened(path: Path) -> Iterator[IO[str]]:
+    """Opens a text file, which may be compressed with gzip; raises OSError, also where that is cut off."""
     with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    if packed:
-        return cast("IO[str]", gzip.open(path, "rt", encoding="utf-8", errors="replace"))
-    return path.open(encoding="utf-8", errors="replace")
+        unpacked = gzip.open if file.read(2) == _GZIP else open
+    try:
+        with unpacked(path, "rt", encoding="utf-8", errors="replace") as lines:
+            yield cast("IO[str]", lines)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise OSError(EIO, "its packed content is cut off or damaged") from None
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from policy.formats.plan_fields import (
     NODES,
     OPEN,
     OTHERS,
+    OWNS,
     PARKED,
     RELEASED,
     RETRY_TEXT,
@@ -120,7 +121,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
         # A guest must be allowed to be requeued.
-        **({"requeue": "1"} if place.guest else {}),
+        **({"requeue": "1"} if place.guest else _forbids_requeue(before)),
     }
 
 
@@ -174,6 +175,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
         "admin_comment": kept.having(*told).into(job.admin_comment),
         "extra": segment.remove(job.extra),
         **({} if parked is None else {"begin": str(parked)}),
+        **_forbids_requeue(plan),
     }
 
 
@@ -251,14 +253,16 @@ def was_written(refusal: str) -> bool:
 def annotate(job: JobText, plan: JobPlan, *, requeue: bool = False) -> dict[str, str]:
     """Returns the change to another plan; with `requeue` Slurm may requeue the job, whatever its user has said.
 
-    If the plan has no place, the place is taken out of the Extra too: a job that its owner has changed had one.
+    If the plan has no place, the place is taken out of the Extra too: a job that its owner has changed had one. A
+    guest that gets its GPU for itself has its user's --no-requeue again.
     """
+    owns = OWNS in plan and OWNS not in (readable(job.admin_comment) or NOTHING)
     unplaced = job.state == "PENDING" and plan.get(STATE) == LATER
     text = segment.remove(job.extra) if unplaced else job.extra
     return {
         "admin_comment": plan.into(job.admin_comment),
         **({"extra": text} if text != job.extra else {}),
-        **({"requeue": "1"} if requeue else {}),
+        **({"requeue": "1"} if requeue else _forbids_requeue(plan) if owns else {}),
     }
 
 
@@ -306,6 +310,12 @@ def may_hold_pin(job: JobFacts) -> bool:
     waits = job.state in {"PENDING", "ARRAY", "COMPLETING"}
     pinned_to = job.gpus or pins_nodes_alone(job.plan) or _on_its_place(job.required, job.known)
     return waits and (bool(pinned_to and job.required) or PARKED in job.known)
+
+
+def _forbids_requeue(plan: JobPlan) -> dict[str, str]:
+    """Returns the change that gives a job that was a guest its user's --no-requeue again."""
+    is_guest = plan.get(TIER) == OPPORTUNISTIC
+    return {"requeue": "0"} if is_guest and "no_requeue" in dict(plan.get(WAS, ())) else {}
 
 
 def _names_gpus(job: JobText) -> bool:

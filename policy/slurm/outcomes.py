@@ -8,12 +8,10 @@ from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
 from policy.formats.plan_fields import RETRY
+from policy.retry.decision import Limits
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import JobJson
-
-TRIES = 4
-"""The most tries with `--retry=auto`, including the first run."""
 
 
 def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
@@ -29,7 +27,7 @@ def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
 def tries(plan: JobPlan) -> int:
     """Returns the number of times that a job with `--retry` may run in a row without success."""
     retry = plan.get(RETRY, "")
-    return int(retry) + 1 if retry.isascii() and retry.isdigit() else TRIES
+    return int(retry) + 1 if retry.isascii() and retry.isdigit() else Limits().tries
 
 
 def _outcome(job: JobJson) -> Outcome:

@@ -282,13 +282,14 @@ class World:
         mem: int | None = None,
         tells: bool = True,
         uuid: str = UUID,
+        start: int = 0,
     ) -> Program:
         """A job's Prolog has run, and its program begins; an owner needs a quarter of the GPU if nothing is said."""
         mem = 20 * 1024 if mem is None and tier == "guaranteed" else mem or None  # 0: it says nothing
         word.create(self.paths.word(job), (uuid,), os.getuid(), os.getgid())
         share = ShareRecord(
             job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
-            word=str(self.paths.word(job)),
+            word=str(self.paths.word(job)), start=start,
         )  # fmt: skip
         book(self.paths, job, (uuid,), tier=tier)
         share_file.write(self.paths, share)

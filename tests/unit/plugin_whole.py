@@ -105,11 +105,15 @@ class Plugin:
     def submit(self, user: int = USER, flags: Mapping[str, str] | None = None, /, **fields: str) -> Said:
         """A batch job, or with an empty `script` one without."""
         script = {} if fields.get("script") == "" else {"script": "#!/bin/sh"}
-        return self._call("fake_submit", (ctypes.c_uint32(user),), {**script, **fields}, flags or {})
+        return self._call("fake_submit", [(ctypes.c_uint32(user),)], {**script, **fields}, flags or {})[0]
 
     def modify(self, record: str, user: int = USER, /, **fields: str) -> Said:
         """A change of a job by its name in Slurm's log, such as `JobId=18_3(21)`."""
-        return self._call("fake_modify", (record.encode(), ctypes.c_uint32(user)), fields, {})
+        return self.modify_each((record,), user, **fields)[0]
+
+    def modify_each(self, records: Sequence[str], user: int = USER, /, **fields: str) -> Sequence[Said]:
+        """One change that slurmctld hands to one record after the other, as of a job of several components."""
+        return self._call("fake_modify", [(one.encode(), ctypes.c_uint32(user)) for one in records], fields, {})
 
     def site_licenses(self, licenses: str) -> None:
         """What `Licenses` of slurm.conf says."""
@@ -124,8 +128,8 @@ class Plugin:
         return fake_berthd.berthd(self.folder / "sock", lambda request: answer(wire.decode(request)))
 
     def _call(
-        self, function: str, middle: tuple[object, ...], fields: Mapping[str, str], flags: Mapping[str, str]
-    ) -> Said:
+        self, function: str, each: Sequence[tuple[object, ...]], fields: Mapping[str, str], flags: Mapping[str, str]
+    ) -> Sequence[Said]:
         job = ctypes.c_void_p(self.built.fake_job())
         said = ctypes.create_string_buffer(4_096)
         try:
@@ -135,8 +139,11 @@ class Plugin:
                     assert self.built.fake_set(job, one.encode(), word.encode()), name
             for name, value in flags.items():
                 self.built.fake_flag(job, f"_SLURM_SPANK_OPTION_berth_{name.replace('-', '_')}={value}".encode())
-            rc = getattr(self.built, function)(job, *middle, said, ctypes.c_size_t(len(said)))
-            return Said(rc, said.value.decode(), self._fields(job))
+            every = []
+            for middle in each:
+                rc = getattr(self.built, function)(job, *middle, said, ctypes.c_size_t(len(said)))
+                every.append(Said(rc, said.value.decode(), self._fields(job)))
+            return every
         finally:
             self.built.fake_end(job)
 

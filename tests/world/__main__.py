@@ -10,10 +10,17 @@ import secrets
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 
 from tests.world.checks import ViolationError
-from tests.world.kinds import KINDS, WorldKind
+from tests.world.kinds import KINDS, NODES, WorldKind
+from tests.world.nodes.script import STEPS as OF_NODES
+from tests.world.script import NODES as CHANGES_OF_NODES
+from tests.world.script import PEOPLE, STEPS
 from tests.world.shrink import as_test, shrunk
+from tests.world.submit import KINDS as JOBS
+from tests.world.submit import TIERS
 from tests.world.whole.world import WholeWorld
 from tests.world.world import DeterministicWorld, say
 
@@ -29,6 +36,9 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=[one.name for one in KINDS], help="the cluster with berthd, the nodes, or both in one"
     )
+    parser.add_argument(
+        "--kind", help="steps, jobs or changes that come often in the cluster and the whole: kill,array"
+    )
     parser.add_argument("--minutes", type=float, help="play fresh seeds for so long")
     parser.add_argument("--keep-going", action="store_true", help="do not end at the first seed that finds something")
     parser.add_argument("--no-shrink", action="store_true", help="print no short script")
@@ -42,6 +52,9 @@ def main() -> int:
     faults: Counter[str] = Counter()
     met: Counter[str] = Counter()
     kinds = [one for one in KINDS if options.only in {None, one.name}]
+    if options.kind:
+        words = _words(options.kind)
+        kinds = [replace(one, drawn=partial(one.drawn, words=words)) for one in kinds if one is not NODES]
     say(f"world: seeds from {first} on")
     if profile:
         profile.enable()
@@ -63,6 +76,15 @@ def main() -> int:
     if met:
         say("world: whole " + ", ".join(f"{name} {count}" for name, count in met.most_common()))
     return 1 if failed else 0
+
+
+def _words(text: str) -> frozenset[str]:
+    """The kinds of steps, jobs and changes that a list names."""
+    words = frozenset(text.split(","))
+    known = {*dict(STEPS), *dict(OF_NODES), *JOBS, *TIERS, *PEOPLE, *CHANGES_OF_NODES}
+    if unknown := words - known:
+        sys.exit(f"world: no kind is called {', '.join(sorted(unknown))}; the kinds are {', '.join(sorted(known))}")
+    return words
 
 
 def _play(kind: WorldKind, seed: int, events: int, counted: tuple[Counter[str], ...], *, shrink: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
 from policy.formats import plan_fields, segment, wire
-from policy.plan.opinions.guests.guest_pass import PARKED_FOR
+from policy.plan.jobs.waiting_jobs import PARKED_FOR
 from policy.request import counted
 from tests.world import closers, reservations
 from tests.world.cluster import BLOCKING, REQUEUE_DELAY, ModelCluster, ModelJob, ModelNode, Portion
@@ -54,6 +54,8 @@ def starts_right(cluster: ModelCluster, started: ModelJob, *, was_over: bool) ->
     """A run begins that may, and where its pin says."""
     if was_over:
         raise ViolationError(f"job {started.id} started again after its end")
+    if started.user_begin > cluster.now:
+        raise ViolationError(f"job {started.id} started {started.user_begin - cluster.now:.0f} s too early")
     _started_right(cluster, started)
 
 
@@ -322,7 +324,11 @@ def nothing_of_ours(cluster: ModelCluster) -> None:
             *(["the GPUs"] if portion is not None and job.kind != "cpu" else []),
             *(["the excluded nodes"] if job.exc_nodes != job.user_excluded else []),
             *(["the Extra"] if "[berth/1" in job.extra else []),
-            *(["the begin time"] if "parked" in _values(job) and job.begin > cluster.now + REQUEUE_DELAY else []),
+            *(
+                ["the begin time"]
+                if "parked" in _values(job) and job.begin > max(job.user_begin, cluster.now + REQUEUE_DELAY)
+                else []
+            ),
             *(["the mark of excluded nodes"] if "others" in _values(job) else []),
         ]
         if left:
@@ -342,7 +348,8 @@ def not_started(cluster: ModelCluster) -> str:
     for job in cluster.jobs.values():
         if job.holds and job.state == "RUNNING" and job.end > cluster.now:
             continue
-        if not job.waits or job.touched or _may_wait(job) or _takes_turns(cluster, job) or not _fits(cluster, job):
+        asked_by_hand = job.touched and not job.gpus_touched
+        if not job.waits or asked_by_hand or _may_wait(job) or _takes_turns(cluster, job) or not _fits(cluster, job):
             continue
         return (
             f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"

@@ -65,6 +65,7 @@ def may_be_elsewhere(cluster: ModelCluster, job: ModelJob) -> bool:
 def after_pass(cluster: ModelCluster, planner: Planner) -> str:
     """What is wrong after a pass without trouble, in which berthd wrote what could not wait."""
     soon = {job_id for job_id, _ in planner._updates.waiting}
+    cluster.read_at = planner._looks.reading.at if planner._looks.reading is not None else 0.0
     for job in cluster.jobs.values():
         # A job that is about to get another place requires its nodes by that update.
         job.list_changed = job.id in soon and (job.list_changed or bool(cluster.came_back))

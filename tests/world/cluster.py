@@ -135,6 +135,7 @@ class ModelJob:
     submitted: int = 0
     begin: int = 0
     user_begin: int = 0
+    put_off_at: float = -1.0
     cpus: int = 1
     req_nodes: str = ""
     user_nodes: str = ""
@@ -262,6 +263,8 @@ class ModelCluster:
         self.seen_seconds = 0
         self.came_back: set[str] = set()
         """Nodes that came back into slurm.conf, which berthd has not read since: no list excludes them."""
+        self.read_at = 0.0
+        """The last reading on which a pass was based; 0 after `berth release`, which knows only what plans say."""
         self.crossed: set[int] = set()
         """Jobs whose list of excluded nodes a person changed since berthd read what the call under way is based on."""
 
@@ -446,7 +449,8 @@ class ModelCluster:
             is_node_at_fault, job.epilog_failed = job.epilog_failed, False
             expedited, job.comes_expedited = job.comes_expedited or job.flag == EXPEDITING, False
             self._back(job)
-            job.begin = 0 if expedited else job.begin
+            if expedited:
+                job.begin = job.user_begin = 0
             if expedited and is_node_at_fault:
                 job.flag, job.reason = EXPEDITING, "None"
             elif expedited:
@@ -464,7 +468,7 @@ class ModelCluster:
             job.reason = "BeginTime"
         if job.begin <= self.now:
             job.begin = int(self.now) + REQUEUE_DELAY
-        job.start = job.end = 0
+        job.start, job.end, job.submitted = 0, 0, int(self.now)
         job.completed = job.degraded = job.warned = False
 
     def tick(self) -> None:

@@ -43,7 +43,7 @@ class WorldKind:
 
     name: str
     made: Callable[[], PlayedWorld]
-    drawn: Callable[[int, int], list[Step]]
+    drawn: Callable[..., list[Step]]
     events: int
     """Steps of a script."""
     player: str

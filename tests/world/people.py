@@ -135,6 +135,18 @@ def lose(cluster: ModelCluster, node: ModelNode) -> None:
         cluster.epilog_done(job_id, node.name)
 
 
+def other_gpus(job: ModelJob) -> None:
+    """A user asks for another number of GPUs: the plugin takes the place out of the change."""
+    job.req_nodes, job.tres_per_node, job.tres_per_job, job.touched = "", "gres/gpu:1", "", True
+    job.extra, job.gpus_touched = "", False
+
+
+def put_off(cluster: ModelCluster, job: ModelJob) -> None:
+    """A user, or an administrator for a guest that waits for a seat, writes a later StartTime: it starts no sooner."""
+    job.put_off_at = cluster.now
+    job.begin = job.user_begin = int(max(cluster.now, job.submitted)) + 90 + 30 * (job.id % 4)
+
+
 def exclude(job: ModelJob, marks: Path, at: float) -> None:
     """A list of excluded nodes of its user's own, in place of Berth's if there was one; without its place.
 
@@ -170,6 +182,9 @@ def concerns(what: str, job: ModelJob) -> bool:
         return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
     if what == "exclude":
         return job.waits and not job.user_nodes
+    if what == "put-off":
+        # In the seconds after an eviction its begin time is Slurm's, and berthd's to take away.
+        return job.waits and (job.kind != "guest" or "state=later" in job.admin_comment)
     if what == "free":
         return job.waits and job.held
     if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "gpus-alone", "priority"}:

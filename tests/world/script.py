@@ -7,14 +7,15 @@ from random import Random
 
 from tests.world import reservations
 from tests.world.door import CALL_FAULTS
-from tests.world.submit import FATES, KINDS
+from tests.world.submit import FATES, KINDS, TIERS
 
 Step = tuple[str | int, ...]
+Words = frozenset[str]
 
 PEOPLE = (
     *("cancel", "hold", "free", "requeue", "requeue-hold", "suspend", "resume", "stop", "continue", "limit"),
     *("priority", "expedite", "reservation-gone", "special-exit", "revoke", "nodes", "gpus", "signal", "resize"),
-    *("gpus-alone", "no-requeue", "never-requeue", "exclude"),
+    *("gpus-alone", "no-requeue", "never-requeue", "exclude", "put-off"),
 )
 """The changes of users and admins to one job."""
 
@@ -42,13 +43,33 @@ _ON_FULL = ("whole",), ("whole", "gang"), ("whole", "whole", "array", "share", "
 """Kinds of jobs on a cluster that is full from the first step on: some of them close their partition."""
 
 
-def drawn(seed: int, count: int) -> list[Step]:
-    """The script of a seed: the first step sets the site's settings, the others happen in turn."""
+def often(name: str, weight: float, words: Words) -> float:
+    """The weight of a step, or more of it if a word names this step or a change that it draws."""
+    named = {name, *{"people": PEOPLE, "node": NODES}.get(name, ())}
+    return 3.0 * max(weight, 4.0) if named & words else weight
+
+
+def only(words: Words, few: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """The jobs and changes of a script: those that `words` name, or the drawn ones of which no word names one."""
+    return tuple(
+        tuple(one for one in names if one in words) or drawn_ones
+        for names, drawn_ones in zip(((*KINDS, *TIERS), PEOPLE, NODES), few, strict=True)
+    )
+
+
+def drawn(seed: int, count: int, words: Words = frozenset()) -> list[Step]:
+    """The script of a seed: the first step sets the site's settings, the others happen in turn.
+
+    More of them are of the kinds that `words` name: steps, jobs, changes of jobs and of nodes.
+    """
     draw = Random(seed)
     names, weights = zip(*STEPS, strict=True)
     # Each seed has few kinds of jobs and changes, and some faults often: so those meet that seldom meet.
-    mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
-    few = (
+    mood = [
+        often(name, weight * draw.choice((0.2, 1.0, 1.0, 3.0)), words)
+        for name, weight in zip(names, weights, strict=True)
+    ]
+    few: tuple[tuple[str, ...], ...] = (
         tuple(draw.sample(KINDS, draw.choice((4, 8, 16)))),
         tuple(draw.sample(PEOPLE, 7)),
         tuple(draw.sample(NODES, 5)),
@@ -58,6 +79,7 @@ def drawn(seed: int, count: int) -> list[Step]:
     if is_full:
         few = draw.choice(_ON_FULL), ("exclude", *few[1][1:]), few[2]
         most_jobs = 14
+    few = only(words, few)
     steps: list[Step] = [("site", draw.getrandbits(11), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
     if is_full:

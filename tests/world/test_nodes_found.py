@@ -315,3 +315,24 @@ def test_a_run_whose_epilog_was_lost_leaves_the_books_though_a_later_one_left_a_
         ("cut", "prolog", 8, 28),
         ("cut", "epilog", 3, 38),
     ])  # fmt: skip
+
+
+def test_a_user_whose_program_brought_mps_down_shares_no_gpu_though_berthd_does_not_know() -> None:
+    # The world's law wanted the share. The node refuses it for an hour, and berthd moves the job.
+    with NodeWorld() as world:
+        world.play([
+            ("site", 387, 2, 5),
+            ("submit", "share", 4, 9, 60, 0),
+            ("guard", 2),
+            ("wait", 200),
+            ("mps", "fault", 10),
+            ("wait", 700),
+            ("wait", 700),
+            ("wait", 700),
+            ("submit", "share", 0, 11, 60, 0),
+            ("submit", "share", 0, 2, 1, 1),
+            ("wait", 50),
+        ])  # fmt: skip
+        refused = [run for run in world.slurm.past if run.stopped]
+    assert refused
+    assert all(run.meets_apart for run in refused)

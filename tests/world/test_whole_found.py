@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tests.world.whole.world import play_whole
+from tests.world.nodes.invariants import read_books
+from tests.world.whole.world import WholeWorld, play_whole
 
 
 def test_a_guest_that_started_since_the_last_reading_keeps_away_from_where_it_was_sent_away() -> None:
@@ -519,3 +520,74 @@ def test_a_guest_that_is_to_share_by_time_starts_in_one_moment_with_an_owner_und
         ("sched", 0),
         ("wait", 30),
     ])  # fmt: skip
+
+
+def test_a_share_that_a_node_refuses_for_an_mps_fault_that_berthd_forgot_goes_to_another_node() -> None:
+    # Guards told berthd of the fault of user 1002 before it was started anew.
+    passes = ("pass", 1), ("write", 50), ("sched", 0), ("wait", 30)
+    share = ("submit", "share", 0, 1_500, "COMPLETED", 0)
+    with WholeWorld() as world:
+        world.play(
+            [
+                ("site", 1, 0, 2, 0, 14, 0, 2, 0),
+                *(("start",), ("pass", 1), ("hear",)),
+                *(("on", "guard", number) for number in range(3)),
+                *(share, *passes, share, *passes, ("wait", 100)),
+                *(("on", "mps", "fault", 2), ("wait", 30), *passes, ("wait", 1_300), *passes, ("wait", 1_300)),
+                *(("kill", 1), ("start",), ("pass", 1), ("hear",)),
+                *(share, *passes, share, *passes, *passes, ("wait", 1_300), *passes),
+            ],
+            calm=False,
+        )
+        refused = [run for run in world.nodes.slurm.past if run.stopped]
+        moved = world.cluster.jobs[4]
+    assert [(run.job.id, run.node) for run in refused] == [(4, "n3")]
+    assert (moved.state, moved.nodes) == ("RUNNING", ("n2",))
+    assert "n3%20could%20not%20set%20its%20share%20up" in moved.admin_comment
+
+
+def test_reasons_and_moves_wait_for_a_plan_of_the_nodes_that_are_there() -> None:
+    # A hint of an ended job was read when a node had come back: the plan still numbered the nodes without it.
+    play_whole(
+        [
+            ("site", 888, 0, 2, 0, 14, 240, 1, 0),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("reserve", "nodes", 10, 40000),
+            ("submit", "nodelist", 1, 5, "COMPLETED", 0),
+            ("submit", "nodelist", 4, 5, "TIMEOUT", 0),
+            ("wait", 1300),
+            ("node", "forget", 11),
+            ("pass", 1),
+            ("submit", "nodelist", 3, 5, "NODE_FAIL", 0),
+            ("node", "recall", 7),
+            ("sched", 1),
+            ("wait", 10),
+            ("wait", 30),
+            ("wait", 10),
+            ("write", 2),
+        ]
+    )
+
+
+def test_the_share_of_a_run_whose_epilog_was_lost_goes_though_its_job_runs_on_another_node() -> None:
+    # No seed found it: the guard did not run while the job waited. Slurm had the job, and so the share stayed.
+    passes = ("pass", 1), ("write", 50), ("sched", 0), ("wait", 30)
+    share = ("submit", "share", 0, 1_500, "COMPLETED", 0)
+    with WholeWorld() as world:
+        world.play(
+            [
+                ("site", 1, 0, 2, 0, 14, 2, 2, 0),
+                *(("start",), ("pass", 1), ("hear",), ("on", "guard", 0), ("on", "guard", 1)),
+                # The second one's script keeps the first one's Epilog waiting.
+                *(share, *passes, ("on", "script", "hangs", 0), share, *passes[:3]),
+                *(("people", "requeue", 0), ("on", "kill", "epilog", 0), ("node", "down", 2)),
+                *(("on", "script", "works", 0), *passes, *passes, ("wait", 1_300), *passes, ("wait", 1_300)),
+                *(("node", "resume", 2), ("on", "guard", 2), ("wait", 1_300)),
+            ],
+            calm=False,
+        )
+        job, books = world.cluster.jobs[1], read_books(world.nodes.side.machines["n3"])
+    assert (job.state, job.nodes) == ("RUNNING", ("n2",))
+    assert books == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -89,6 +90,13 @@ def test_a_job_that_closes_its_partition_starts_on_its_place_without_berthd(whol
                 world.cluster.epilog_done(job.id, node)
         world.step(("sched", 1))
         assert first.nodes == (place,)
+
+
+@pytest.mark.parametrize("draw", [drawn, drawn_whole])
+def test_a_script_has_more_of_the_kinds_that_are_named(draw: Callable[..., list[Step]]) -> None:
+    steps, others = draw(11, 400, words=frozenset({"array", "reserve"})), draw(11, 400)
+    assert {step[1] for step in steps[20:] if step[0] == "submit"} == {"array"}
+    assert sum(step[0] == "reserve" for step in steps) > 2 * sum(step[0] == "reserve" for step in others)
 
 
 def test_a_seed_is_the_same_events_each_time() -> None:

@@ -181,3 +181,17 @@ def test_a_job_excludes_no_node_that_an_answer_of_slurm_lacked() -> None:
             ("write", 50),
         ]
     )
+
+
+def test_an_array_whose_gpus_an_administrator_changed_leaves_its_place() -> None:
+    # It was required to run on its old node, and no pass looked after it any more.
+    play(
+        [
+            ("site", 1846, 2, 2, 4, 6),
+            ("start",),
+            ("pass", 1),
+            ("hear",),
+            ("submit", "array", 8, 60, "COMPLETED", 0),
+            ("people", "gpus-alone", 6),
+        ]
+    )

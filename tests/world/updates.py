@@ -111,6 +111,9 @@ def _set(cluster: ModelCluster, job: ModelJob, key: str, value: str) -> None:
             job.exc_nodes = job.user_excluded = value
         case "StartTime":
             job.begin = _moment(cluster, value)
+            if job.put_off_at >= cluster.read_at and job.begin != job.user_begin:
+                # As with lists, a moment that berthd has not read yet crosses its own.
+                job.user_begin = 0 if value.startswith("now+") else job.begin
             if not job.held:
                 # After an update Slurm gives no reason.
                 job.reason = "None" if job.begin <= cluster.now else "BeginTime"

@@ -404,8 +404,8 @@ class DeterministicWorld:
                 job.priority, job.flag, job.reason, job.user_hold = 0, "RESV_DEL_HOLD", "ReservationDeleted", True
             case "expedite" if runs and cluster.version >= "25.11":
                 cluster.finish(job, "PENDING", again=True)
-                job.flag, job.epilog_failed = "EXPEDITING", True
-                job.begin, job.priority = int(cluster.now), 2_000_000
+                job.flag, job.epilog_failed, job.priority = "EXPEDITING", True, 2_000_000
+                job.begin = job.user_begin = int(cluster.now)
             case "suspend" if runs:
                 people.suspend(cluster, job)
             case "resume" if job.state == "SUSPENDED":
@@ -434,8 +434,9 @@ class DeterministicWorld:
             case "nodes" if job.waits:
                 job.req_nodes, job.touched, job.gpus_touched = f"n{1 + job.id % 3}", True, False
             case "gpus" if job.waits:
-                job.req_nodes, job.tres_per_node, job.tres_per_job, job.touched = "", "gres/gpu:1", "", True
-                job.extra, job.gpus_touched = "", False
+                people.other_gpus(job)
+            case "put-off" if job.waits:
+                people.put_off(cluster, job)
             case "gpus-alone" if job.waits:
                 # By an administrator, whose change no plugin completes.
                 job.gpus_touched = not job.touched or job.gpus_touched
@@ -489,7 +490,7 @@ class DeterministicWorld:
         """An admin, or berthd's unit at its end, gives all waiting jobs back."""
         self.processes.kill(all_of_it=True)
         self._dies()
-        faults, troubles = self.door.counted.copy(), self.door.troubles
+        faults, troubles, self.cluster.read_at = self.door.counted.copy(), self.door.troubles, 0.0
         out = self.door.out_until > self.clock.passed
         said = io.StringIO()
         options = argparse.Namespace(all=True, for_now=for_now, jobs=[], json=False)

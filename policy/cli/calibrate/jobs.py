@@ -53,7 +53,7 @@ def request(node: NodeFacts, partition: str, name: str, limit_s: int) -> list[st
 
     Each GPU is requested by its own type, which only root may do.
     """
-    typed = [f"gpu:g{k}:1" for k in range(node.gpus.bit_length()) if node.gpus >> k & 1]
+    typed = [f"gpu:g{k}:1" for k in range(node.gpus)]
     loose = [f"gpu:{node.loose}"] if node.loose else []
     cpus = min(max(node.cpus // max(node.threads, 1), 1), _CPUS_PER_GPU * (len(typed) + node.loose))
     return [

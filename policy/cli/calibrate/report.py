@@ -8,8 +8,6 @@ from pathlib import Path
 from policy.calibrate.campaign import Campaign
 from topology.scores import Score, dump
 
-_WORTH = 0.01
-"""The smallest change of a score that gets a line."""
 _LINES = 20
 
 
@@ -34,8 +32,6 @@ def report(campaign: Campaign, runs: Path, scores: Path | None) -> None:
     calibration = calibrate(load(runs), time.time())
     old = load_scores(scores) if scores and scores.exists() else ()
     new = merged(old, table(calibration.estimates))
-    for line in differences(old, new):
-        print(line)
     for change in calibration.changes:
         print(change)
     for watched in watch_list(calibration)[:_LINES]:
@@ -46,20 +42,6 @@ def report(campaign: Campaign, runs: Path, scores: Path | None) -> None:
         return
     dump(new, scores)
     print(f"{scores} written: {len(new)} scores")
-
-
-def differences(old: Sequence[Score], new: Sequence[Score]) -> list[str]:
-    """Returns lines on what differs between two tables, the greatest change first."""
-    before = {(one.node, one.position, one.uuid, one.app_class): one.score for one in old}
-    known = [(one, before.get((one.node, one.position, one.uuid, one.app_class))) for one in new]
-    moved = [(one, was) for one, was in known if was is not None and abs(one.score - was) >= _WORTH]
-    moved.sort(key=lambda pair: -abs(pair[0].score - pair[1]))
-    lines = [f"{one.node} GPU {one.position}: {one.app_class} {was:.3f} -> {one.score:.3f}" for one, was in moved]
-    if len(lines) > _LINES:
-        lines = [*lines[:_LINES], f"and {len(lines) - _LINES} more scores changed by {_WORTH:.0%} or more"]
-    if first := sum(was is None for _, was in known):
-        lines.append(f"{first} scores are new")
-    return lines
 
 
 def merged(old: Sequence[Score], new: Sequence[Score]) -> list[Score]:

@@ -77,10 +77,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     add("--fresh", default="7-0", metavar="TIME", help="leave out nodes measured within this time (default: 7 days)")
     add("--window", default="", metavar="FROM-TO", help="begin measurements only then, such as 22:00-06:00")
     add("--at-once", type=int, default=8, metavar="N", help="nodes measured at once (default: %(default)s)")
-    add("--per-hour", type=int, default=0, metavar="N", help="measurements begun in an hour (default: no limit)")
     add("--limit", default="2", metavar="TIME", help="time limit of one measurement (default: 2 minutes)")
-    add("--stop-after", default="", metavar="TIME", help="interrupt the campaign after this time")
-    add("--gateway", default="", metavar="NAME", help="how Slurm is asked (default: as berth.conf says)")
     add("--program", default="", metavar="PATH", help="berth on the nodes (default: as here)")
     add("--dry-run", action="store_true", help="say what would be measured, and end")
     add("--simulated", type=int, default=0, metavar="GPUS", help="simulate so many GPUs on each node")
@@ -101,8 +98,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
 
     config = load(config_path())
-    stop_at = time.time() + _seconds(args.stop_after, "--stop-after") if args.stop_after else float("inf")
-    gateway = open_gateway(args.gateway or config.gateway)
+    gateway = open_gateway(config.gateway)
     campaign = _campaign(args, Path(f"{runs}.campaign"), measurable(gateway.read(ended=False), args.partition), last)
     if args.dry_run:
         print("\n".join(name for name, one in campaign.nodes.items() if one.state == "waiting"))
@@ -114,7 +110,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        loop.until_over(CampaignProgress(), stop_at)
+        loop.until_over(CampaignProgress())
     except KeyboardInterrupt:
         print(f"interrupted with {loop.campaign.count('done')} nodes done; the same command goes on from there")
         raise
@@ -167,9 +163,9 @@ class _Loop:
         self._served: dict[int, float] = {}
         """Jobs for which measurements made way, and the time at which they did."""
 
-    def until_over(self, progress: CampaignProgress, stop_at: float) -> None:
-        """Runs until all nodes are measured, no node that is left answers, or the time is up."""
-        while not self.campaign.over and time.time() < stop_at:
+    def until_over(self, progress: CampaignProgress) -> None:
+        """Runs until all nodes are measured, or no node that is left answers."""
+        while not self.campaign.over:
             begun = time.monotonic()
             try:
                 reading = self._gateway.read(ended=False)
@@ -261,10 +257,10 @@ def _summary(visit: Visit) -> str:
 
 
 def _rules(args: argparse.Namespace) -> Rules:
-    if args.at_once < 1 or args.per_hour < 0:
-        raise UsageError("--at-once is at least 1, and --per-hour at least 0")
+    if args.at_once < 1:
+        raise UsageError("--at-once is at least 1")
     window = parse_window(args.window) if args.window else None
-    return Rules(window, args.at_once, args.per_hour, _seconds(args.limit, "--limit"))
+    return Rules(window, args.at_once, _seconds(args.limit, "--limit"))
 
 
 def _seconds(text: str, option: str) -> int:

@@ -2,11 +2,12 @@
 """The command `berth doctor`, which checks all that Berth needs, and says how to mend what is missing."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from policy.cli.doctor.conf import unknown_names, wrong_tables
 from policy.cli.doctor.models import Printed, by_model, nothing
 from policy.cli.doctor.steps import EXACT, Name, plugins, step_of
 from policy.cli.doctor.upgrade import PLUGINS, built_for
-from policy.cli.output import built, installed, print_json, some
+from policy.cli.output import built, installed, some, tell_checks
 from policy.cli.reservations import counting
 from policy.cli.topo.sources import fabric_of
 from policy.formats.errors import BerthError
@@ -64,24 +65,22 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs all checks; exit status 1 if one failed."""
     if options.where == "node":
-        from policy.cli.doctor import node as doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
+        from prolog_epilog import doctor as node_doctor  # noqa: PLC0415 - keeps `berth --help` fast
+        from prolog_epilog.node.paths import Paths  # noqa: PLC0415
+        from prolog_epilog.settings import config as node_config  # noqa: PLC0415
 
-        return doctor_node.run(options)
+        path, slurm_conf = node_config.find(os.environ), os.environ.get("SLURM_CONF", "")
+        return tell_checks(options, map(astuple, node_doctor.examine(path, Paths(), slurm_conf)))
 
     config = load(config_path())
     if options.where == "release":
-        from policy.cli.doctor import release  # noqa: PLC0415 - as above
+        from policy.cli.doctor import release  # noqa: PLC0415 - keeps `berth --help` fast
 
         return release.run(options, config, open_gateway(config.gateway))
     if options.before_upgrade is not None:
         return _before_upgrade(options, CommandGateway(), config, run_command)
-    findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command))
-    if options.json:
-        print_json({"checks": [asdict(finding) for finding in findings]})
-    else:
-        for finding in findings:
-            sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.text}\n")
-    return 0 if all(finding.ok for finding in findings) else 1
+    found = examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command)
+    return tell_checks(options, map(astuple, found))
 
 
 def _before_upgrade(options: argparse.Namespace, gateway: Gateway, settings: Config, printed: Printed) -> int:
@@ -89,14 +88,10 @@ def _before_upgrade(options: argparse.Namespace, gateway: Gateway, settings: Con
     from policy.cli.doctor.upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
 
     rows, steps = before_upgrade(gateway, settings, printed, options.before_upgrade)
-    findings = [Finding(*row) for row in rows]
-    if options.json:
-        print_json({"checks": [asdict(finding) for finding in findings], "order": steps})
-    else:
-        for finding in findings:
-            sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.text}\n")
+    code = tell_checks(options, rows, order=steps)
+    if not options.json:
         sys.stdout.writelines(f"{number}. {step}\n" for number, step in enumerate(steps, 1))
-    return 0 if all(finding.ok for finding in findings) else 1
+    return code
 
 
 def examine(

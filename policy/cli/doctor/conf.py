@@ -3,10 +3,11 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from policy.cli.doctor.models import Printed, nothing
-from policy.formats.errors import BerthError, nearest
+from policy.formats.errors import BerthError, SlurmError, nearest
 from policy.site import page_options
 from policy.site.config import Config, load
 from policy.slurm.by_command.command import CommandGateway, run_command
@@ -33,14 +34,15 @@ def unknown_names(config: Config, partitions: Iterable[str], printed: Printed = 
     rules = [*sharing.tier_default, *sharing.tier_allowed]
     named = [("[hook] skip_partitions", "partition", name) for name in sorted(config.skip_partitions)]
     named += [("[berthd] end_idle", "partition", name) for name in config.end_idle]
-    named += [("[preflight] partition", "partition", config.preflight_partition)]
+    named += [("[preflight] partition", "partition", name) for name in config.preflight_partitions]
     named += [("[sharing] tier_default or tier_allowed", one.kind, one.name) for one in rules]
     known = {"partition": set(partitions), "qos": set[str]()}
     if any(kind == "qos" for _, kind, _ in named):
-        known["qos"] = set(printed("sacctmgr", "-nP", "show", "qos", "format=name").decode().split())
-    for key, kind, name in named:
         # Without an answer about QOS, their names cannot be checked.
-        if name and known.get(kind) and name not in known[kind]:
+        with suppress(SlurmError):
+            known["qos"] = set(printed("sacctmgr", "-nP", "show", "qos", "format=name").decode().split())
+    for key, kind, name in named:
+        if known.get(kind) and name not in known[kind]:
             yield f"{key} names the {kind} {name}, which Slurm does not have{nearest(name, known[kind])}"
 
 

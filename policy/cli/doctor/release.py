@@ -8,13 +8,12 @@ and cancelled. None of them starts.
 import argparse
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from policy.cli.output import print_json
+from policy.cli.output import tell_checks
 from policy.formats import hostlist
 from policy.formats.errors import BerthError, SlurmError
 from policy.formats.job_plan import JobPlan, readable
@@ -72,18 +71,12 @@ def run(options: argparse.Namespace, config: Config, gateway: Gateway, tried: Pa
     nodes, partition = _where(reading, config)
     forms = [form for form in FORMS if form.nodes <= len(nodes)]
     found = {form.name: "; ".join(_tried(form, gateway, nodes, partition)) for form in forms}
-    well = not any(found.values())
-    if well:
+    if not any(found.values()):
         try:
             note_tried(version, tried)
         except OSError as problem:
             raise BerthError(f"{tried} cannot be written ({problem.strerror}); run this as root or SlurmUser") from None
-    if options.json:
-        print_json({"forms": [{"name": name, "ok": not wrong, "text": wrong} for name, wrong in found.items()]})
-    else:
-        for name, wrong in found.items():
-            sys.stdout.write(f"{'FAIL' if wrong else 'ok  '}  {name}: {wrong or _WELL}\n")
-    return 0 if well else 1
+    return tell_checks(options, ((name, not wrong, wrong or _WELL) for name, wrong in found.items()), "forms")
 
 
 _WELL = "read as it was submitted, and cancelled"

@@ -9,7 +9,7 @@ from pathlib import Path
 from policy.cli import ask
 from policy.cli.doctor.models import Printed
 from policy.cli.doctor.steps import step_of
-from policy.cli.output import installed, some
+from policy.cli.output import Check, installed, some
 from policy.formats.errors import BerthError, UsageError
 from policy.formats.plan_fields import NODES
 from policy.formats.slurm_facts import JobFacts
@@ -24,9 +24,6 @@ SUPPORTED = MAJORS[4:]
 PLUGINS = ("job_submit_berth.so", "cli_filter_berth.so", "spank_berth.so")
 _BACK = 3
 """The number of releases by which a slurmd may be older than its slurmctld, since 24.11."""
-
-Row = tuple[str, bool, str]
-"""A check's name, True if all is well, and a sentence."""
 
 
 def built_for(library: bytes) -> str:
@@ -66,7 +63,7 @@ def _number(library: bytes) -> int:
     return 0
 
 
-def release_found(present: str, to: str) -> Iterator[Row]:
+def release_found(present: str, to: str) -> Iterator[Check]:
     """Yields what speaks against a release of Slurm; nothing if all is well."""
     if to and _major(to) not in SUPPORTED:
         text = f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
@@ -78,7 +75,7 @@ def release_found(present: str, to: str) -> Iterator[Row]:
         yield "Slurm to come", False, text
 
 
-def plugins_found(folder: Path, present: str, to: str) -> Iterator[Row]:
+def plugins_found(folder: Path, present: str, to: str) -> Iterator[Check]:
     """Yields the checks of the plugins: they fit the Slurm that runs, and those that the next one needs."""
     yield from release_found(present, to)
     for name in PLUGINS:
@@ -98,7 +95,7 @@ def plugins_found(folder: Path, present: str, to: str) -> Iterator[Row]:
             yield name, True, f"built for {found}, as slurmctld is"
 
 
-def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Row:
+def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Check:
     """Returns the check of the slurmds: none may be too old for the slurmctld to come."""
     target = to or present
     newest = _place(target)
@@ -112,7 +109,7 @@ def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Row:
     return "slurmds", True, f"{len(releases)} of release {_major(target)}"
 
 
-def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
+def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Check]:
     """Yields rows on waiting pins, shares and guests; none of these jobs has to end for an upgrade."""
     pinned = shares = guests = 0
     for job in jobs:
@@ -129,7 +126,7 @@ def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
     yield "guests", True, text if guests else "0 run"
 
 
-def scripts_found(own: str) -> Row:
+def scripts_found(own: str) -> Check:
     """Returns the row on the nodes' Prolog, Epilog and guard."""
     return (
         "node scripts",
@@ -138,7 +135,7 @@ def scripts_found(own: str) -> Row:
     )
 
 
-def berth_found(own: str, running: str) -> Row:
+def berth_found(own: str, running: str) -> Check:
     """Returns the check that the running berthd is the one that is installed here."""
     if running and running != own:
         text = (
@@ -148,7 +145,7 @@ def berth_found(own: str, running: str) -> Row:
     return "berthd's release", True, f"{own}, as installed" if running else f"{own} is installed, and no berthd answers"
 
 
-def notices_found(program: Path, *, listens: bool) -> Row:
+def notices_found(program: Path, *, listens: bool) -> Check:
     """Returns the check of the notices that nodes send at a job's end: both sides have to speak one protocol."""
     if not listens:
         return "notices", True, "switched off: [notice] of berth.conf names no host"
@@ -206,13 +203,13 @@ def _place(release: str) -> int:
 
 def before_upgrade(
     gateway: Gateway, settings: Config, printed: Printed, to: str, programs: Path = Path("/usr/libexec/berth")
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[Check], list[str]]:
     """Returns the checks of a site, and the steps in their order; `to` is the Slurm to come, empty for Berth alone."""
     if to and not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", to):
         raise UsageError(f"{to} is no release of Slurm such as 26.05.5")
     present, config, reading = gateway.version(), gateway.config(), gateway.read(ended=False)
     rung = step_of(config, [node for node in reading.nodes if node.gpus or node.loose], plain=settings.plain).name
-    rows: list[Row] = []
+    rows: list[Check] = []
     if rung != "observe":
         rows += plugins_found(Path(config.get("PluginDir", "").split(":")[0]), present, to)
     elif to:

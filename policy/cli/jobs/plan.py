@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     if not words:
         raise UsageError("berth plan needs what sbatch would be called with, such as: berth plan -- --gpus=2 job.sh")
     berth, slurm, rest, code = _dry_run(words)
+    if any(f"unrecognized option '{_SPEAKS}'" in line for line in rest):
+        raise BerthError("sbatch has no options of Berth on this host; an admin adds spank_berth.so to plugstack.conf")
     if code:
         raise BerthError("; ".join(berth or rest) or f"sbatch --test-only ended with {code}")
     if options.json:
@@ -78,7 +80,7 @@ def _dry_run(words: list[str]) -> tuple[list[str], dict[str, str], list[str], in
             text=True,
             errors="replace",
             timeout=_SECONDS,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            env={**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C.UTF-8"},
             stdin=subprocess.DEVNULL if "--wrap" in words or any(w.startswith("--wrap=") for w in words) else None,
             check=False,
         )

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from policy.cli import ask
-from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, moment, say_age, span
-from policy.cli.output import print_json, say
+from policy.cli.listing import Column, add_list_options, columns_of, list_parser, moment, print_list, span
+from policy.cli.output import say
 from policy.formats import hostlist
 from policy.formats.errors import UsageError
 from policy.site.config import config_path, load
@@ -43,15 +43,10 @@ def run(options: argparse.Namespace) -> int:
     keep = _filter(options)
     found = ask.queue(load(config_path()))
     jobs = [job for job in found["jobs"] if keep(job)]
-    if options.json:
-        print_json({**found, "jobs": jobs})
-        return 0
-    say_age(found["at"])
-    for line in lines_of(jobs, columns, header=not options.noheader):
-        print(line)
-    if found["left_out"]:
+    code = print_list(options, {**found, "jobs": jobs}, jobs, columns)
+    if found["left_out"] and not options.json:
         say(f"berth: {found['left_out']} more jobs wait; squeue lists all", 712)
-    return 0
+    return code
 
 
 def _filter(options: argparse.Namespace) -> Any:

@@ -17,6 +17,7 @@ from policy.cli import ask
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, ConfigError, SlurmError, UsageError
 from policy.formats.job_plan import JobPlan, of_text
+from policy.formats.outcome import FAILED
 from policy.formats.plan_fields import ALL_REDUCE, HELPS, IDLE_END, preflight_of
 from policy.formats.slurm_syntax import array_tasks
 from policy.plan.answer.explain import rows, sentence
@@ -140,7 +141,7 @@ def look_up(job_id: int) -> Told:
 
 def _failure_now(job_id: int, state: str, plan: JobPlan) -> list[tuple[str, str]]:
     """Returns rows on why a job has just failed, or its pre-flight if that has ended the job."""
-    from policy.cli.jobs.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
+    from policy.cli.jobs.why_failed import failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
     if state == "CANCELLED" and (first := preflight_of(plan)) is not None:
@@ -156,29 +157,24 @@ def _other_systems() -> tuple[str, ...]:
         return Config().other_retries
 
 
+_NAMES = {"gbps": "min_gbps", "sum": "sum_gbps", "cut": "all_reduce_gbps"}
+_NUMBERS = (
+    *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
+    *("parked", "upgrade", "evicted", "move_until", "move_for", "fail_at", "again", "tried_before"),
+)
+_TYPES: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys(("gbps", "sum"), float),
+    "cut": lambda text: round(ALL_REDUCE * float(text), 1),
+    "nodes": lambda text: text.split(","),
+    "gpus": lambda text: [int(gpu) for gpu in text.split(",")],
+    "seats": lambda text: text == "1",
+}
+
+
 def _typed(plan: JobPlan) -> dict[str, Any]:
-    numbers = {
-        *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
-        *("parked", "upgrade", "evicted", "move_until", "move_for", "fail_at", "again", "tried_before"),
-    }
-    typed: dict[str, Any] = {}
-    for key, value in plan.texts.items():
-        if key.startswith("f."):
-            typed.setdefault("flags", {})[key[2:]] = value
-        elif key in numbers:
-            typed[key] = int(value)
-        elif key in {"gbps", "sum"}:
-            typed[{"gbps": "min_gbps", "sum": "sum_gbps"}[key]] = float(value)
-        elif key == "cut":
-            typed["all_reduce_gbps"] = round(ALL_REDUCE * float(value), 1)
-        elif key == "nodes":
-            typed[key] = value.split(",")
-        elif key == "gpus":
-            typed[key] = [int(gpu) for gpu in value.split(",")]
-        elif key == "helps":
-            typed[key] = dict(plan.get(HELPS, ()))
-        elif key == "seats":
-            typed[key] = value == "1"
-        else:
-            typed[key] = value
-    return typed
+    flags = dict(plan.flags)
+    texts = {key: text for key, text in plan.texts.items() if not key.startswith("f.")}
+    typed = {_NAMES.get(key, key): _TYPES.get(key, str)(text) for key, text in texts.items()}
+    typed |= {"flags": flags} if flags else {}
+    return {**typed, "helps": dict(plan.get(HELPS, ()))} if HELPS in plan else typed

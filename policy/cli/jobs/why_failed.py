@@ -10,17 +10,15 @@ import stat
 from collections.abc import Sequence
 
 from policy.formats.job_plan import NOTHING
-from policy.formats.outcome import Outcome
+from policy.formats.outcome import FAILED, Outcome
 from policy.formats.plan_fields import BY_OTHERS, RETRY
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify, of_last_run
-from policy.retry.decision import Limits, RetryDecision, Trial, decide
+from policy.retry.decision import Limits, decide
 from policy.retry.other_systems import reason_to_leave
 from policy.retry.rules import Rules
 from policy.slurm.outcomes import tries
-
-FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 
 def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -29,10 +27,9 @@ def failure_rows(found: Outcome, rules: Rules, others: Sequence[str] = ()) -> li
     rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
     plan = found.plan or NOTHING
     if RETRY in plan:
-        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         limits = Limits(tries(plan), requeue=found.may_requeue)
         theirs = reason_to_leave(found.comment, others, put_back=BY_OTHERS in plan)
-        decision = RetryDecision(again=False, reason=theirs) if theirs else decide(runs, limits)
+        decision = decide(history.with_last(plan, found, failure), limits, theirs)
         rows.append(("try again", f"{'yes' if decision.again else 'no'}: {decision.reason}"))
     return rows
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from policy.cli.output import print_json, print_table
 from policy.formats.errors import BerthError, SlurmError, UsageError
 from policy.history.slowness.votes import in_other_jobs
-from topology.calibrate.steps import JobReport, Report
+from topology.calibrate.steps import JobReport
 
 if TYPE_CHECKING:
     from policy.history.slowness.job import Known, Slowness
@@ -103,11 +103,10 @@ def _config() -> Config | None:
         return None
 
 
-def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> StepTimes:
+def _of_guard(config: Config | None, reports: Sequence[JobReport], job: str) -> StepTimes:
     from policy.history.slowness.sources import from_guard  # noqa: PLC0415 - needs numpy
 
-    own: list[JobReport] = [one for one in reports if isinstance(one, JobReport)]
-    found = from_guard(own, job)
+    found = from_guard(reports, job)
     if found is not None:
         return found
     where = config.steps if config is not None else None
@@ -133,12 +132,11 @@ def times_of_file(path: Path) -> StepTimes:
         raise BerthError(f"{path} cannot be read: {problem.strerror}") from problem
 
 
-def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
+def _known(config: Config | None, reports: Sequence[JobReport], job: str) -> Known:
     """Returns by GPU its slowness from scores and other jobs; the greater of both."""
-    found = in_other_jobs((one for one in reports if isinstance(one, JobReport)), job)
-    own = next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
-    scores = _scores_of(config, own.app_class if own else "compute") if config else {}
-    for where, score in scores.items():
+    found = in_other_jobs(reports, job)
+    app_class = next((one.app_class for one in reversed(reports) if one.job == job), "compute")
+    for where, score in _scores_of(config, app_class).items() if config else ():
         found[where] = max(score, found.get(where, 0.0))
     return found
 
@@ -157,13 +155,13 @@ def last_run(name: str) -> str:
     return runs[-1].id
 
 
-def _step_reports(config: Config) -> Sequence[Report]:
-    """Returns the record of step times; empty if there is none, or this user may not read it."""
+def _step_reports(config: Config) -> Sequence[JobReport]:
+    """Returns the jobs in the record of step times; empty if there is none, or this user may not read it."""
     from policy.site.step_records import reports_of  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
 
     try:
-        return reports_of(config.steps) if config.steps else ()
+        return [one for one in reports_of(config.steps) if isinstance(one, JobReport)] if config.steps else ()
     except (TopologyError, OSError):
         return ()
 

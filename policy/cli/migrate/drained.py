@@ -41,7 +41,7 @@ def node_states(lines: Iterable[str]) -> dict[str, DrainState]:
     found = {}
     for line in lines:
         name, state = re.match(r"NodeName=(\S+)", line), re.search(r" State=(\S+)", line)
-        reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?\s*$", line)
+        reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\]| (?:Comment|Extra|Instance\w+|ReservationName)=|\s*$)", line)
         if name and state:
             found[name[1]] = DrainState(state[1], reason[1] if reason else "")
     return found

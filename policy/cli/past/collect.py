@@ -18,7 +18,7 @@ _DAY_S = 86_400.0
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `collect` to the parser of `berth`."""
     collect = subparsers.add_parser(
-        "collect", help="save what sacct tells of past jobs in one file, for berth report, simulate and observe"
+        "collect", help="save what sacct tells of past jobs in one file, for berth report, simulate and web"
     )
     collect.add_argument("file", metavar="FILE", help="the file to write; packed where its name ends in .gz")
     collect.add_argument(
@@ -38,7 +38,9 @@ def _collect(args: argparse.Namespace) -> int:
     since = moment(args.since) if args.since else until - 30 * _DAY_S
     if since >= until:
         raise UsageError("--since must lie before --until")
-    path, collection = Path(args.file), Collection(args.hash_names)
+    path, collection = Path(args.file).resolve(), Collection(args.hash_names)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{args.file} is no plain file; name another file")
     part = path.with_name(f".{path.name}.part")
     try:
         with (
@@ -60,7 +62,7 @@ def _collect(args: argparse.Namespace) -> int:
     tell(
         args,
         {"file": str(path), "runs": collection.runs, "since": since, "until": until},
-        f"berth: {collection.runs} runs in {path}; next: berth report --from {path}, berth observe --from {path}, "
+        f"berth: {collection.runs} runs in {path}; next: berth report --from {path}, "
         f"berth web --from-collect {path}, or berth simulate {path}",
     )
     return 0

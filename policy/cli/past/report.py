@@ -4,8 +4,8 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +73,14 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: str = "") -> dict[str, Any]:
-    """Returns the figures of the last days, and as `text` tables on waits and places; raises SlurmError without sacct.
-
-    With a `source`, a file of berth collect, they are the last days in it. Without `gpus` Slurm is asked for them.
-    """
+def past(days: int, gpus: Mapping[str, int], fabric: str | None) -> dict[str, Any]:
+    """Returns figures of the last days, and as `text` tables on waits and places; raises SlurmError without sacct."""
     from policy.report.text import short  # noqa: PLC0415
 
-    until = _last_end(source) if source else time.time()
+    until = time.time()
     since = until - days * _DAY_S
-    tally = Tally(Site(_gpus_of_nodes() if gpus is None else gpus, _groups(fabric), 0), shipped_rules())
-    if source:
-        _from_file(source, tally, Period(since, until))
-    else:
-        _from_sacct(tally, since, until)
+    tally = Tally(Site(gpus, _groups(fabric), 0), shipped_rules())
+    _from_sacct(tally, since, until)
     found = tally.figures(Period(since, until))
     return {key: found[key] for key in ("waits", "places", "counts", "worth")} | {"text": short(found)}
 
@@ -106,31 +100,14 @@ def moment(words: str) -> float:
         raise UsageError(f"{words!r} is no time; write it as for sacct, such as 2026-11-01 or now-7days") from None
 
 
-@contextmanager
-def _lines(name: str) -> Iterator[Iterable[str]]:
+def _from_file(name: str, tally: Tally, period: Period) -> None:
     try:
-        if name == "-":
-            yield sys.stdin
-        else:
-            with opened(Path(name)) as lines:
-                yield lines
+        with nullcontext(sys.stdin) if name == "-" else opened(Path(name)) as lines:
+            tally.add(read(lines), period, period.until)
     except OSError as problem:
         raise UsageError(
             f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"
         ) from problem
-
-
-def _from_file(name: str, tally: Tally, period: Period) -> None:
-    with _lines(name) as lines:
-        tally.add(read(lines), period, period.until)
-
-
-def _last_end(name: str) -> float:
-    """Returns the end of the last run in a file."""
-    if name == "-":
-        raise UsageError("--from reads the file twice, so it cannot be -; name a file that berth collect wrote")
-    with _lines(name) as lines:
-        return max((run.end for run in read(lines) if run.end is not None), default=0.0)
 
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:

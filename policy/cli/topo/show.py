@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from policy.cli.output import print_json
 from policy.cli.topo.sources import OK, WHAT, add_directory, machines
-from policy.cli.topo.words import Paint, islands, paint, summary
+from policy.cli.topo.words import islands, summary
 from policy.formats import hostlist
 from topology import files, pcie
 from topology.model import Machine
@@ -20,8 +20,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "show",
         help="show the GPUs, links, islands and NICs of nodes",
         description="Show nodes as tables; nodes that are alike are shown once.",
-        epilog="NVn: n NVLinks; PIX, PXB, PHB, NODE, SYS: over PCIe, ever farther. "
-        "Colours only on a terminal, and not with NO_COLOR set.",
+        epilog="NVn: n NVLinks; PIX, PXB, PHB, NODE, SYS: over PCIe, ever farther.",
     )
     parser.add_argument("what", nargs="*", metavar="NODE|FILE|machine:NAME", help=f"{WHAT} (default: all nodes)")
     parser.add_argument("--json", action="store_true", help="print the topology files' contents and the islands")
@@ -39,11 +38,10 @@ def run(args: argparse.Namespace) -> int:
     alike: dict[tuple[str, ...], list[Machine]] = {}
     for machine in found:
         alike.setdefault((machine.model, machine.domain, *_table(machine), *machine.problems), []).append(machine)
-    colours = paint()
     for number, group in enumerate(alike.values()):
         if number:
             print()
-        _show(group, colours)
+        _show(group)
     return OK
 
 
@@ -51,12 +49,12 @@ def _table(machine: Machine) -> list[str]:
     return [*matrix(machine), _nics(machine)]
 
 
-def _show(group: list[Machine], colours: Paint) -> None:
+def _show(group: list[Machine]) -> None:
     machine = group[0]
     print(summary(machine))
     if len(group) > 1:
         print(f"and {len(group) - 1} more like it: {_folded(other.node for other in group[1:])}")
-    print("\n".join(matrix(machine, colours)))
+    print("\n".join(matrix(machine)))
     if machine.domain:
         print(f"NVLink domain: {machine.domain}")
     for island in islands(machine) or ():

@@ -1,15 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes machines in text, the same way in all commands."""
 
-import os
-import re
-import sys
-from collections.abc import Callable
-
 from topology.model import Machine
-
-#: Takes a word of the matrix and the same word with its padding; returns the padded word, coloured.
-Paint = Callable[[str, str], str]
 
 
 def summary(machine: Machine) -> str:
@@ -33,26 +25,3 @@ def islands(machine: Machine) -> list[list[int]] | None:
         return [list(positions(mask)) for mask in masks(machine.shape)]
     except ImportError:
         return None
-
-
-def paint() -> Paint:
-    """Returns a function that colours text if the terminal has colours and the user allows them (no-color.org)."""
-    colourful = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return _coloured if colourful else plain
-
-
-def plain(_word: str, padded: str) -> str:
-    """Returns the text without colours."""
-    return padded
-
-
-_COLOURS = (
-    (re.compile(r"NV\d+"), "1;34"),  # bold blue
-    (re.compile(r"PIX|PXB"), "36"),  # cyan
-    (re.compile(r"SYS|X|\?"), "2"),  # faint
-)
-
-
-def _coloured(word: str, padded: str) -> str:
-    code = next((code for pattern, code in _COLOURS if pattern.fullmatch(word)), "")
-    return f"\x1b[{code}m{padded}\x1b[0m" if code else padded

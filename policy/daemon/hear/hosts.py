@@ -9,6 +9,7 @@ from pathlib import Path
 
 from policy.daemon.hear.step_times import HeardStepTimes, StepWord
 from policy.formats.plan_fields import TIER
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.request.tiers import GUARANTEED
 
@@ -21,12 +22,13 @@ class Hosts:
 
     def __init__(self, record: Path | None) -> None:
         self._steps = HeardStepTimes(record)
+        self._owners = Selection(lambda job: job.nodes and job.known.get(TIER) == GUARANTEED)
         self._here: dict[int, JobFacts] = {}
         self._gone: dict[int, tuple[float, JobFacts]] = {}
 
     def look(self, reading: Reading) -> None:
         """Takes the owners from a reading."""
-        here = {job.id: job for job in reading.jobs if job.nodes and job.known.get(TIER) == GUARANTEED}
+        here = self._owners.of(reading.jobs)
         for job_id in self._here.keys() - here.keys():
             self._gone[job_id] = reading.at, self._here[job_id]
         self._here = here

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.formats.errors import FormatError, SlurmError
+from policy.formats.errors import FormatError, NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, of_text
 from policy.formats.plan_fields import HELD, HELD_TEXT, SHARE, TIER, HeldLevel
 from policy.formats.wire import unescape
@@ -71,6 +71,9 @@ class HeardLevels:
                 if after != plan:
                     self._gateway.annotate(job_id, after)
                     return job_id
+            except NoAnswer:
+                self._heard[job_id] = words
+                return None  # each question may take long, and Epilogs wait
             except (SlurmError, FormatError) as problem:
                 log.error(f"JobId={job_id}: what holds its share could not be written: {problem}", 630)
         return None

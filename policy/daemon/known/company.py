@@ -13,6 +13,7 @@ from policy.daemon.hear.guards import GuardWord
 from policy.daemon.known.matcher import ProcessMatcher
 from policy.daemon.known.profiles import Profiles
 from policy.formats.errors import BerthError
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.opinions.guests.choosing import Chooser
 from policy.request.settings import Sharing
@@ -42,7 +43,6 @@ class ProfileKeeper:
         self.activity = Activity()
         """SM activity of owners, for the shares of the guests beside them."""
         self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
-        self._by_id: Mapping[int, JobFacts] | None = None
         self.classes = Classes(self._profiles.companions if self._profiles is not None else None)
         self.chooser: Chooser | None = None
         """Chooses guests' seats; None if rules do."""
@@ -64,7 +64,6 @@ class ProfileKeeper:
         """Takes a new reading; with `writes` this berthd may write the file of profiles."""
         if self._profiles is not None:
             self._lately.append(reading)
-            self._by_id = None
             self._profiles.refresh(reading.at, writes=writes)
             if self._looks:
                 self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
@@ -90,10 +89,9 @@ class ProfileKeeper:
             return ""
         if word.alone is None and word.together is None:
             return ""
-        if self._by_id is None:
-            self._by_id = {job.id: job for job in self._lately[-1].jobs}
-        self._hear_activity(word, self._by_id, at)
-        return self._profiles.hear(word, self._by_id, at)
+        jobs = Selection.all_of(self._lately[-1].jobs)
+        self._hear_activity(word, jobs, at)
+        return self._profiles.hear(word, jobs, at)
 
     def close(self) -> None:
         """Ends the matcher, and writes the profiles."""

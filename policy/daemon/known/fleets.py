@@ -36,6 +36,9 @@ class Fleets:
         self._nodes: list[NodeFacts] = []
         self._told: frozenset[str] = frozenset()
         """The reasons why nodes get no jobs that were logged."""
+        self._heard: object = None
+        self._changed: frozenset[str] = frozenset()
+        """The nodes whose GPUs differ from their topology files."""
         self._key: object = None
 
     def of(
@@ -52,12 +55,14 @@ class Fleets:
         # New files count as new until a fleet is made of them.
         self._new_files = self._topologies.refresh() or self._new_files
         self._new_scores = self._scores.refresh() or self._new_scores
+        if told is not self._heard or self._new_files:
+            self._heard, self._changed = told, others(self._topologies.machines, told)
+        changed = self._changed
         key = (
             *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
-            *(reading.cpus_by_gpu, reading.one_task_per_core, told),
+            *(reading.cpus_by_gpu, reading.one_task_per_core, changed),
         )
         if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
-            changed = others(self._topologies.machines, told)
             self._fleet = build_fleet(
                 reading.nodes,
                 reading.partitions,

@@ -21,7 +21,6 @@ from policy.sharing.companions import LEAST, Companions
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Measured, ProfileKey, Store, shared_out
-from policy.sharing.sources import peak_of
 from policy.site import log
 from topology import atomic
 from topology.errors import TopologyError
@@ -173,7 +172,7 @@ class Profiles:
             dram=_part(said.dram),
             memory=said.memory,
             step=said.step,
-            **peak_of(said.memory, float(job.start or at)),
+            **_peak_of(said.memory, float(job.start or at)),
         )
         who, key = who_is(job), self._key(job)
         for one in (key, replace(key, name=f"class:{who.app_class}")) if who.app_class else (key,):
@@ -252,6 +251,11 @@ def _uid_of(name: str) -> int | None:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         return int(name) if name.isdecimal() else None
+
+
+def _peak_of(memory: float | None, start: float) -> dict[str, float]:
+    """Returns the fields of a profile that say how much memory one run took at most."""
+    return {} if memory is None else {"peak": memory, "peaks": 0.0, "newest": start}
 
 
 def _part(value: float | None) -> float | None:

@@ -56,8 +56,7 @@ class Topologies:
         try:
             self.machines = load_directory(self._folder, log.error)
         except TopologyError as problem:
-            log.error(problem, 634)
-            self.machines = {}
+            log.error(f"{problem}; what is known already stays in use", 634)
         slurm = None
         try:
             slurm = slurm_fabric.read(source) if source else None

@@ -128,7 +128,7 @@ class Listeners:
         """Handles a guard's notice; a guest that has to leave is requeued first, so that it ends as Slurm expects."""
         self.guards.hear(word, time.time())
         if word.word == "fault" and word.job:
-            self.mps_faults.blame(word.job, time.time())
+            self.mps_faults.blame(word.job, time.time(), self._looks.jobs().get(word.job))
         if word.sends_away:
             log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}", 648)
         notice.answer(done=self._looks.in_charge and self._send_away(word))
@@ -144,7 +144,8 @@ class Listeners:
             return False
         at = time.time()
         avoid = {word.node: at + AVOID_FOR[word.word]}
-        self._updates.count(self._evictions.obey(job, word.reason, at, avoid, word.patience))
+        ends = word.word == "evict"
+        self._updates.count(self._evictions.obey(job, word.reason, at, avoid, word.patience, ends=ends))
         self._updates.guest_leaves(job)
         return word.patience is not None or self._evictions.has_asked(word.job)
 

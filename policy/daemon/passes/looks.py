@@ -10,6 +10,7 @@ from dataclasses import replace
 from policy.cluster.untyped import NodePins, numbered
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.formats.errors import FormatError, SlurmError, UnreadableError
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.site import log
 from policy.site.config import Config
@@ -35,8 +36,11 @@ class SlurmLooks:
         self._observes = config.observe
         self._watches = config.observe or config.plain
         self._node_pins = NodePins() if config.plain else None
-        self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
         self._looked_at = 0.0
+        self._requeued: dict[int, bool] = {}
+        """Answers of Slurm, by job that ends."""
+        self._is_silent = False
+        """True if Slurm has not answered such a question since the last reading."""
         self._asks_from = 0.0
         """Monotonic time from which on Slurm may be asked about a hint again."""
         self._blind = False
@@ -82,11 +86,7 @@ class SlurmLooks:
 
     def jobs(self) -> Mapping[int, JobFacts]:
         """Returns the jobs of the last reading by number."""
-        if self.reading is None:
-            return {}
-        if self._by_number is None or self._by_number[0] is not self.reading:
-            self._by_number = self.reading, {job.id: job for job in self.reading.jobs}
-        return self._by_number[1]
+        return {} if self.reading is None else Selection.all_of(self.reading.jobs)
 
     def ends(self, job_id: int) -> bool:
         """Asks Slurm whether a job that ran at the last reading ends now.
@@ -101,6 +101,18 @@ class SlurmLooks:
         finally:
             ended = time.monotonic()
             self._asks_from = ended + _REST_OF_HINTS * (ended - began)
+
+    def is_requeued(self, job_id: int) -> bool:
+        """Asks Slurm, once while it ends, whether a job that ends on several nodes of its place is requeued."""
+        known = self.jobs().get(job_id)
+        if known is None or len(known.required) < 2 or not self.acts:
+            return False
+        if job_id not in self._requeued and not self._is_silent:
+            try:
+                self._requeued[job_id] = self._gateway.job(job_id).state == "PENDING"
+            except SlurmError:
+                self._is_silent = True
+        return self._requeued.get(job_id, False)
 
     def look(self, *, ended: bool) -> Reading | None:
         """Reads Slurm; if that fails, the last reading stays in use, and None is returned."""
@@ -125,6 +137,9 @@ class SlurmLooks:
         # Without typed GRES Slurm alone chooses the GPUs of a node; Berth still numbers them to watch.
         reading = numbered(reading) if self._watches else reading
         self.reading = self._node_pins.shown(reading) if self._node_pins is not None else reading
+        ending = {job.id for job in reading.jobs if job.state == "COMPLETING"} if self._requeued else ()
+        self._requeued = {job: answer for job, answer in self._requeued.items() if job in ending}
+        self._is_silent = False
         self._looked_at = time.monotonic()
         self.took.append(self._looked_at - began)
         self.sign()

@@ -225,6 +225,8 @@ class Planner:
         if looks.acts and (job_id := apart(self._heard.failures.step, reading, time.time())):
             moved.add(job_id)
             return True
+        if self._plan.book is None or self._plan.book.fleet is not tracker.fleet:
+            return False  # notices have read nodes that the next pass plans with
         if self._explainer.left and apart(self._explainer.explain_one, self._plan, tracker.book(), moved):
             self._updates.count(1)
             return True
@@ -241,6 +243,9 @@ class Planner:
         if tracker is None or looks.reading is None or not looks.acts:
             return []
         # The notices themselves say which jobs end: to ask Slurm, the Epilog would have to wait for slurmctld's locks.
+        # Only about a job on several nodes it is asked, once: if that one lost a node, it may keep the others, which
+        # the next reading shows (policy/plan/opinions/lost_node.py).
+        found = [notice for notice in found if not self._apart(looks.is_requeued, notice.job)]
         known = [tracker.end(notice.job, notice.node) for notice in found]
         nodes = set().union(*known)
         left = nodes.copy()
@@ -307,7 +312,7 @@ class Planner:
         tracker.closed = self._heard.guards.closed(fleet.index, reading.at)
         tracker.neighbours = company.neighbours
         tracker.spare_sms = company.activity.all_left(reading.at)
-        tracker.update(reading)
+        tracker.update(reading, lambda job: bool(self._apart(self._looks.is_requeued, job)))
         self._tracker = tracker
         return tracker
 

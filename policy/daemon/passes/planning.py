@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import statistics
 import sys
 import time
 from collections import deque
@@ -107,7 +106,7 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
                     left = min(left, _SHOWN_AFTER)
             if listener and (found := listener.ready()):
                 # Notices that come meanwhile are handled after these.
-                with _busy(listener, takes, 2.0):
+                with _busy(listener, takes, len(found)):
                     planner.take(found)
                 writing = True
             planner.hand_over_if_due()
@@ -119,15 +118,18 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
 
 
 @contextmanager
-def _busy(listener: Notices | None, lately: deque[float], times: float = 1.0) -> Iterator[None]:
-    """Tells the threads of the notices how long the planner will be busy, by the median of the last times."""
+def _busy(listener: Notices | None, lately: deque[float], count: int = 1) -> Iterator[None]:
+    """Tells the threads of the notices how long the planner will be busy, by the longest of the last times for each.
+
+    If that is too short, an Epilog waits in vain. Too long a time costs less: its node's jobs are pinned a bit later.
+    """
     began = time.monotonic()
     if listener:
-        listener.busy_until = began + times * statistics.median(lately)
+        listener.busy_until = began + count * max(lately)
     yield
     if listener:
         listener.busy_until = 0.0
-    lately.append(time.monotonic() - began)
+    lately.append((time.monotonic() - began) / count)
 
 
 def pause(tick: float, look_takes: float) -> float:

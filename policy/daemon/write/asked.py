@@ -6,12 +6,13 @@ section 1.5): the plugin adds them to the owner's change, and leaves a mark for 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import NOTHING, JobPlan, readable
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import (
@@ -41,12 +42,16 @@ from policy.formats.plan_fields import (
     WHY,
     K,
     N,
+    holds_place,
+    pins_nodes_alone,
 )
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.formats.slurm_syntax import excluded_nodes
 from policy.formats.wire import escape
 from policy.plan.jobs.waiting import Waiting
 from policy.plan.jobs.waiting_jobs import WAITS
+from policy.request import node_range
 from policy.request.spread import SPREAD
 from policy.site import log
 from policy.slurm.interface import Gateway
@@ -56,13 +61,15 @@ MOST_BYTES = 4_000
 MOST_FILES = 2_000
 """The most jobs that have a file, the first ones of the queue: each takes a page of the controller's memory."""
 MOST_A_PASS = 10
+_AGAIN_AFTER = 60.0
+"""Seconds after which a job that Slurm refused to change is tried again: it must not keep others from their turn."""
 _WHOLE_LOOK_EVERY, _MANY_JOBS = 15.0, 2_000
 """Seconds by which a change without a new state may be read late, among so many jobs (gateway_read.c)."""
 
 _MOST_AHEAD = 60.0
 """Seconds by which a mark may be newer than the last reading; beyond that the clock was set back."""
 
-_WHY = "its owner changed what it asks for"
+_WHY = "what it asks for was changed"
 _SHARES = (SHARE, TIER, UPGRADE, PARKED)
 _GPUS = re.compile(r"gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _BY_TASK = frozenset({"tres_per_task", "cpus_per_tres", "ntasks_per_tres"})
@@ -111,7 +118,9 @@ def anew(job: JobFacts, text: JobText) -> JobPlan:
     n = max(1, job.count)
     count = int(gpus[0][1] or 1) if len(gpus) == 1 and gpus[0] else 0
     by_job = bool(text.tres_per_job)
-    if not count or by_task or job.mem is None or (by_job and count % n):
+    # GPUs on nodes in any way, whole nodes, or a range: its record does not tell.
+    other = SPREAD in plan or CPUS not in plan or node_range.of(plan.get(WAS, ()))
+    if not count or other or by_task or job.mem is None or (by_job and count % n):
         return old.having(STATE(RELEASED), WHY(tagged(f"given back to Slurm: {_WHY}", 106)))
     of_job = N(n), K(count // n if by_job else count), CPUS(-(-job.cpus // n)), MEM(job.mem)
     return old.having(STATE(LATER), ASKED(asked), WAS(NOTHING_ELSE), *of_job, WHY(f"planned anew: {_WHY}"))
@@ -127,6 +136,8 @@ class Asked:
         self._files, self._marks, self._excluded = folders
         self._written: dict[int, str] = {}
         self._known: dict[int, tuple[JobFacts, str]] = {}
+        self._again: dict[int, float] = {}
+        self._on_a_place_left = Selection(_is_left_on_its_place)
         self._began = False
 
     def step(self, queue: Iterable[Waiting], reading: Reading) -> int:
@@ -142,20 +153,14 @@ class Asked:
         due = [job for job, mark in marks.items() if _is_read(mark, reading.at, late)]
         lists = {int(mark.name): mark for mark in self._excluded.iterdir() if mark.name.isdecimal()}
         read = [job for job, mark in lists.items() if _is_read(mark, reading.at, late)]
-        jobs = {job.id: job for job in reading.jobs if job.id in marks or job.id in lists}
+        jobs = Selection.all_of(reading.jobs)
         ours = [job for job in read if job in jobs and self.has_written_ours(jobs[job])]
-        updates = 0
-        for job_id in ours[:MOST_A_PASS]:
-            with suppress(SlurmError):
-                updates += self._forget_list(job_id)
-                lists[job_id].unlink(missing_ok=True)
         for job_id in set(read).difference(ours):
             lists[job_id].unlink(missing_ok=True)
-        for job_id in due[:MOST_A_PASS]:
-            with suppress(SlurmError):
-                updates += self._look_at(jobs.get(job_id))
-            marks[job_id].unlink(missing_ok=True)
-            self._written.pop(job_id, None)
+        left = (job for job in self._on_a_place_left.of(reading.jobs).values() if job.id not in marks)
+        updates = self._each({one: partial(self._forget_list, one) for one in ours}, lists, reading.at)
+        updates += self._each({one: partial(self._look_at, jobs.get(one)) for one in due}, marks, reading.at)
+        updates += self._each({job.id: partial(self._free, job) for job in left}, {}, reading.at)
         jobs_left = (entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
         self._keep(islice(jobs_left, MOST_FILES))
         return updates
@@ -168,6 +173,22 @@ class Asked:
         """Tells whether a job's owner has written, since the reading, the same list of excluded nodes as Berth."""
         return self._began and excluded_nodes.is_ours(_listed(self._excluded / str(job.id)), job.known)
 
+    def _each(self, steps: Mapping[int, Callable[[], int]], marks: Mapping[int, Path], at: float) -> int:
+        """Takes the steps of some jobs, removes their marks if Slurm does not refuse, and returns the updates."""
+        self._again = {job_id: then for job_id, then in self._again.items() if at < then <= at + _AGAIN_AFTER}
+        updates = 0
+        for job_id in islice((one for one in steps if one not in self._again), MOST_A_PASS):
+            try:
+                updates += steps[job_id]()
+            except SlurmError as problem:
+                if not isinstance(problem, NoAnswer):
+                    self._again[job_id] = at + _AGAIN_AFTER
+            else:
+                if job_id in marks:
+                    marks[job_id].unlink(missing_ok=True)
+                    self._written.pop(job_id, None)
+        return updates
+
     def _forget_list(self, job_id: int) -> int:
         """Marks a list of excluded nodes as the user's, who has written the same one as Berth."""
         text = self._gateway.job(job_id)
@@ -175,6 +196,16 @@ class Asked:
         if text.state != "PENDING" or not excluded_nodes.is_ours(text.excluded, plan):
             return 0
         self._gateway.annotate(job_id, plan.having(OTHERS(excluded_nodes.OF_NO_LIST)))
+        return 1
+
+    def _free(self, job: JobFacts) -> int:
+        """Gives a job whose GPUs an administrator changed its user's nodes again, and plans it anew."""
+        if not self._gateway.release(job.id, f"given back to Slurm: {_WHY}"):
+            return 0
+        plan = anew(job, self._gateway.job(job.id))
+        log.info(f"JobId={job.id} {plan[WHY]}", 606)
+        if plan[STATE] != RELEASED:
+            self._gateway.annotate(job.id, plan)
         return 1
 
     def _look_at(self, job: JobFacts | None) -> int:
@@ -211,6 +242,17 @@ class Asked:
                 new.write_text(f"{text}\n")
                 new.replace(self._files / str(job_id))
         self._written = wanted
+
+
+def _is_left_on_its_place(job: JobFacts) -> bool:
+    """Tells whether a waiting job asks for GPUs of any kind and yet requires the nodes of its place.
+
+    An administrator changed the GPUs, and the plugin did not complete it, as for SlurmUser (job_submit_berth.c).
+    """
+    if job.gpus is not None or not job.required or job.state not in WAITS:
+        return False
+    plan = job.known
+    return holds_place(plan) and not pins_nodes_alone(plan) and set(job.required) == set(plan.get(NODES, ()))
 
 
 def _listed(mark: Path) -> str:

@@ -8,7 +8,7 @@ to avoid stand in its plan, so that they survive a restart of berthd; its user's
 
 from collections.abc import Callable, Iterable
 
-from policy.formats.errors import SlurmError
+from policy.formats.errors import FormatError, NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, readable
 from policy.formats.outcome import Outcome
 from policy.formats.plan_fields import DEGRADED, DEGRADED_TEXT, DISAGREES, HELD, HELD_TEXT, PARKED, SHARE, TIER
@@ -69,9 +69,11 @@ class Degraded:
                     continue
                 if not self._is_known(job):
                     updates += self._send(job, nodes, since, at)
-            except SlurmError as problem:
+            except (FormatError, SlurmError) as problem:
                 # A busy slurmctld, or one that has the job between two states, takes the update a moment later.
                 if at - since < PATIENCE:
+                    if isinstance(problem, NoAnswer):
+                        break  # each question may take long
                     continue
                 log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}", 601)
             del self._met[job_id]

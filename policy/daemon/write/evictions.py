@@ -89,14 +89,24 @@ class Evictions:
         return 1 + (self._warn(job.id) if grace > 0 else self._put_back(self._going[job.id], at))
 
     def obey(
-        self, job: JobFacts, reason: str, at: float, avoid: Mapping[str, float], patience: float | None = None
+        self,
+        job: JobFacts,
+        reason: str,
+        at: float,
+        avoid: Mapping[str, float],
+        patience: float | None = None,
+        *,
+        ends: bool = False,
     ) -> int:
         """Sends a guest away as its guard asks; it avoids the nodes of `avoid` until the times there.
 
-        With `patience` the guard has warned it and ends it within so many seconds; else it is requeued at once.
+        With `patience` the guard has warned it and ends it within so many seconds; else it is requeued at once. If the
+        guard `ends` it now, it is requeued also if Slurm answers only when it has ended.
         """
         known = job.id in self._going
         if not known and not self._note(job, reason, at, patience or 0.0, avoid, warned=patience is not None):
+            if ends:
+                self._going[job.id] = _Going(job, reason, at, at + AGAIN_AFTER, warned=True)
             return 0
         going = self._going[job.id]
         at_once = patience is None and not going.asked
@@ -132,7 +142,9 @@ class Evictions:
         updates = 0
         for job_id, going in list(self._going.items()):
             job = known.get(job_id)
-            if not going.asked and at >= going.until:
+            if job is not None and job.state == "RUNNING" and (job.start or 0) > going.since:
+                del self._going[job_id]  # its guard put it back, and it runs again
+            elif not going.asked and at >= going.until:
                 updates += self._put_back(going, at)
             elif job is not None and job.state in LEAVING:
                 self._tell(going, at)
@@ -157,6 +169,9 @@ class Evictions:
         try:
             running = self._gateway.evict(job_id)
         except SlurmError as problem:
+            if isinstance(problem, NoAnswer) and going.warned:
+                going.until = at + AGAIN_AFTER
+                return 0
             del self._going[job_id]
             return self._refused(going.job, going.reason, problem, at, noted=True)
         going.asked = running
@@ -180,6 +195,9 @@ class Evictions:
                 self._gateway.requeue(job_id)
                 log.info(f"JobId={job_id} ended on its warning and was put back into the queue", 613)
                 return 1
+        except NoAnswer:
+            self._going[job_id] = going  # the next step asks again
+            return 0
         except SlurmError as problem:
             log.error(f"JobId={job_id} ended before it was requeued: {problem}", 614)
             self._going.pop(job_id, None)

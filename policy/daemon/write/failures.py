@@ -28,15 +28,16 @@ from policy.daemon.hear.endings import (
     lost_nodes,
     put_back,
 )
-from policy.formats.errors import SlurmError
+from policy.formats.errors import FormatError, NoAnswer, SlurmError
 from policy.formats.job_plan import NOTHING
-from policy.formats.outcome import Outcome
+from policy.formats.outcome import FAILED, Outcome
 from policy.formats.plan_fields import BY_OTHERS, ID, RETRY, is_preflight
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
-from policy.retry.decision import RetryDecision, Trial, decide
+from policy.retry.decision import decide
 from policy.retry.other_systems import reason_to_leave
 from policy.site import log
 from policy.slurm import changes
@@ -50,7 +51,6 @@ WORD_WITHIN = 60.0
 PATIENCE = 600.0
 """Seconds after which a job that does not end is given up, and a notice is forgotten."""
 
-
 MOST_ONE_BY_ONE = 64
 """The most ended jobs whose records are asked for one by one; of more, the next reading shows which ended well."""
 
@@ -63,7 +63,6 @@ _NODES_SHOWN = 0.5
 _HOLDING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
-_FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 
 @dataclass(slots=True)
@@ -94,6 +93,7 @@ class Failures:
         self._ask_boots = ask_boots
         self._others = others
         self._accounts = accounts or Accounts()
+        self._holding = Selection(lambda job: job.state in _HOLDING and job.wants_gpus and job.plan)
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
@@ -139,8 +139,7 @@ class Failures:
         """Finds the GPU jobs that ran at the last reading and do not run any more."""
         running = {
             job.id: self._running.get(job.id) or as_it_ran(job) if job.state == "COMPLETING" else job
-            for job in reading.jobs
-            if job.state in _HOLDING and job.wants_gpus and job.plan
+            for job in self._holding.of(reading.jobs).values()
         }
         for job_id in self._running.keys() - running.keys():
             self._over[job_id] = _Over(job_id, reading.at, reading.at, self._running[job_id])
@@ -155,9 +154,15 @@ class Failures:
         over = next((one for one in self._over.values() if one.due <= at), None)
         if over is None:
             return 0
+        counted = self._classes.total()
         try:
             done = self._settle(over, reading, at)
-        except SlurmError as problem:
+        except (FormatError, SlurmError) as problem:
+            # A question can be asked again; a change that was not answered may have been made.
+            if isinstance(problem, NoAnswer) and self._classes.total() == counted and at - over.since < PATIENCE:
+                for one in self._over.values():
+                    one.due = max(one.due, at + _LOOK_AGAIN)
+                return over.id
             log.error(f"JobId={over.id} has ended, and its end was not looked into: {problem}", 618)
             done = True
         if done:
@@ -172,10 +177,10 @@ class Failures:
 
     def _sort_out(self, reading: Reading) -> None:
         """Drops the jobs that ended well; a busy site ends more jobs than there is time to ask about."""
-        at = reading.at
-        for job in reading.jobs:
-            over = self._over.get(job.id)
-            if over is not None and over.found is None and not _is_worth_a_look(job.state):
+        at, jobs = reading.at, Selection.all_of(reading.jobs)
+        for over in list(self._over.values()):
+            job = jobs.get(over.id)
+            if job is not None and over.found is None and not _is_worth_a_look(job.state):
                 self._left.pop(job.id, None)
                 self._drop(job.id, at)
         if len(self._over) > MOST_OVER:
@@ -211,7 +216,7 @@ class Failures:
                 self._note_unseen(found, at)
                 return True
             return over.job.guest or self._put_back(over, over.job, found, reading, at)
-        if found.state not in _FAILED:
+        if found.state not in FAILED:
             return True
         _, word = self._words.get(found.id, (0.0, None))
         if word is not None and word.start not in {0, found.started}:
@@ -227,17 +232,16 @@ class Failures:
 
     def _conclude(self, found: Outcome, word: NodeWord | None, reading: Reading, at: float) -> None:
         """Counts and logs a failure, and retries the job if its user wants that and it may help."""
-        plan = found.plan or NOTHING
+        plan, config = found.plan or NOTHING, self._gateway.config()
         self._settled[found.id, found.started, next(iter(found.nodes), "")] = at
         failure = class_of(found, word)
-        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        runs = history.with_last(plan, found, failure)
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
-        decision, config = None, self._gateway.config()
+        decision = None
         if RETRY in plan and not is_preflight(plan):
             others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
-            theirs = RetryDecision(again=False, reason=others)
-            decision = theirs if others else decide(runs, limits(found, reading, config))
+            decision = decide(runs, limits(found, reading, config), others)
             log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}", 620)
         new = failed(plan, runs, found.ended, decision, at)
         if decision is not None and decision.again:
@@ -256,15 +260,15 @@ class Failures:
         if found.state != "RUNNING" or found.started != job.start or is_preflight(plan):
             return False
         failure = Classification("mpi_runtime_failure", transient=True, reason=sign, sign=sign)
-        runs = [*history.trials(plan), Trial(failure, found.nodes, at - found.started)]
+        runs = history.with_last(plan, replace(found, ended=int(at)), failure)
         others = reason_to_leave(found.comment, self._others, put_back=BY_OTHERS in plan)
-        decision = decide(runs, limits(found, reading, self._gateway.config()))
-        if others or not decision.again:
-            log.info(f"JobId={found.name} hangs and is not requeued: {others or decision.reason}", 620)
+        decision = decide(runs, limits(found, reading, self._gateway.config()), others)
+        if not decision.again:
+            log.info(f"JobId={found.name} hangs and is not requeued: {decision.reason}", 620)
             return False
+        self._gateway.requeue(found.name)
         # Its end is handled here, and must not count twice.
         self.leave(found.id, at)
-        self._gateway.requeue(found.name)
         self._gateway.delay(found.id, failed(plan, runs, int(at), decision, at), round(decision.wait_s))
         self._classes[failure.failure] += 1
         self._retried += 1
@@ -276,8 +280,8 @@ class Failures:
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, and was requeued, not by Berth", 621)
         plan = now.plan or NOTHING
-        runs = [*history.trials(plan), Trial(failure, found.nodes, found.ended - found.started, found.state)]
-        if now.state not in _FAILED and now.state not in changes.ENDED:
+        runs = history.with_last(plan, found, failure)
+        if now.state not in FAILED and now.state not in changes.ENDED:
             self._gateway.annotate(found.id, failed(plan, runs, found.ended, None, at).having(BY_OTHERS.set))
 
     def _put_back(self, over: _Over, before: JobFacts, found: Outcome, reading: Reading, at: float) -> bool:
@@ -344,4 +348,4 @@ def _failed_by_itself(found: Outcome) -> bool:
 
 def _is_worth_a_look(state: str) -> bool:
     """Tells whether a job that ran has failed, was requeued, or has not ended yet."""
-    return state in _FAILED or state in _HOLDING or state == "PENDING"
+    return state in FAILED or state in _HOLDING or state == "PENDING"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from policy.daemon.hear.still import Hang
 from policy.daemon.write.failures import Failures
+from policy.formats.errors import FormatError, NoAnswer, SlurmError
 from policy.formats.plan_fields import ON_HANG
 from policy.formats.slurm_facts import Reading
 from policy.site import log
@@ -34,6 +35,11 @@ class Hangs:
                 text = hang_text(hang._asdict(), reading.at)
                 log.info(f"JobId={job.id} hangs: {text}", 665)
                 if job.known.get(ON_HANG) == "requeue":
-                    requeued += self._failures.end_hung(job, text, reading, reading.at)
+                    try:
+                        requeued += self._failures.end_hung(job, text, reading, reading.at)
+                    except NoAnswer:
+                        raise  # the next pass tries again
+                    except (FormatError, SlurmError) as problem:
+                        log.error(f"JobId={job.id} hangs and could not be requeued: {problem}", 665)
         self._told = now
         return requeued

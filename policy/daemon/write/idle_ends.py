@@ -49,14 +49,19 @@ class IdleEnds:
         since = defaultdict(list)
         for (_, _, job_id), gpu in idle.items():
             since[job_id].append(gpu.no_kernel)
-        updates = 0
+        updates, refused = 0, {}
         for job in jobs:
-            if job.state == "RUNNING" and job.partition in self._rules and at >= self._refused.get(job.id, 0.0):
-                try:
+            if job.state != "RUNNING" or job.partition not in self._rules:
+                continue
+            try:
+                if (again := self._refused.get(job.id, 0.0)) > at:
+                    refused[job.id] = again
+                else:
                     updates += self._look(job, since[job.id], self._rules[job.partition], at)
-                except SlurmError as problem:
-                    log.error(f"JobId={job.id} holds its GPUs idle and could not be told or ended: {problem}", 666)
-                    self._refused[job.id] = at + _AGAIN_AFTER
+            except SlurmError as problem:
+                log.error(f"JobId={job.id} holds its GPUs idle and could not be told or ended: {problem}", 666)
+                refused[job.id] = at + _AGAIN_AFTER
+        self._refused = refused
         return updates
 
     def _look(self, job: JobFacts, since: list[int], limit: int, at: float) -> int:

@@ -15,8 +15,9 @@ from itertools import islice
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import others
 from policy.daemon.write.pins import Pins
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.plan_fields import GPUS, NODES, OTHERS
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts
 from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.site import log
@@ -34,6 +35,7 @@ class Lists:
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
         self._fleet: Fleet | None = None
+        self._lacking = Selection(_lacks)
         self._due: dict[int, None] = {}
         self._refused: set[int] = set()
         """Jobs whose update Slurm refused."""
@@ -44,7 +46,7 @@ class Lists:
         before, self._fleet, self._left = self._fleet, fleet, MOST_A_PASS
         if before is not fleet:
             self._refused.clear()
-        self._due |= {job.id: None for job in jobs if _lacks(job) and job.id not in self._refused}
+        self._due |= dict.fromkeys(job_id for job_id in self._lacking.of(jobs) if job_id not in self._refused)
         if before is fleet:
             return
         if before is not None and (gone := set(before.names) - set(fleet.names)):
@@ -69,6 +71,8 @@ class Lists:
             self._left -= 1
             try:
                 self._pins.pin_again(job)
+            except NoAnswer:
+                self._due[job_id], self._left = None, 0  # the next pass tries again
             except SlurmError as problem:
                 self._refused.add(job_id)
                 log.error(f"JobId={job_id} keeps its old list of excluded nodes: {problem}", 616)
@@ -87,7 +91,6 @@ def _waits(job: JobFacts) -> bool:
 def _lacks(job: JobFacts) -> bool:
     """Tells whether a job that may start now on whole GPUs of Berth's choice has no list."""
     plan = job.known
-    # In a long queue the first of these is enough for nearly every job.
     if OTHERS in plan or NODES not in plan or GPUS not in plan or job.state != "PENDING":
         return False
     if not job.required or job.gpus is None or job.excluded or job.share or job.guest:

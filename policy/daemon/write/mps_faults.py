@@ -6,6 +6,7 @@ only in memory: after a restart of berthd the nodes still remember such users.
 """
 
 from policy.formats.errors import SlurmError
+from policy.formats.slurm_facts import JobFacts
 from policy.site import log
 from policy.slurm.interface import Gateway
 
@@ -20,10 +21,10 @@ class MpsFaults:
         self._gateway = gateway
         self._until: dict[int, float] = {}
 
-    def blame(self, job: int, at: float) -> None:
-        """Keeps the user of a job apart, after a node's notice that the job made MPS fail."""
+    def blame(self, job: int, at: float, known: JobFacts | None = None) -> None:
+        """Keeps the user of a job apart that made MPS fail, as a node says; `known` is the job in the last reading."""
         try:
-            user = self._gateway.job(job).user_id
+            user = self._gateway.job(job).user_id if known is None else known.user
         except SlurmError as problem:
             log.error(f"JobId={job} brought MPS down, and its user is not known: {problem}", 612)
             return

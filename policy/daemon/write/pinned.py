@@ -50,10 +50,19 @@ ANY_JOB = 0
 """The number of the entry for jobs that the list does not name yet."""
 
 
+def may_be_bound(job: JobFacts, skipped: frozenset[str] = frozenset(), allowed: Rules = ()) -> bool:
+    """Tells whether a job may be of some kind by its record alone; of most jobs only the plan tells."""
+    bound = job.guest or job.share or "berth_" in job.licenses or job.known.has_any((SHARE, TIER))
+    return bool(bound or allowed or skipped.intersection(job.partition.split(",")))
+
+
 def listed(
     queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset(), allowed: Rules = ()
 ) -> dict[int, int]:
-    """Returns by job the kinds for the plugin; `jobs` are all that Slurm has, `allowed` are the rules of tiers."""
+    """Returns by job the kinds for the plugin.
+
+    `jobs` are those of Slurm that `may_be_bound`, or all; `allowed` are the rules of tiers.
+    """
     kinds: dict[int, int] = defaultdict(int)
     for entry in queue:
         job = entry.job

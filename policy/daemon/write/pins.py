@@ -4,6 +4,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from policy.cluster.fleet import Fleet
@@ -15,11 +16,12 @@ from policy.formats.errors import DaemonError, SlurmError, TooLong
 from policy.formats.job_plan import JobPlan, latest
 from policy.formats.messages import tagged
 from policy.formats.plan_fields import GPUS, OWNS, RELEASED, SEATS, SHARE, STATE, TIER, WHOLE, WHY
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.answer.told import moved, parked
 from policy.plan.jobs.waiting import Waiting
+from policy.plan.jobs.waiting_jobs import PARKED_FOR
 from policy.plan.ledger.changes import Change, Evict, Move, Own, Park, Release
-from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request.settings import Sharing
 from policy.request.tiers import OPPORTUNISTIC, Rules
 from policy.site import log
@@ -49,6 +51,7 @@ class Pins:
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
         self._skipped, self._allowed, self._exclude_others = skipped, allowed, exclude_others
+        self._bound = Selection(partial(pinned.may_be_bound, skipped=skipped, allowed=allowed))
         self.asked = Asked(gateway, pinned_file, self._write_again)
         self._listed: Mapping[int, int] | None = None
         self._list_mark: object = None
@@ -175,7 +178,7 @@ class Pins:
 
     def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
         """Writes the list of jobs that their owners cannot change freely, for the plugin, if it has changed."""
-        jobs = pinned.listed(queue, everybody, self._skipped, self._allowed)
+        jobs = pinned.listed(queue, self._bound.of(everybody).values(), self._skipped, self._allowed)
         now = time.monotonic()
         as_written = jobs == self._listed and self._list_mark == pinned.mark(self._pinned_file)
         if as_written or now < self._no_list_before:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import latest
 from policy.formats.plan_fields import PREFLIGHT, PREFLIGHT_TEXT, is_preflight, preflight_of
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.site import log
 from policy.slurm.by_command.command import run_command
@@ -22,12 +23,13 @@ class Preflights:
         self._gateway = gateway
         self._wait = wait
         self._run = run
+        self._waiting = Selection(lambda job: job.state == "PENDING" and PREFLIGHT in job.known)
         self._could_begin: dict[int, float] = {}
         """By pre-flight, the time since which it could begin, or of its last cancellation."""
 
     def step(self, reading: Reading) -> None:
         """Cancels the pre-flights that could have begun for longer than the site allows."""
-        waiting = [job for job in reading.jobs if job.state == "PENDING" and PREFLIGHT in job.known]
+        waiting = self._waiting.of(reading.jobs).values()
         firsts = [job for job in waiting if is_preflight(job.plan) and not job.reason.startswith(_NOT_ITS_OWN)]
         self._could_begin = {job.id: self._could_begin.get(job.id, reading.at) for job in firsts}
         for first in firsts:

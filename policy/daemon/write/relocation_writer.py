@@ -4,10 +4,11 @@
 from collections.abc import Callable, Sequence
 
 from policy.daemon.write.pins import Pins
-from policy.formats.errors import FormatError, SlurmError
+from policy.formats.errors import FormatError, NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan, latest
 from policy.formats.outcome import requeues_left
 from policy.formats.plan_fields import SIGNAL, UNDER_WAY
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.ledger.changes import BACK_AFTER, Move
 from policy.plan.ledger.tracker import Tracker
@@ -41,13 +42,15 @@ class RelocationWriter:
         """Goes on with the moves under way."""
         self._adopt(reading)
         relocations = self.relocations
-        known = {job.id: job for job in reading.jobs if job.id in relocations.under_way}
+        known = Selection.all_of(reading.jobs)
         for job_id, going in list(relocations.under_way.items()):
             job = known.get(job_id)
             try:
                 state = job.state if job is not None else self._gateway.job(job_id).state
                 step = relocations.next_step(going, job, state, plan, tracker, reading.at)
                 self._carry_out(going, step, reading)
+            except NoAnswer:
+                break  # the next pass asks again, and each question may take long
             except (SlurmError, FormatError) as problem:
                 log.error(f"JobId={job_id} is not moved any more: {problem}", 661)
                 relocations.drop(going)
@@ -78,7 +81,8 @@ class RelocationWriter:
             for going in moves:
                 self._annotate(going.job, going.noted_in)
                 self.relocations.begin(going)
-                log.info(f"JobId={going.job.id} is moved to {','.join(going.names)}: {going.reason}", 661)
+                whom = f" for JobId={going.gang}" if going.gang else ""
+                log.info(f"JobId={going.job.id} is moved to {','.join(going.names)}{whom}: {going.reason}", 661)
             if pin is not None and not self._pin(pin, reading):
                 why = "the waiting job did not get its place"
         except SlurmError as problem:

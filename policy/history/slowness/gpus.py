@@ -13,7 +13,7 @@ A score stays within `_WORTH` of the median of the users' votes (votes.py), and 
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 
-from policy.history.slowness.votes import LEAST_USERS, Users, Where, middle_of, user_of, votes_of
+from policy.history.slowness.votes import LEAST_USERS, Users, Where, middle_of, user_of, votes_of, where_of
 from topology.calibrate.posterior import Floats, Variances
 from topology.calibrate.runs import seconds_of
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
@@ -69,7 +69,7 @@ class ScoreNow:
 def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> tuple[ScoreNow, ...]:
     """Returns the table's scores as they are now (`now` in seconds since 1970), and what they rest on."""
     lately = [one for one in reports if 0.0 <= now - seconds_of(one.at) <= _MOST_DAYS * _DAY_S]
-    since = {_where(one): seconds_of(one.at) for one in scores if one.at}
+    since = {where_of(one): seconds_of(one.at) for one in scores if one.at}
     looks = [one for one in lately if isinstance(one, ClockReport)]
     clocks = _clock_times([one for one in looks if _new(one, one.at, since)])
     found: dict[tuple[Where, str], ScoreNow] = {}
@@ -78,22 +78,13 @@ def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> t
         jobs = [_later(one, since) for one in lately if isinstance(one, JobReport) and one.app_class == app_class]
         # The clock carries no information about memory-bound work, nor such work about the clock.
         seen = clocks if app_class == "compute" else {}
-        found |= {(_where(one.score), app_class): one for one in _refreshed(mine, jobs, seen)}
-    return tuple(found[_where(one), one.app_class] for one in scores)
-
-
-def table(now: Iterable[ScoreNow]) -> tuple[Score, ...]:
-    """Returns the score table of these."""
-    return tuple(one.score for one in now)
-
-
-def _where(one: Score) -> Where:
-    return one.node, one.position, one.uuid
+        found |= {(where_of(one.score), app_class): one for one in _refreshed(mine, jobs, seen)}
+    return tuple(found[where_of(one), one.app_class] for one in scores)
 
 
 def _new(one: Rank | ClockReport, at: str, since: dict[Where, float]) -> bool:
     """Returns True if it was seen after the GPU's last calibration: earlier faults may have been repaired."""
-    return seconds_of(at) >= since.get((one.node, one.position, one.uuid), 0.0)
+    return seconds_of(at) >= since.get(where_of(one), 0.0)
 
 
 def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
@@ -111,7 +102,7 @@ def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
     for (_, _, app), some in peers.items():
         by_gpu: dict[Where, list[float]] = defaultdict(list)
         for one in some:
-            by_gpu[one.node, one.position, one.uuid].append(one.sm_mhz)
+            by_gpu[where_of(one)].append(one.sm_mhz)
         if len(by_gpu) >= _LEAST_CLOCKS:
             typical = median(median(clocks) for clocks in by_gpu.values())
             for where, clocks in by_gpu.items():
@@ -121,22 +112,21 @@ def _clock_times(reports: Sequence[ClockReport]) -> Clocks:
 
 def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: Clocks) -> list[ScoreNow]:
     """Returns all scores of one class."""
-    index = {_where(one): place for place, one in enumerate(scores)}
+    index = {where_of(one): place for place, one in enumerate(scores)}
     mean = np.log([one.score for one in scores])
     prior = np.array([one.error or _UNKNOWN_SD for one in scores]) ** 2
     noise = PUBLISHED.get(scores[0].app_class, PUBLISHED["compute"])
-    seen = _Seen(jobs, index)
     said = votes_of(jobs, {where: float(mean[place]) for where, place in index.items()}.get)
     votes = {index[where]: users for where, users in said.items()}
     told = _changed(votes, scores, mean, prior, noise, clocks)
     wide = np.array([told.get(place) == "changed" for place in range(len(scores))])
     start = np.where(wide, prior + _CHANGED_SD**2, prior)
     late = {place for place, what in told.items() if what == "host"}
-    after, variance, counts = _posterior(seen.without(late), mean, start, noise, index, clocks)
+    after, variance, counts = _posterior(_runs_of(jobs, index, late), mean, start, noise, index, clocks)
     after = _bounded(after, mean, {place: one for place, one in votes.items() if place not in late}, clocks, index)
     made = []
     for place, one in enumerate(scores):
-        looks = len(clocks.get(_where(one), ()))
+        looks = len(clocks.get(where_of(one), ()))
         known = counts[place] + looks
         score = one
         if known:
@@ -157,28 +147,18 @@ class _Job:
     times: Floats
 
 
-class _Seen:
-    """The runs of jobs, those GPUs left out that have no score."""
-
-    def __init__(self, jobs: Sequence[JobReport], index: dict[Where, int]) -> None:
-        names: dict[str, int] = {}
-        self.jobs: list[_Job] = []
-        for job in jobs:
-            known = [(index.get((rank.node, rank.position, rank.uuid)), rank) for rank in job.ranks]
-            mine = [(place, rank) for place, rank in known if place is not None]
-            if mine:
-                nodes = [names.setdefault(rank.node, len(names)) for _, rank in mine]
-                times = np.log([rank.own_ms for _, rank in mine])
-                self.jobs.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
-
-    def without(self, late: set[int]) -> list[_Job]:
-        """Returns runs without GPUs whose host is late."""
-        kept = []
-        for job in self.jobs:
-            keep = np.array([place not in late for place in job.gpus.tolist()])
-            if keep.any():
-                kept.append(_Job(job.app, job.gpus[keep], job.nodes[keep], job.times[keep]))
-        return kept
+def _runs_of(jobs: Sequence[JobReport], index: Mapping[Where, int], late: Collection[int]) -> list[_Job]:
+    """Returns the runs of jobs, without GPUs that have no score or whose host is late."""
+    names: dict[str, int] = {}
+    found = []
+    for job in jobs:
+        known = [(index.get(where_of(rank)), rank) for rank in job.ranks]
+        mine = [(place, rank) for place, rank in known if place is not None and place not in late]
+        if mine:
+            nodes = [names.setdefault(rank.node, len(names)) for _, rank in mine]
+            times = np.log([rank.own_ms for _, rank in mine])
+            found.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
+    return found
 
 
 def _changed(
@@ -206,7 +186,7 @@ def _changed(
     for place, shift in moved.items():
         siblings = by_node[scores[place].node]
         together = sum(moved.get(one, 0.0) * shift > 0 for one in siblings)
-        looks = clocks.get(_where(scores[place]))
+        looks = clocks.get(where_of(scores[place]))
         if looks:
             # A chip that is slower shows it in its clock; one that is kept waiting does not.
             by_host = shift > 0 and median(looks.values()) - mean[place] < 0.5 * shift

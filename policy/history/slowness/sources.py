@@ -113,7 +113,7 @@ def from_ops(text: Iterable[str], name: str) -> StepTimes:
                 rank, str(one.get("node", "")), _number(one, "gpu"), str(one.get("uuid", "")), _number(one, "stage")
             )
         micro = int(head.get("microbatches", 0))
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise FormatError(f"{name}: a line of {OPS_FORMAT} lacks, or has wrong, {problem}") from problem
     order = sorted(ranks)
     steps = sorted(step for step, row in cells.items() if len(row) == len(order))[-MOST_ROWS:]

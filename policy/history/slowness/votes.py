@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
-from topology.calibrate.steps import JobReport, Rank
+from topology.calibrate.steps import ClockReport, JobReport, Rank
+from topology.scores import Score
 
 LEAST_USERS = 3
 """Votes from which on one false vote is not the median."""
@@ -26,9 +27,9 @@ def user_of(app: str) -> str:
     return user if user.isdecimal() else app
 
 
-def where_of(rank: Rank) -> Where:
-    """Returns the place and the UUID of a rank's GPU."""
-    return rank.node, rank.position, rank.uuid
+def where_of(one: Rank | ClockReport | Score) -> Where:
+    """Returns the place and the UUID of its GPU."""
+    return one.node, one.position, one.uuid
 
 
 def votes_of(

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from policy.cluster import segments, unmet
-from policy.cluster.partitions import others
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import not_skipped, others
 from policy.formats import plan_fields as fields
 from policy.formats.errors import Answer, FormatError, InSegments, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
 from policy.formats.messages import tagged
@@ -28,7 +29,7 @@ from policy.request import counted, locality, node_range
 from policy.request.demand import A_YEAR, ELSEWHERE, Demand
 from policy.request.settings import Settings
 from policy.request.submission import WAS_KEYS, Submission
-from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC, settle
 
 _FEW_NODES = 16
 """Nodes whose names are surely no longer than a job's record takes."""
@@ -94,7 +95,26 @@ def _decide(submission: Submission, context: Context) -> Decision:
             return decision
         return on_several_nodes(case) or decision
     except (Answer, FormatError) as answer:
-        return say_no(submission, _in_segments(answer, submission, context), context.now)
+        allowed = _as_rules_allow(answer, submission, context.book.fleet)
+        return say_no(submission, _in_segments(allowed, submission, context), context.now)
+
+
+def _as_rules_allow(answer: Exception, submission: Submission, fleet: Fleet) -> Exception:
+    """Returns the answer; a refusal if the site does not allow the job what Slurm would give it: GPUs of its own."""
+    default, allowed = fleet.sharing.tier_default, fleet.sharing.tier_allowed
+    if isinstance(answer, Never) or not allowed:
+        return answer
+    qos, share = submission.texts.get("qos", ""), "gpu-share" in submission.flags
+    names = not_skipped(fleet, submission.partition or fleet.default_partition or "")
+    try:
+        tier = settle(submission.flags, qos, names, default, allowed, share=share)
+    except Never as never:
+        return never
+    try:
+        settle({}, qos, names, (), allowed, share=share or tier.name == GUARANTEED)
+    except Never:
+        return Never(f"{answer}; it would have GPUs of its own there, which a rule of the site does not allow it", 403)
+    return answer
 
 
 def _in_range(submission: Submission, context: Context) -> Decision | None:

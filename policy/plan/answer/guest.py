@@ -11,9 +11,9 @@ from policy.formats.messages import tagged
 from policy.formats.reply import Reply
 from policy.plan.answer import told
 from policy.plan.answer.case import Case, Decision
+from policy.plan.jobs.waiting_jobs import PARKED_FOR
 from policy.plan.ledger.claims import Claim, seat_on
 from policy.plan.opinions.guests import seats
-from policy.plan.opinions.guests.guest_pass import PARKED_FOR
 from policy.request.submission import Submission
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 

@@ -10,6 +10,7 @@ from policy.formats.job_plan import NOTHING, JobPlan, Pairs, PlanEntry
 from policy.formats.messages import MOST_BYTES, tag, tagged
 from policy.placement.base import Berth
 from policy.plan.answer.case import Case
+from policy.plan.jobs.waiting_jobs import parked_until
 from policy.plan.ledger.changes import Move, Park
 from policy.request.demand import Demand, binding
 from policy.request.locality import Insistence
@@ -170,7 +171,7 @@ def parked(park: Park, at: float) -> JobPlan:
     return old.having(
         fields.STATE(fields.LATER),
         fields.TIER(OPPORTUNISTIC),
-        fields.PARKED(old.get(fields.PARKED, 0)),
+        fields.PARKED(parked_until(park.job) or 0),
         fields.AT(int(at)),
         fields.WHY(tagged(park.reason, 608)),
     )

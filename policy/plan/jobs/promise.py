@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.formats.arrays import FAR, Bools
+from topology.sets.tables import Ints
 
 SLACK = 0.05
 """Part of the promised wait and the expected run time by which a job may start later than promised."""
@@ -33,6 +34,8 @@ class PlainJob:
     limit: float
     able: Bools | None = None
     """The nodes that it may use; None: all."""
+    group: Ints | None = None
+    """For each node, the group of nodes that topology/block joins for the job; None: any nodes will do."""
 
 
 class Promise(NamedTuple):
@@ -49,10 +52,19 @@ class Promise(NamedTuple):
 
 
 def plain_starts(
-    at: float, free: Sequence[int], ends: Iterable[tuple[float, Sequence[int], int]], queue: Iterable[PlainJob]
+    at: float,
+    free: Sequence[int],
+    ends: Iterable[tuple[float, Sequence[int], int]],
+    queue: Iterable[PlainJob],
+    reserved: Iterable[tuple[float, float, Sequence[int], Sequence[int]]] = (),
 ) -> dict[int, float]:
-    """Returns the planned start of each job that can ever start; `ends` are running jobs at their time limits."""
+    """Returns the planned start of each job that can ever start; `ends` are running jobs at their time limits.
+
+    `reserved` are later times, with their nodes and the number of GPUs that are taken of each.
+    """
     room = _Room(at, free, [end for end in ends if end[0] < FAR])
+    for begin, end, nodes, gpus in reserved:
+        room.reserve(begin, end, nodes, gpus)
     found = {}
     for job in queue:
         start = room.take(job)
@@ -74,6 +86,19 @@ class _Room:
         self._times = np.array(times, np.float64)
         self._free = changes.cumsum(axis=0, dtype=np.int16)
 
+    def reserve(self, begin: float, end: float, nodes: Sequence[int], gpus: Sequence[int]) -> None:
+        """Takes GPUs of these nodes for a later time."""
+        first, last = self._row_at(begin), self._row_at(end)
+        self._free[first:last, list(nodes)] -= np.array(gpus, np.int16)
+
+    def _row_at(self, time: float) -> int:
+        """Returns the row that begins at a time; makes one if there is none."""
+        row = int(np.searchsorted(self._times, time))
+        if row == len(self._times) or self._times[row] > time:
+            self._times = np.insert(self._times, row, time)
+            self._free = np.insert(self._free, row, self._free[row - 1], axis=0)
+        return row
+
     def take(self, job: PlainJob) -> float | None:
         """Takes the GPUs of a job at the first time at which it fits; returns that time."""
         fits = self._free >= job.gpus
@@ -84,15 +109,30 @@ class _Room:
         short = np.zeros((count + 1, fits.shape[1]), np.int16)
         np.cumsum(~fits, axis=0, out=short[1:])
         whole = short[until] == short[:count]
-        enough = np.flatnonzero(whole.sum(axis=1) >= job.nodes)
-        if not enough.size:
+        found = _first_room(whole, job)
+        if found is None:
             return None
-        row = int(enough[0])
-        nodes = np.flatnonzero(whole[row])
+        row, nodes = found
         taken = nodes[np.argsort(self._free[row, nodes], kind="stable")[: job.nodes]]
-        start, last = float(self._times[row]), int(until[row])
-        if last == count or self._times[last] > start + job.limit:
-            self._times = np.insert(self._times, last, start + job.limit)
-            self._free = np.insert(self._free, last, self._free[last - 1], axis=0)
+        start = float(self._times[row])
+        last = self._row_at(start + job.limit)
         self._free[row:last, taken] -= job.gpus
         return start
+
+
+def _first_room(whole: Bools, job: PlainJob) -> tuple[int, Ints] | None:
+    """Returns the first row in which enough nodes are free for a job, and the nodes that it may take there."""
+    group = job.group
+    if group is None:
+        rows = np.flatnonzero(whole.sum(axis=1) >= job.nodes)
+        return (int(rows[0]), np.flatnonzero(whole[rows[0]])) if rows.size else None
+    order = np.argsort(group, kind="stable")
+    numbers, begins = np.unique(group[order], return_index=True)
+    free = np.add.reduceat(whole[:, order], begins, axis=1, dtype=np.int16)
+    enough = free >= job.nodes
+    rows = np.flatnonzero(enough.any(axis=1))
+    if not rows.size:
+        return None
+    row = int(rows[0])
+    fullest = numbers[np.where(enough[row], free[row], FAR).argmin()]
+    return row, np.flatnonzero(whole[row] & (group == fullest))

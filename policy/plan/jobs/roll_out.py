@@ -20,6 +20,7 @@ free now or then; where more nodes are free, room is not scarce and nothing is h
     380
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class QueuedJob:
     """Time by which it has to be expected to start if it lets others go first."""
     kind: Hashable = None
     """Equal for jobs that start in the order of the queue, whatever is expected of each; None: it has no equal."""
+    group: Sequence[int] | None = None
+    """For each node, the group of nodes that Slurm's topology/block joins for the job; None: any nodes will do."""
 
 
 class End(NamedTuple):
@@ -189,7 +192,16 @@ class RoomAhead:
         return _Played(total + sum(now + job.seconds for job in left), starts)
 
     def _place(self, job: QueuedJob, free: list[int]) -> tuple[int, ...]:
-        """Returns the nodes that a job would take: the fullest on which it fits; none if there are too few."""
+        """Returns the nodes that a job would take: the fullest on which it fits together; none if there are too few."""
         self.looks.left -= len(self._known)
         able = [node for node in self._known if free[node] >= job.gpus and job.able[node]]
-        return tuple(sorted(able, key=free.__getitem__)[: job.nodes]) if len(able) >= job.nodes else ()
+        able.sort(key=free.__getitem__)
+        if job.group is None:
+            return tuple(able[: job.nodes]) if len(able) >= job.nodes else ()
+        joined = defaultdict[int, list[int]](list)
+        for node in able:
+            nodes = joined[job.group[node]]
+            nodes.append(node)
+            if len(nodes) == job.nodes:
+                return tuple(nodes)
+        return ()

@@ -15,6 +15,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.plan.jobs.promise import Promise
 from policy.plan.jobs.roll_out import Held
 from policy.plan.ledger.claims import Claim, Repeat
+from policy.request.constraint import conditions
 from policy.request.demand import Demand
 from policy.request.locality import insisted
 from policy.request.share import Share
@@ -43,6 +44,7 @@ class Matter(Enum):
     ELSEWHERE = "Slurm may start a job sooner without its pin"
     GUESTS = "jobs want a seat, or guests run"
     PARTITIONS = "there are several partitions"
+    REQUEUED = "jobs on several nodes were requeued"
     SHARES = "jobs ask for parts of GPUs"
     SPEED = "GPUs have scores, or jobs wait that may lie near or far"
     SPREADING = "Slurm may lay a job's GPUs on nodes in any way"
@@ -190,6 +192,9 @@ class Waiting:
             yield Matter.ELSEWHERE
         if self.wants_seat:
             yield Matter.GUESTS
+        # A requeued job has a new submission time; the first one may be a moment after the answer.
+        if len(self.nodes) > 1 and self.job.known.get(fields.AT, math.inf) + 2 < self.job.submitted:
+            yield Matter.REQUEUED
         if self.demand.share is not None:
             yield Matter.SHARES
         if self.collects or self.demand.splits:
@@ -286,6 +291,8 @@ class Present:
     """Components of heterogeneous jobs."""
     guests: Sequence[Waiting] = ()
     """Jobs that wait for a seat, or may take one."""
+    requeued: Sequence[Waiting] = ()
+    """Jobs on several nodes that were requeued since they got their places."""
 
     @classmethod
     def of(cls, queue: Sequence[Waiting]) -> "Present":
@@ -293,7 +300,8 @@ class Present:
         matters = frozenset[Matter]().union(*{entry.matters for entry in queue})
         het = [entry for entry in queue if entry.job.het] if Matter.COMPONENTS in matters else ()
         guests = [entry for entry in queue if entry.wants_seat] if Matter.GUESTS in matters else ()
-        return cls(matters, het, guests)
+        requeued = [entry for entry in queue if Matter.REQUEUED in entry.matters] if Matter.REQUEUED in matters else ()
+        return cls(matters, het, guests, requeued)
 
 
 def impossible(job: JobFacts) -> bool:
@@ -318,6 +326,8 @@ def unanswered(job: JobFacts) -> JobPlan:
     The plugin has then written what was asked, and no `id`, since it got no answer.
     """
     if fields.ID in job.known or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
+        return NOTHING
+    if job.reservation or conditions(job.features) is None:
         return NOTHING
     asked = dict(job.known.get(fields.ASKED, ()))
     by, value = asked.popitem() if asked else ("", "")

@@ -31,6 +31,12 @@ from policy.sharing.classes import Classes
 WAITS = frozenset({"PENDING", "ARRAY"})
 """States of jobs that the plan reads."""
 
+PARKED_FOR = 86_400
+"""Seconds after which a parked guest starts as any job if it is not parked again, in case Berth is gone for good."""
+
+_PARKED_WITHIN = 600.0
+"""Seconds within which the update that parks a guest is surely written."""
+
 
 def ours(job: JobFacts) -> bool:
     """Tells whether a job waits with a pin that is still as Berth wrote it, or for its first pin."""
@@ -162,7 +168,7 @@ class Reader:
         left_seat = job.guest and fields.PARKED in plan and fields.UPGRADE in plan
         pinned = () if job.gpus is None or left_seat else job.required
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
-        parked, upgrade = plan.get(fields.PARKED), plan.get(fields.UPGRADE)
+        upgrade = plan.get(fields.UPGRADE)
         found = insisted(plan) if fields.INSISTS in plan else None
         narrow = demand.at(found.level) if found else demand
         since = self._may_start_since(job, at)
@@ -189,7 +195,7 @@ class Reader:
                 packed=job.share > 0,
             ),
             guest=GuestPart(
-                parked=None if parked is None else float(parked),
+                parked=parked_until(job),
                 only=demand.tier.name == OPPORTUNISTIC or (job.guest and fields.PARKED not in plan),
                 seated=job.guest and fields.PARKED not in plan,
                 may_ride_from=FAR if upgrade is None else float(job.submitted + upgrade),
@@ -301,6 +307,17 @@ def nodes_avoided(plan: JobPlan, at: float) -> dict[str, float]:
     {'n1': 2000.0}
     """
     return {one.node: one.until for one in plan.read(fields.AVOIDS, ()) if one.until > at}
+
+
+def parked_until(job: JobFacts) -> int | None:
+    """Returns the time from which on a parked guest may have a seat; None for other jobs.
+
+    It is the user's begin time, or that which an administrator has written over Berth's since.
+    """
+    parked, at, begin = job.known.get(fields.PARKED), job.known.get(fields.AT), job.begin
+    if parked is None or at is None or begin is None or job.known.get(fields.STATE) != fields.LATER:
+        return parked
+    return parked if abs(begin - at - PARKED_FOR) < _PARKED_WITHIN else begin
 
 
 def avoiding(plan: JobPlan, at: float, more: Mapping[str, float]) -> PlanEntry:

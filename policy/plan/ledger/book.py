@@ -56,6 +56,8 @@ class Book(BookRows):
         """Places that were found before, where only claims change the book."""
         self.given_up: dict[int, int] = {}
         """GPUs, by node, of which packed jobs are to give up their parts, and of which Slurm has not been told yet."""
+        self.kept_until: dict[int, float] = {}
+        """Nodes that are closed since they are kept for a job that lost a node, with the time until which they are."""
         self._leaves = keep_together.Leaves()
 
     def claim_later(self, claim: Claim, had: Repeat | None) -> Repeat | None:
@@ -120,6 +122,24 @@ class Book(BookRows):
         """
         given_up = self.given_up and any(self.given_up.get(node, 0) & mask for node in nodes)
         return demand.share is not None and not given_up and not self.has_guests(nodes, mask)
+
+    def is_wholly_free(self, node: int) -> bool:
+        """Tells whether no GPU of a node is held or claimed now, and it takes jobs or is kept."""
+        takes_jobs = bool(self._cluster.up[node]) or node in self.kept_until
+        return takes_jobs and bool(self._cluster.gpus_now[node] == self.fleet.full[node])
+
+    def keep(self, nodes: Iterable[int], until: float) -> None:
+        """Closes nodes to all jobs that ask for a place from here on, until a time."""
+        self.state = next(STATES)
+        for node in nodes:
+            self._cluster.up[node], self.kept_until[node] = False, until
+
+    def open_again(self, nodes: Iterable[int]) -> None:
+        """Opens nodes again that were kept."""
+        self.state = next(STATES)
+        for node in nodes:
+            self._cluster.up[node] = True
+            self.kept_until.pop(node, None)
 
     def bar(self, nodes: Iterable[int]) -> None:
         """Notes that Slurm's main pass starts no later job on some nodes."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tracker: what the cluster holds now and when it comes free; each reading updates only the changed nodes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from policy.cluster.snapshot import BY_NODE, COLUMNS, Cluster, TakenLater
 from policy.cluster.timeline import State, columns, normal, states_of, taken
 from policy.formats.arrays import FAR
 from policy.formats.job_plan import JobPlan
-from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, HeldLevel
+from policy.formats.plan_fields import GPU_MEM, HELD, MOVE_UNTIL, TIER, WAY, HeldLevel, K
+from policy.formats.selection import Selection
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.isolation import Isolation
 from policy.request.share import NOBODY, Mate, Share, party
@@ -57,7 +58,8 @@ class Tracker:
         self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
         self._ended: set[tuple[int, int]] = set()
         """Pairs of job and node that the snapshot shows as free already; their Epilog may still report."""
-        self._up = np.zeros(count, np.bool_)
+        self._running, self._completing = Selection(_is_running), Selection(_is_completing)
+        self._up, self._lost = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self._quiet = np.zeros(count, np.bool_)
         self._pieces = np.zeros(count, np.int64)
         self._open = np.zeros(count, np.bool_)
@@ -96,20 +98,23 @@ class Tracker:
         self._cpus_per_gpu = 0.0
         self._learned = -LEARN_EVERY
 
-    def update(self, reading: "Reading") -> frozenset[int]:
-        """Takes a reading over; returns the nodes that have changed, which `changed` keeps until the next one."""
+    def update(self, reading: "Reading", is_requeued: "Callable[[int], bool]" = lambda _: False) -> frozenset[int]:
+        """Takes a reading over; returns the nodes that have changed, which `changed` keeps until the next one.
+
+        `is_requeued` tells whether Slurm has requeued a job that still ends, for one on several nodes of its place.
+        """
         self.at = reading.at
         self._version += 1
         self._memory_counts = reading.memory_counts
-        self._leaving = self._seats_left(reading.jobs)
+        over = self._completing.of(reading.jobs).values()
+        self._leaving = self._seats_left(over)
         changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
-        changed |= self._take_jobs(job for job in reading.jobs if job.state in HOLDING)
+        changed |= self._take_jobs(self._running.of(reading.jobs))
         for place in changed:
             self._take_node(place, reading.nodes[place], memory_counts=reading.memory_counts)
-        changed.update(self._reserve(reading))
+        changed.update(self._reserve(reading, [job for job in over if is_requeued(job.id)]))
         for place in changed:
             self._rows[place] = None
-        over = [job for job in reading.jobs if job.state == "COMPLETING"]
         self._ended = {(job.id, place) for job in over for place in self._places(job)}
         # An expected end that has passed while the job still runs is put off; the first column is always now.
         np.maximum(self._times, self.at + SOON, out=self._times)
@@ -135,6 +140,7 @@ class Tracker:
     def _take_node(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
         """Takes a changed node over; one that cannot be understood counts as down, and is tried again."""
         self._nodes[place], self._up[place], self._quiet[place] = node, node.up, not node.completing
+        self._lost[place] = node.lost and not node.up
         write = partial(self._write, memory_counts=memory_counts)
         if self._isolation is None:
             write(place, node)
@@ -195,7 +201,7 @@ class Tracker:
         return Book(self._cluster(crowded=crowded), partial(self._as_rows, self._version))
 
     def _cluster(self, *, crowded: bool = False) -> Cluster:
-        """Returns the snapshot as it is now; costs no time in the number of nodes."""
+        """Returns the snapshot as it is now; costs next to no time in the number of nodes."""
         return Cluster(
             fleet=self.fleet,
             at=self.at,
@@ -211,6 +217,7 @@ class Tracker:
             hole_until=self._no_holes,
             reserved_from=self._reserved_from,
             pieces=self._pieces,
+            lost=frozenset(np.flatnonzero(self._lost).tolist()),
             tenants=self._tenants,
             shapes=self._shapes,
             cpus_per_gpu=self._cpus_per_gpu,
@@ -270,13 +277,12 @@ class Tracker:
     def _seats_left(self, jobs: "Iterable[JobFacts]") -> dict[int, int]:
         left: dict[int, int] = {}
         for job in jobs:
-            if job.guest and job.state == "COMPLETING":
+            if job.guest:
                 for place in self._places(job):
                     left[place] = left.get(place, 0) | (job.gpus or 0)
         return left
 
-    def _take_jobs(self, jobs: "Iterable[JobFacts]") -> set[int]:
-        holding = {job.id: job for job in jobs}
+    def _take_jobs(self, holding: "dict[int, JobFacts]") -> set[int]:
         changed: set[int] = set()
         for job_id, job in holding.items():
             if self._holding.get(job_id) is not job:
@@ -298,8 +304,8 @@ class Tracker:
     def _places(self, job: "JobFacts") -> list[int]:
         return [self.fleet.index[name] for name in job.nodes if name in self.fleet.index]
 
-    def _reserve(self, reading: "Reading") -> Iterable[int]:
-        """Closes what is reserved; returns the nodes that changed by this."""
+    def _reserve(self, reading: "Reading", requeued: "Iterable[JobFacts]") -> Iterable[int]:
+        """Closes what is reserved, or may be kept for a requeued job; returns the nodes that changed by this."""
         is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
         found: dict[int, list[reserved.Hold]] = {}
         counted: dict[int, float] = {}
@@ -319,6 +325,8 @@ class Tracker:
                     is_open[place] = False
                 else:
                     reserved_from[place] = min(reserved_from[place], one.start)
+        for job in requeued:
+            is_open[self._kept_for(job)] = False
         holds = reserved.by_node(found)
         other = {place for place in self._holds.keys() | holds if self._holds.get(place) != holds.get(place)}
         different: Bools = (is_open != self._open) | (reserved_from != self._reserved_from)
@@ -328,6 +336,15 @@ class Tracker:
                 self._write(place, node, memory_counts=reading.memory_counts)
         self._rooms = tuple(room for one in now for room in self._rooms_of(one, reading.version))
         return {*other, *np.flatnonzero(different).tolist()}
+
+    def _kept_for(self, job: "JobFacts") -> list[int]:
+        """Returns the whole nodes of a requeued job that still ends, if one takes no jobs any more.
+
+        It may keep the others from then on (policy/plan/opinions/lost_node.py).
+        """
+        places = [self.fleet.index[name] for name in job.required if name in self.fleet.index]
+        whole = bool((self.fleet.size[places] == job.known.get(K)).all())
+        return places if whole and not self._up[places].all() else []
 
     def _rooms_of(self, one: "Reservation", version: str) -> list[reserved.Room]:
         """Returns what Slurm may give to unpinned jobs: beside what a reservation counts, and in a magnetic one."""
@@ -500,3 +517,11 @@ def _end(job: "JobFacts", at: float) -> float:
     if leaves is not None and not job.guest:
         return max(float(leaves), at + SOON)
     return FAR if job.guest or job.end is None else max(float(job.end), at + SOON)
+
+
+def _is_running(job: "JobFacts") -> bool:
+    return job.state in HOLDING
+
+
+def _is_completing(job: "JobFacts") -> bool:
+    return job.state == "COMPLETING"

@@ -5,6 +5,7 @@ from policy.plan.opinions.elsewhere import Elsewhere
 from policy.plan.opinions.ends_sooner import EndsSooner
 from policy.plan.opinions.guests.choosing import Chooser
 from policy.plan.opinions.guests.guest_pass import GuestPass
+from policy.plan.opinions.lost_node import LostNode
 from policy.plan.opinions.opinion import Opinion
 from policy.plan.opinions.others_first import OthersFirst
 from policy.plan.opinions.partitions import OtherPartitions
@@ -23,6 +24,7 @@ def all_opinions(settings: Settings, chooser: Chooser | None = None) -> list[Opi
     return [
         GuestPass(chooser),
         WithoutGpus(),
+        LostNode(),
         Elsewhere(),
         OtherPartitions(),
         Siblings(),
@@ -34,5 +36,5 @@ def all_opinions(settings: Settings, chooser: Chooser | None = None) -> list[Opi
     ]
 
 
-WITH_REASONS: tuple[type[Opinion], ...] = (OthersFirst, GuestPass, EndsSooner, Shares)
+WITH_REASONS: tuple[type[Opinion], ...] = (LostNode, OthersFirst, GuestPass, EndsSooner, Shares)
 """Opinions that may be why a job waits, in the order in which they are asked for its reason."""

@@ -39,6 +39,8 @@ class Elsewhere(Opinion):
         if start == 0.0:
             stuck = (on_any_node or in_range) and state.free_for(entry) > STUCK_ON_A_NODE
             return f"it did not start in {STUCK_ON_A_NODE} s on a place that looks free" if stuck else ""
+        if entry.job.id in state.keeping:
+            return ""
         if rests:
             return "it may not start yet, and Slurm chooses its node when it may" if on_any_node else ""
         looked = state.ledger.may_change and state.ledger.only is None

@@ -51,6 +51,8 @@ class PassState:
     """Jobs that claim their places before all others."""
     touched: AbstractSet[int] | None = None
     """The nodes that are planned again; None for all nodes."""
+    keeping: AbstractSet[int] = frozenset()
+    """Jobs that have lost a node, and wait for it or for a spare one where their others are kept."""
     running: list[Waiting] = field(default_factory=list)
     """Jobs that run and have a turn in the queue."""
     settled: set[int] = field(default_factory=set)
@@ -78,8 +80,8 @@ class PassState:
 
     def may_wait(self, entry: Waiting) -> bool:
         """Tells whether a job may be pinned to a place that is not free yet."""
-        fleet = self.ledger.book.fleet
-        return self.settings.pin_ahead and (not fleet.nodes_alone or may_wait_pinned(entry.demand, fleet))
+        fleet, ahead = self.ledger.book.fleet, self.settings.pin_ahead and entry.job.id not in self.keeping
+        return ahead and (not fleet.nodes_alone or may_wait_pinned(entry.demand, fleet))
 
     def is_stuck(self, entry: Waiting) -> bool:
         """Tells whether a job has failed for too long to start on a place that looks free."""

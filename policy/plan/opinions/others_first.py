@@ -6,6 +6,8 @@ start for the first time, it is promised the start that plain Slurm would plan f
 lets others go first only while it starts by then, as expected and by time limits. Jobs of one user that ask for the
 same keep their order: while one of them lets others go first, so do those behind it.
 
+On more than `FEW_NODES` nodes jobs have promises, and none lets others go first.
+
 Bounded work: it asks nothing where GPUs have no scores and each waiting job needs one node, nor on more than
 `MOST_NODES` nodes or where more than `MOST_RUNNING` jobs run. It stops after `MOST_LOOKS` looks at nodes in a pass;
 then jobs start as if there were no roll-out.
@@ -20,6 +22,7 @@ from math import inf
 import numpy as np
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.reserved import places, taken
 from policy.formats.arrays import Bools
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Berth, Policy
@@ -41,6 +44,9 @@ MOST_RUNNING = 256
 OVER = 60.0
 """Seconds beyond its time limit from which on a job that still runs ends late."""
 
+FEW_NODES = 32
+"""Nodes of a cluster up to which jobs let others go first: on 64 it brings nothing (docs/results/slurm-rules.md)."""
+
 MOST_LOOKS = 40_000
 """Looks at nodes in one pass, some 10 ms."""
 
@@ -48,6 +54,12 @@ MOST_LOOKS = 40_000
 def able_nodes(fleet: Fleet, demand: Demand) -> Bools:
     """Returns the nodes that a job may run on."""
     return demand.candidates & (fleet.size >= demand.k)
+
+
+def joined_nodes(fleet: Fleet, demand: Demand) -> Ints | None:
+    """Returns each node's group, of which Slurm's topology/block gives a gang nodes; None: it gets any nodes."""
+    blocks = fleet.fabric.blocks
+    return None if blocks is None or demand.n < 2 else blocks.joined(demand.n)
 
 
 @dataclass(slots=True)
@@ -128,7 +140,8 @@ class OthersFirst(Opinion):
         return "end" if self._put_off_at > made_at else "berth"
 
     def hold(self, entry: Waiting, demand: Demand, berth: Berth | None, start: float | None) -> HeldBack | None:
-        if entry.job.id in self.state.first or not _plain(entry, demand):
+        many = len(self.book.fleet.names) > FEW_NODES
+        if many or entry.job.id in self.state.first or not _plain(entry, demand):
             return None
         memory, ledger = self.memory.setdefault(entry.job.id, LetsOthers()), self.ledger
         here = entry.nodes if berth is None else tuple(berth.nodes)
@@ -197,8 +210,12 @@ class OthersFirst(Opinion):
         return elsewhere or entry.job.id in self.state.settled
 
     def _promise(self) -> None:
-        """Promises a start to each of the first jobs that has none, or that was changed since."""
+        """Promises a start to each of the first jobs that has none, or that was changed or could not start since."""
         at, new = self.ledger.at, list[tuple[Waiting, Demand]]()
+        for entry in self.state.queue:
+            if entry.job.id in self._promised and not entry.may_start_at(at):
+                del self._promised[entry.job.id]
+                self.memory.pop(entry.job.id, None)
         line = [(one, one.demand_at(at)[0]) for one in self._line()]
         for entry, demand in line:
             memory = self.memory.setdefault(entry.job.id, LetsOthers())
@@ -224,8 +241,19 @@ class OthersFirst(Opinion):
     def _planned(self, line: Iterable[tuple[Waiting, Demand]]) -> dict[int, float]:
         """Returns the starts that plain Slurm would plan for jobs in this order, each to its time limit."""
         fleet, free = self.book.fleet, self._free(self._free_before).tolist()
-        jobs = [PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of)) for one, of in line]
-        return plain_starts(self.ledger.at, free, self._ends_of(lambda job, _: job.limit or A_YEAR), jobs)
+        jobs = [
+            PlainJob(one.job.id, of.n, of.k, float(of.limit), able_nodes(fleet, of), joined_nodes(fleet, of))
+            for one, of in line
+        ]
+        ends = self._ends_of(lambda job, _: job.limit or A_YEAR)
+        return plain_starts(self.ledger.at, free, ends, jobs, self._reserved())
+
+    def _reserved(self) -> Iterator[tuple[float, float, list[int], list[int]]]:
+        """Yields from when to when each later reservation takes GPUs, its nodes, and their number on each."""
+        fleet, at = self.book.fleet, self.ledger.at
+        for one in (one for one in self.book.cluster.reservations if one.start > at):
+            nodes = places(one, fleet)
+            yield one.start, one.end, nodes, [taken(one, fleet, node) for node in nodes]
 
     def _line(self) -> list[Waiting]:
         """Returns the first jobs that wait for GPUs of their own."""
@@ -266,7 +294,9 @@ class OthersFirst(Opinion):
         memory = self.memory.get(entry.job.id)
         latest = inf if memory is None or memory.promise is None else memory.promise.latest
         seconds, able = self._ended.predict(entry.job, demand.gpus).mean, able_nodes(self.book.fleet, demand).tolist()
-        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, able, latest, _kind(entry, at))
+        joined = joined_nodes(self.book.fleet, demand)
+        group = None if joined is None else joined.tolist()
+        return QueuedJob(entry.job.id, demand.n, demand.k, seconds, able, latest, _kind(entry, at), group)
 
 
 def _kind(entry: Waiting, at: float) -> Hashable:

@@ -7,7 +7,8 @@ on its place, it gets `Resources` and all behind it get `Priority`, as without B
 main pass then. So a job closes its partition only while no job behind it can start (decision 018).
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import names_in
@@ -18,8 +19,10 @@ DEPTH = 100
 """Jobs of the queue that are looked at: Slurm's main pass tests no more (default_queue_depth)."""
 
 
-def in_the_way(queue: Sequence[Waiting], fleet: Fleet, closing: Container[int]) -> list[JobFacts]:
+def in_the_way(queue: Sequence[Waiting], fleet: Fleet, closing: AbstractSet[int]) -> list[JobFacts]:
     """Returns the jobs that close a partition in which a job behind them can start now."""
+    if not closing:
+        return []
     starting = [number for number, entry in enumerate(queue) if entry.last.start == 0.0]
     return [
         entry.job

@@ -31,6 +31,7 @@ KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "r
 
 
 _SLURMS = (
+    ("DependencyNever", Reason("dependency", "its dependency cannot be met any more: it never starts, cancel it", 502)),
     ("Dependency", Reason("dependency", "another job has to end first", 502)),
     ("BeginTime", Reason("dependency", "its begin time has not come", 503)),
     ("JobHeld", Reason("held", "it is held", 504)),

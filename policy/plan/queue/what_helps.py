@@ -73,7 +73,7 @@ def _elsewhere(entry: Waiting, demand: Demand, planned: Book) -> Iterator[tuple[
     welcome = (fleet.partitions[name] for name in sorted(others))
     sure = [one for one in welcome if one.up and one.admits(job.limit, demand.n) and admits(one, who)]
     known = AllowedNodes(fleet)
-    for one in [one for one in sure if not one.whole_nodes][:MOST_TRIES]:
+    for one in [one for one in sure if not (one.whole_nodes or one.apart)][:MOST_TRIES]:
         where = Where(known, one.name, job.limit, features, (), job.excluded)
         room = where.room(Size(demand.n, demand.k, demand.cpus, demand.mem))
         yield "partition", one.name, replace(demand, candidates=room.nodes, pools=(), splits=(), spread=None)

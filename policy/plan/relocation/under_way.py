@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from policy.formats import plan_fields as fields
 from policy.formats.errors import FormatError, NotNow
 from policy.formats.job_plan import JobPlan
+from policy.formats.selection import Selection
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Waiting
@@ -90,6 +91,7 @@ class Relocations:
         self.rules, self._policy = rules, policy
         self.movers = Movers(rules, classes)
         self.under_way: dict[int, Relocation] = {}
+        self._marked = Selection(lambda job: fields.MOVE_UNTIL in job.known)
         self._before_others: dict[int, float] = {}
         """Times until which some jobs come before all others."""
         self._turns: list[int] = []
@@ -132,8 +134,7 @@ class Relocations:
         self._turns.clear()
         jobs, until = {job.id: job for job in reading.jobs}, at + self.rules.grace
         if entry is not None and found.berth is not None:
-            leave = ", ".join(f"JobId={move.mover.id}" for move in found.moves)
-            why = f"room was made for it: {leave} moved on"
+            why = f"room was made for it: {'a job' if len(found.moves) == 1 else f'{len(found.moves)} jobs'} moved on"
             pin = Move(entry.job, found.berth, until, why, adopted=entry.adopted)
         return [
             Relocation(jobs[mover.id], until, turn, berth.names, berth.mask, at, found.reason)
@@ -153,9 +154,9 @@ class Relocations:
     def adopt(self, jobs: Iterable[JobFacts], at: float) -> list[int]:
         """Takes over the moves that an earlier berthd began; returns their jobs."""
         found = []
-        for job in jobs:
+        for job in self._marked.of(jobs).values():
             plan = job.known
-            if fields.MOVE_UNTIL not in plan or job.id in self.under_way:
+            if job.id in self.under_way:
                 continue
             to, gang = plan.get(fields.MOVE_TO), plan.get(fields.MOVE_FOR)
             if to is None or gang is None or not (to.nodes and to.gpus):

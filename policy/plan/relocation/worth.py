@@ -128,7 +128,8 @@ def open_for(
             continue
         moves = _elsewhere(needed, gang, berth, view, book, policy)
         if moves:
-            what = f"moving {'a job' if len(moves) == 1 else f'{len(moves)} jobs'} lets JobId={gang.id} have its"
+            # The movers' users read this, and may not see the job for which room is made.
+            what = f"moving {'a job' if len(moves) == 1 else f'{len(moves)} jobs'} lets another have its"
             reason = f"{what} {gang.demand.gpus} GPUs {saved:.0f} s sooner: {gain:.0f} GPU s for {cost:.0f}"
             return Proposal(moves, gain, cost, reason, berth)
     return None

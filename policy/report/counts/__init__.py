@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of the report, one file each: waits, places, use, losses, ends, and what Berth saved."""
+"""The figures of the report, one file each: waits, places, use, losses, and ends."""

@@ -51,7 +51,6 @@ class _Failures:
     told: int = 0
     """The number of runs whose class berthd found."""
     users: set[str] = field(default_factory=set)
-    sizes: Counter[str] = field(default_factory=Counter)
 
 
 class Ends:
@@ -66,8 +65,7 @@ class Ends:
 
         @cache
         def guess(state: str, code: int, signal: int) -> str:
-            facts = Facts(code, signal, state, node_failed=state == "NODE_FAIL", out_of_memory=state == "OUT_OF_MEMORY")
-            return classify(b"", facts, rules).failure
+            return classify(b"", Facts(code, signal, state), rules).failure
 
         self._guess = guess
 
@@ -83,7 +81,6 @@ class Ends:
             one.gpu_s += run.gpu_s
             one.told += "fail" in run.said
             one.users.add(run.user)
-            one.sizes[size] += 1
             if run.gpus > 1 and run.ran_s < EARLY_S and not CLASSES[failure].suspect:
                 self._early.add((run.gpus - 1) * run.ran_s)
         self._tries.add(run, failure, passed=status == "passed")
@@ -124,7 +121,6 @@ class Ends:
                     "users": len(one.users),
                     "p50_s": round(one.ran.quantile(0.5), 1),
                     "p90_s": round(one.ran.quantile(0.9), 1),
-                    "runs_by_size": dict(one.sizes),
                 }
                 for name, one in sorted(self._classes.items(), key=lambda item: -item[1].gpu_s)
             },

@@ -125,10 +125,11 @@ class BusyGpus:
         self._changes: Counter[int] = Counter()
 
     def add(self, run: JobRun, until: float) -> None:
-        """Adds a run that is finished, or that still runs at the report's end."""
+        """Adds a run that is finished, or that still runs at the report's end; that may be the end of a file."""
         if run.start is not None:
             self._changes[int(run.start // 60)] += run.gpus
-            self._changes[int(min(run.end or until, until) // 60)] -= run.gpus
+            if (end := min(run.end or until, until)) < float("inf"):
+                self._changes[int(end // 60)] -= run.gpus
 
     def minutes(self) -> tuple[int, list[int]]:
         """Returns the first minute, and the GPUs held in each minute from then on."""

@@ -5,7 +5,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
@@ -28,7 +30,6 @@ OLD = 60.0
 OFTEN = 5.0
 """Seconds for which a job's decision is cached, so that many viewers of a job cost Slurm one question."""
 MOST_DECISIONS = 1_000
-_SHOWN = ("PENDING", "RUNNING")
 _APP_CLASS = "compute"
 _DECISION = (
     *("level", "because", "because_text", "why", "pins"),
@@ -77,8 +78,7 @@ class LiveSource:
             reason = f"a fault of berth web's own: {fault!r}"
         else:
             return True
-        last = self._latest
-        self._latest = WebMoment(last.at, last.jobs, last.events, last.sick, problem=reason)
+        self._latest = replace(self._latest, problem=reason)
         return False
 
     def decision(self, job: WebJob) -> Mapping[str, str]:
@@ -121,7 +121,8 @@ class LiveSource:
         nodes = [_node(one) for one in told]
         if nodes != self._room.nodes:
             links = self._links() if {one.model for one in nodes} != {one.model for one in self._room.nodes} else None
-            self._room = WebRoom(nodes, self._room.links if links is None else links)
+            number = crc32(ascii(nodes).encode())
+            self._room = WebRoom(nodes, self._room.links if links is None else links, number=number)
         index = {node.name: place for place, node in enumerate(nodes)}
         held = _held(told)
         jobs = {job.id: job for job in _jobs(overview["jobs"], index, held)}
@@ -132,7 +133,15 @@ class LiveSource:
         sick = {index[node["name"]]: "takes no jobs" for node in told if node["state"] == "down"}
         age = self._now() - at
         problem = f"berthd's overview is {age:.0f} s old; is berthd running?" if age > OLD else ""
-        self._latest = WebMoment(at, list(jobs.values()), list(self._events), sick, problem=problem)
+        self._latest = WebMoment(
+            at,
+            list(jobs.values()),
+            list(self._events),
+            sick,
+            list(_taken(told)),
+            problem=problem,
+            room=self._room.number,
+        )
 
     def visibility(self) -> Visibility:
         """Returns what each user may see."""
@@ -143,6 +152,13 @@ def _node(told: Mapping[str, Any]) -> WebNode:
     leaf, pod, domain, model = (str(told.get(key, "")) for key in ("leaf", "pod", "domain", "model"))
     scores = tuple(told.get("scores", {}).get(_APP_CLASS, ()))
     return WebNode(told["name"], len(told["gpus"]), leaf, pod, domain, model, scores)
+
+
+def _taken(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+    """Yields the nodes with GPUs that are held and of which Slurm does not say by whom, each with their mask."""
+    for place, node in enumerate(nodes):
+        if mask := sum(1 << position for position, cell in enumerate(node["gpus"]) if cell["state"] == "taken"):
+            yield place, mask
 
 
 def _held(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int]]]:
@@ -162,15 +178,14 @@ def _jobs(
     told: Sequence[Mapping[str, Any]], index: Mapping[str, int], held: Mapping[int, list[tuple[int, int]]]
 ) -> Iterator[WebJob]:
     for job in told:
-        if job["state"] not in _SHOWN:
-            continue
-        runs = job["state"] == "RUNNING"
+        # One that is suspended, or ends, still holds its GPUs.
+        runs = job["state"] != "PENDING"
         planned = job.get("planned") or {"nodes": "", "gpus": [], "start": None}
         mask = sum(1 << gpu for gpu in planned["gpus"])
         known = {key: str(job[key]) for key in _DECISION if key in job}
         yield WebJob(
             id=str(job["id"]),
-            state=job["state"],
+            state="RUNNING" if runs else "PENDING",
             user=user_of(job["user_id"]),
             uid=job["user_id"],
             name=job["name"],

@@ -38,6 +38,8 @@ class WebRoom:
     links: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     """By model, its NVLinks: GPU, GPU, GB/s."""
     live: bool = True
+    number: int = 0
+    """Tells a live room from a former one: a moment names its nodes by their places in the room."""
     zero: float = 0.0
     """A simulation's first second; times are shown relative to it."""
     began: float = 0.0
@@ -103,11 +105,13 @@ class WebMoment:
     sick: Mapping[int, str] = field(default_factory=dict)
     """Nodes that take no job, with the reason."""
     hidden: Sequence[tuple[int, int]] = ()
-    """Nodes and GPUs of jobs that the viewer may not see."""
+    """Nodes and GPUs of jobs that the viewer may not see, or that Slurm does not name."""
     private: Sequence[str] = ()
     """The KINDS that Slurm's PrivateData hides from the viewer."""
     problem: str = ""
     """The reason why this reading may be old; empty if it is not."""
+    room: int = 0
+    """The number of its room."""
 
     def plain(self) -> dict[str, Any]:
         """Returns the moment for JSON."""
@@ -120,6 +124,7 @@ class WebMoment:
             "hidden": self.hidden,
             "private": self.private,
             "problem": self.problem,
+            "room": self.room,
         }
 
 
@@ -153,7 +158,7 @@ def seen_by(viewer: int | None, moment: WebMoment, visibility: Visibility) -> We
     if "jobs" in private:
         own = [job for job in moment.jobs if visibility.shows("jobs", viewer, job.uid)]
         names = {job.id for job in own}
-        masks: dict[int, int] = {}
+        masks = dict(moment.hidden)
         for job in moment.jobs:
             for node, mask in job.places if job.state == "RUNNING" and job.id not in names else ():
                 masks[node] = masks.get(node, 0) | mask

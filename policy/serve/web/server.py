@@ -11,18 +11,19 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from math import isfinite, nan
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from policy.formats.job_plan import JobPlan
 from policy.plan.answer.explain import rows
 from policy.serve.http_server import BoundedServer
 from policy.serve.web.access import COOKIE, NoAccessError, WebAccess
-from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebRoom, WebSource, seen_by
+from policy.serve.web.model import SCHEMA_VERSION, WebJob, WebMoment, WebSource, seen_by
 from policy.site.ahead import ahead_rows
 
 MOST_VIEWERS = 200
@@ -81,7 +82,7 @@ class Exhibit:
         """Returns the room as this viewer may see it, plain and compressed."""
         hide = not self.source.visibility().shows("nodes", viewer)
         room = self.source.room()
-        shown = WebRoom([], live=room.live, zero=room.zero, began=room.began, until=room.until) if hide else room
+        shown = replace(room, nodes=[], links={}) if hide else room
         return self._reply(("room", hide), shown.plain)
 
     def moment(self, viewer: int | None, at: float | None) -> tuple[bytes, bytes]:
@@ -218,7 +219,7 @@ class WebHandler(BaseHTTPRequestHandler):
         elif path == "/api/use":
             self._send(HTTPStatus.OK, *exhibit.use(viewer), _JSON)
         elif path.startswith("/api/job/"):
-            found = exhibit.job(viewer, path.removeprefix("/api/job/"), at)
+            found = exhibit.job(viewer, unquote(path.removeprefix("/api/job/")), at)
             if found is None:
                 self._say(HTTPStatus.NOT_FOUND, "this job neither runs nor waits, or is not yours to see")
             else:

@@ -53,19 +53,12 @@ class BesideSlurm:
         self._planner.notice(node, go_on, self._clock.now)
 
     def figures(self) -> Mapping[str, object]:
-        """Returns running jobs moved, all updates, those that came too late, and their reasons."""
-        records, planner = self._records, self._planner
-        return {
-            "moved": planner.moved,
-            "updates": records.updates,
-            "denied": records.denied,
-            "reasons": dict(planner.reasons),
-        }
+        """Returns all updates, those that came too late, and their reasons."""
+        records = self._records
+        return {"updates": records.updates, "denied": records.denied, "reasons": dict(self._planner.reasons)}
 
     def _plan(self) -> None:
         """Runs one pass of berthd; while jobs wait, another follows after some time even if nothing changes."""
         self._tick.not_before = self._planner.one_pass(self._clock.now)
         if len(self._world.queue):
             self._quiet_tick.wake()
-        if self._planner.moving:
-            self._clock.at(self._clock.now + 1.0, self.changed)

@@ -21,10 +21,7 @@ from policy.plan.ledger.changes import Change, Move
 from policy.plan.ledger.claims import Claim
 from policy.plan.ledger.tracker import Tracker
 from policy.plan.queue.plan import Plan
-from policy.plan.relocation.under_way import Relocations
 from policy.request.submission import read
-from policy.sharing.classes import Classes
-from policy.simulate.berthd.moves import SimulatedMoves
 from policy.simulate.berthd.records import SlurmRecords, request_of
 from policy.simulate.result import EPOCH
 from policy.simulate.slurm.clock import Clock
@@ -90,7 +87,6 @@ class SimulatedPlanner:
         self._tracker = Tracker(fleet)
         self._free_at = 0.0
         """The time at which its present work is done."""
-        self._moving = SimulatedMoves(slurm, Relocations(settings.site.moving, policy, Classes()))
         self._notices: list[tuple[int, Callable[[float], None]]] = []
         self._handed_over = 0.0
         self._pass_took = 0.0
@@ -105,20 +101,7 @@ class SimulatedPlanner:
         done = now + self._delays.read + self._pass_took
         self._hand_over(now, done)
         self._free_at = self._write(changes, reading.at, done)
-        self._moving.step(self._plan, self._tracker, reading)
-        if not changes:
-            self._moving.search(self._plan, self._tracker, reading)
         return self._free_at
-
-    @property
-    def moving(self) -> bool:
-        """Tells whether a job is being moved."""
-        return bool(self._moving.relocations.under_way)
-
-    @property
-    def moved(self) -> int:
-        """Returns the number of running jobs that were moved."""
-        return self._moving.relocations.counts.get("moves", 0)
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
         """Takes the Epilog's notice that a job has ended on a node; `answer` gets the time at which it may go on."""

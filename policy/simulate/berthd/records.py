@@ -104,24 +104,6 @@ class SlurmRecords:
             task.pin, task.pin_mask, task.plan = (), 0, (task.plan or NOTHING).having(STATE(RELEASED))
             self._updated(task)
 
-    def annotate(self, job_id: int, plan: JobPlan) -> None:
-        """Replaces a job's plan."""
-        task = self._by_id[job_id]
-        task.plan = plan
-        self._updated(task)
-
-    def state(self, job_id: int) -> str:
-        """Returns the state of a job."""
-        return self._by_id[job_id].state
-
-    def put_back(self, job_id: int) -> bool:
-        """Requeues a running job; its work so far is saved, and the move costs it the seconds of its `--movable`."""
-        task = self._by_id[job_id]
-        if task.state != "RUNNING":
-            return False
-        self._world.put_back(task, task.movable or 0.0)
-        return True
-
     def _record(self, task: Task) -> JobFacts:
         return record_of(task, self._world.fleet.names, self.partition)
 
@@ -192,8 +174,6 @@ def request_of(task: Task, partition: str) -> dict[str, str]:
         fields["time_limit"] = str(ceil(demand.limit / 60))
     if job.app_class in ("compute", "mixed", "memory"):
         fields["flag.app_class"] = job.app_class
-    if task.movable is not None:
-        fields["flag.movable"] = f"{task.movable // 60:.0f}:{task.movable % 60:02.0f}"
     if rule.level != "any" and job.gpus > 1:
         fields["flag.locality"] = f"{rule.level}@{rule.wait_s // 60:.0f}:{rule.wait_s % 60:02.0f}"
     return fields

@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,5 +139,5 @@ def _lines(source: str) -> Iterator[str]:
                 yield from text
     except UnicodeDecodeError as error:
         raise FormatError(f"{source}: it is not UTF-8 text") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"cannot read {source}: {getattr(error, 'strerror', None) or error}") from error

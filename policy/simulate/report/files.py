@@ -22,7 +22,7 @@ def placement_files(path: str, cells: Sequence[Cell]) -> dict[Cell, str]:
     if len(cells) == 1:
         return {cells[0]: path}
     whole = Path(path)
-    # A swept value may be a file's name.
+    # A policy may be named by its file.
     return {cell: str(whole.with_name(f"{whole.stem}.{cell.label.replace('/', '_')}{whole.suffix}")) for cell in cells}
 
 

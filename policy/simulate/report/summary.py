@@ -23,7 +23,6 @@ class Summary:
 
     policy: str
     seed: int
-    swept: Mapping[str, str]
     figures: Mapping[str, object]
     jct_s: Sequence[float] = ()
     """Quantiles of the job completion time, from the least to the greatest in equal steps."""
@@ -41,7 +40,7 @@ class Summary:
     def row(self) -> dict[str, object]:
         """Returns one object of `--json`."""
         trace = {"trace": self.trace} if self.trace else {}
-        return {"policy": self.policy, "seed": self.seed, **trace, **self.swept, **self.figures}
+        return {"policy": self.policy, "seed": self.seed, **trace, **self.figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Line:
     """Runs that differ only in their seed."""
 
     policy: str
-    swept: tuple[tuple[str, str], ...]
     runs: tuple[Summary, ...]
 
     def mean(self, figure: str) -> float | None:
@@ -60,13 +58,13 @@ class Line:
 
 def lines(rows: Iterable[Summary]) -> list[Line]:
     """Groups runs that differ only in their seed."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Summary]] = {}
+    groups: dict[str, list[Summary]] = {}
     for one in rows:
-        groups.setdefault((one.policy, tuple(one.swept.items())), []).append(one)
-    return [Line(policy, swept, tuple(runs)) for (policy, swept), runs in groups.items()]
+        groups.setdefault(one.policy, []).append(one)
+    return [Line(policy, tuple(runs)) for policy, runs in groups.items()]
 
 
-def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping[str, str], trace: str = "") -> Summary:
+def summarise(outcome: SimulationOutcome, policy: str, seed: int, trace: str = "") -> Summary:
     """Summarises a run; `policy` is the name that was requested."""
     figures = outcome.figures()
     figures.pop("policy")
@@ -76,7 +74,6 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
     return Summary(
         policy=policy,
         seed=seed,
-        swept=dict(swept),
         figures=figures,
         jct_s=_quantiles(jct),
         wait_s=_quantiles(wait),

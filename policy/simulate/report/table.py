@@ -37,28 +37,20 @@ def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the body of the table."""
     body = lines(rows)
     size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in body)
-    swept = list(dict.fromkeys(name for line in body for name, _ in line.swept))
-    head = ["policy", *swept, f"avg JCT {unit}", "vs first"]
+    head = ["policy", f"avg JCT {unit}", "vs first"]
     head += [f"{title} {unit}" for _, title in _TIMES[1:]] + [f"{title} %" for _, title in _SHARES] + ["moves", "run s"]
-    table = []
-    first: dict[tuple[tuple[str, str], ...], Line] = {}
-    for line in body:
-        jct = line.mean("avg_jct_s") or 0.0
-        # Compared runs have the same swept values. The recorded run has none, so no other run is compared with it.
-        peer = first.setdefault(line.swept, line)
-        values = dict(line.swept)
-        table.append(
-            [
-                line.policy,
-                *(values.get(name, "") for name in swept),
-                f"{jct / size:.3f}",
-                _beside(line, peer),
-                *(_number(line.mean(name), size, 3) for name, _ in _TIMES[1:]),
-                *(_number(line.mean(name), 0.01, 1) for name, _ in _SHARES),
-                _number(line.mean("moves"), 1.0, 0),
-                _number(line.mean("wall_s"), 1.0, 2),
-            ]
-        )
+    table = [
+        [
+            line.policy,
+            f"{(line.mean('avg_jct_s') or 0.0) / size:.3f}",
+            _beside(line, body[0]),
+            *(_number(line.mean(name), size, 3) for name, _ in _TIMES[1:]),
+            *(_number(line.mean(name), 0.01, 1) for name, _ in _SHARES),
+            _number(line.mean("moves"), 1.0, 0),
+            _number(line.mean("wall_s"), 1.0, 2),
+        ]
+        for line in body
+    ]
     return head, table
 
 
@@ -79,5 +71,4 @@ def _number(value: float | None, size: float, digits: int) -> str:
 def as_text(rows: Sequence[Summary]) -> str:
     """Returns the table as plain text, numbers to the right."""
     head, body = cells_of(rows)
-    names = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
-    return "".join(f"{line}\n" for line in aligned([head, *body], range(names)))
+    return "".join(f"{line}\n" for line in aligned([head, *body], range(1)))

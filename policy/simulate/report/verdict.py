@@ -13,8 +13,6 @@ _ALIKE = 0.01
 def verdict(rows: Sequence[Summary]) -> str:
     """Compares Berth with plain Slurm, or else the last policy with the first one."""
     every = lines(rows)
-    if any(line.swept for line in every):
-        return "Several settings were played: the table compares the policies for each of them."
     played = [line for line in every if line.policy != "recorded"]
     if len(played) < 2:
         return "Only one policy was played: there is nothing to compare it with."

@@ -144,8 +144,6 @@ class SlurmSettings:
     """Time that a requeued job loses when it starts again."""
     events: Sequence[NodeEvent] = ()
     """Slow nodes, and, with an infinite factor, nodes that are down."""
-    movable: Mapping[str, float] = field(default_factory=dict)
-    """Jobs that may be moved, by id, and what a move costs each, in seconds."""
     after: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Jobs that are submitted so many seconds after another has ended, whatever the trace says."""
     rate: Rate | None = None
@@ -156,7 +154,7 @@ class SlurmSettings:
     Slurm starts the pinned jobs. Those that berthd leaves to Slurm are placed as under plain Slurm.
     """
     site: Settings = field(default_factory=Settings)
-    """berthd's settings, and the rules for moving running jobs, which are off unless they are enabled."""
+    """berthd's settings."""
     delays: Delays | None = None
     """The time that everything takes, and backfill step by step; None: nothing takes time, and plans know all ends."""
     slurm: str = "24.11"

@@ -189,7 +189,7 @@ class SlurmWorld:
                 len(one.gpus) * max(0.0, min(one.end, last) - max(one.start, first)) for one in stretches
             ),
             wall_s=perf_counter() - began,
-            moves=self._requeues + int(str(extra.get("moved", 0))),
+            moves=self._requeues,
             extra={
                 "waits": totals(self._waits, {job.id: job.gpus for job in with_gpus}),
                 "levels": {size: dict(counted) for size, counted in levels.items()},
@@ -423,12 +423,6 @@ class SlurmWorld:
             self.held[task.id] = task
 
     # Requeued jobs
-
-    def put_back(self, task: Task, debt: float) -> None:
-        """Requeues a running job that has saved its work; Slurm holds it, and it loses `debt` seconds at its start."""
-        nodes = self._stop(task, self.clock.now)
-        task.debt = debt
-        self._hold(task, nodes)
 
     def _hold(self, task: Task, nodes: Sequence[int]) -> None:
         task.begin = self.clock.now + REQUEUE_DELAY

@@ -397,7 +397,9 @@ def run_command(*command: str) -> bytes:
     # Times as seconds since 1970, without time zones.
     # All tasks of an array, not only those that fit on a screen.
     WAITS.begin()
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+    # Without what a user has set for these commands: it would leave jobs and nodes out.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SINFO_", "SCANCEL_"))}
+    environment = {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(
             [os.fsencode(word) for word in command],

@@ -172,6 +172,7 @@ def _job(values: tuple[str, ...]) -> QueueLine:
         JobFacts(
             id=job_id,
             state=state,
+            expedited=found["State"] == fields.EXPEDITING,
             partition=found["Partition"],
             priority=int(found["PriorityLong"]),
             submitted=submitted,
@@ -266,6 +267,10 @@ def records(text: str, first: str, line: str = "") -> Iterator[dict[str, str]]:
             yield {**dict(reversed([word.split("=", 1) for word in record.split() if "=" in word])), line: record}
 
 
+_FOR_ALL = {"AllowGroups": "ALL", "AllocNodes": "ALL", "RootOnly": "NO", "ReqResv": "NO", "Hidden": "NO"}
+"""The words of a partition that any user may see and use."""
+
+
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
     """Reads the output of `scontrol show partition -o`."""
     return tuple(
@@ -275,6 +280,8 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             up=one.get("State", "UP") == "UP",
             drains=one.get("State") == "DRAIN",
             whole_nodes="EXCLUSIVE" in one.get("OverSubscribe", "") or one.get("Exclusive", "") == "NODE",
+            apart="YES" in {one.get("ExclusiveUser"), one.get("ExclusiveTopo")}
+            or one.get("Exclusive") in {"USER", "TOPO"},
             time_limit=limit(one.get("DefaultTime", "NONE")) or limit(one.get("MaxTime", "UNLIMITED")),
             counts_cpus_by_gpu="DefCpuPerGPU" in one.get("JobDefaults", ""),
             memory=memory(one, dict(re.findall(r"(\w+)=(\d+)", one.get("JobDefaults", "")))),
@@ -283,7 +290,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             min_nodes=_count(one.get("MinNodes", "0")) or 0,
             max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
             tier=int(one.get("PriorityTier", "1")),
-            for_all_groups=one.get("AllowGroups", "ALL") == "ALL",
+            for_all_groups=all(one.get(key, word) == word for key, word in _FOR_ALL.items()),
             accounts=_rule(one, "Accounts"),
             qos=_rule(one, "Qos"),
             topology=one.get("Topology", ""),

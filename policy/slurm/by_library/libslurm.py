@@ -380,6 +380,7 @@ def job_facts(record: JobRecord) -> JobFacts:
         id=record.id,
         # The record of tasks that have not split off stands for many jobs, none of them placed.
         state="ARRAY" if tasks else state,
+        expedited=record.state == fields.EXPEDITING,
         partition=unescape(record.partition),
         priority=record.priority,
         submitted=record.submitted,

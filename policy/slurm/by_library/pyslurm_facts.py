@@ -83,6 +83,7 @@ def job_facts(job: JobReader, requests: Requests, held: HeldByNode) -> JobFacts:
         id=job.id,
         # The record of tasks that have not split off stands for many jobs, none of them placed.
         state="ARRAY" if tasks else state,
+        expedited=job.state == fields.EXPEDITING,
         partition=job.partition or "",
         priority=job.priority or 0,
         submitted=submitted,

@@ -8,10 +8,9 @@ from policy.placement.berth import BerthPolicy
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.bench.paper import worlds
-from tests.bench.paper.moved import MovingWorld
+from tests.bench.paper.moved import MovingSettings, MovingWorld
 
 RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 
@@ -26,7 +25,7 @@ JOBS = [
 
 
 def play(moving: RelocationRules, movable: dict[str, float]) -> SimulationOutcome:
-    settings = SlurmSettings(pinned=True, site=Settings(moving=moving), movable=movable)
+    settings = MovingSettings(pinned=True, site=Settings(moving=moving), movable=movable)
     return worlds.play(MovingWorld, JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
 
 
@@ -65,7 +64,7 @@ def test_a_job_leaves_a_slow_gpu_if_jobs_like_it_run_for_long_whatever_its_limit
     there = TraceJob("there", 1, at - 10, 3_000, limit=limit, user="bob", name="short")
     suffers = TraceJob("suffers", 1, at, usual, limit=limit, user="ann", name="train")
     on = build(Layout(2, 1), {"compute": np.array([[1.3], [1.0]])})
-    settings = SlurmSettings(pinned=True, site=Settings(moving=RULES), movable={"suffers": 100.0})
+    settings = MovingSettings(pinned=True, site=Settings(moving=RULES), movable={"suffers": 100.0})
 
     played = worlds.play(MovingWorld, [*before, there, suffers], on, BerthPolicy(), settings)
 

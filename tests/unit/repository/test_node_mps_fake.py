@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -245,6 +246,6 @@ def test_it_answers_as_the_real_program_of_that_driver(site: Site, name: str) ->
         if command == "get_server_list" and answer:
             server = answer
             await_true(lambda: site.tell(f"get_active_thread_percentage {server}") != "")  # noqa: B023 - at once
-        found.append([user, command, answer.replace(server, "SERVER") if server else answer])
+        found.append([user, command, re.sub(rf"\b{server}\b", "SERVER", answer) if server else answer])
 
     assert found == [[user, command, answer.strip()] for user, command, answer in said]

@@ -35,7 +35,7 @@ LOGIN = (
 )
 NODE = (
     "policy.cli.calibrate.node",
-    "policy.cli.doctor.node",
+    "policy.cli.doctor.command",
     "policy.cli.topo.discover",
     "prolog_epilog.guard.program",
     "prolog_epilog.preflight.runner",

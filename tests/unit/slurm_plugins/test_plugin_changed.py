@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.write.pinned import GUEST, PARKED, PINNED
-from tests.unit.plugin_whole import Plugin, each_slurm, loaded, refused, release
+from tests.unit.plugin_whole import USER, Plugin, each_slurm, loaded, refused, release
 
 pytestmark = each_slurm
 
@@ -94,6 +94,35 @@ def test_the_most_nodes_of_a_change_are_as_many_as_slurm_tests_it_by(
     )
 
 
+OPERATOR = 4_242
+
+
+@pytest.mark.parametrize("field", ["req_nodes", "min_nodes", "pn_min_memory", "tres_per_node"])
+def test_so_does_an_administrators_change(plugin: Plugin, field: str) -> None:
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7", OPERATOR, **{field: CHANGES[field]})
+    wanted = {**ASKED, field: CHANGES[field]}
+    assert {key: said.fields.get(key, "") for key in wanted} == wanted
+    assert (plugin.folder / "pinned.changed" / "7").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tres_per_node": "gres/gpu:g0:1"},
+        {"tres_per_node": "gres/gpu:2", "req_nodes": "", "admin_comment": "[berth/1 state=released]"},
+        {"extra": "mine"},
+    ],
+)
+def test_what_an_administrator_places_and_what_berth_writes_stands_alone(
+    plugin: Plugin, change: Mapping[str, str]
+) -> None:
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7", OPERATOR, **change)
+    assert (said.rc, said.fields.get("tres_per_job")) == (0, None)
+    assert (plugin.folder / "pinned.asked" / "7").exists()
+
+
 def test_without_what_was_asked_such_a_change_is_refused_as_ever(plugin: Plugin) -> None:
     plugin.list({7: PINNED})
     assert refused(plugin.modify("JobId=7", min_nodes="2"))
@@ -126,6 +155,33 @@ def test_a_task_is_as_its_array_until_it_is_changed_itself(plugin: Plugin) -> No
     assert (said.rc, said.fields["tres_per_job"]) == (0, "gres/gpu:2")
     assert (plugin.folder / "pinned.asked" / "7").exists(), "the others of the array keep their place"
     assert plugin.modify("JobId=7_3(21)", min_cpus="2").fields.get("tres_per_job") is None
+
+
+@pytest.mark.parametrize("user", [USER, OPERATOR])
+@pytest.mark.parametrize("names", [("JobId=7+0(7)", "JobId=7+1(8)"), ("JobId=6_1(7)", "JobId=6_2(8)")])
+@pytest.mark.parametrize("field", ["min_nodes", "pn_min_memory", "tres_per_node"])
+def test_each_component_and_each_task_has_its_own_request_beside_one_change(
+    plugin: Plugin, names: tuple[str, str], field: str, user: int
+) -> None:
+    """Slurm hands the change as the plugin left it for the first to the next one, which may ask for other GPUs."""
+    plugin.list({7: PINNED, 8: PINNED})
+    keep(plugin, 7)
+    keep(plugin, 8, {"tres_per_job": "gres/gpu:1", "min_nodes": "1", "exc_nodes": "n2", "mem_per_tres": "gres/gpu:9"})
+    first, second = plugin.modify_each(names, user, **{field: CHANGES[field]})
+    assert (first.rc, second.rc) == (0, 0), (first.text, second.text)
+    wanted = {**ASKED, field: CHANGES[field]}
+    assert {key: first.fields.get(key, "") for key in wanted} == wanted
+    own = {"tres_per_job": "gres/gpu:1", "exc_nodes": "n2", "min_nodes": "1", "mem_per_tres": "gres/gpu:9"}
+    wanted = {**dict.fromkeys(ASKED, ""), **own, field: CHANGES[field]}
+    assert {key: second.fields.get(key, "") for key in wanted} == wanted
+    assert not (plugin.folder / "pinned.excluded").exists(), "no user has changed the excluded nodes"
+
+
+def test_a_component_that_has_no_place_gets_what_its_user_changed_alone(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+    keep(plugin, 7)
+    _, second = plugin.modify_each(("JobId=7+0(7)", "JobId=7+1(8)"), min_cpus="2")
+    assert {key: value for key, value in second.fields.items() if value} == {"min_cpus": "2"}
 
 
 @pytest.mark.parametrize(("name", "marked"), [("JobId=7", ["7"]), ("JobId=7_3(21)", ["21", "7"])])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ pytestmark = each_slurm
 SHARE = {"gpu-share": "30"}
 NO_SCRIPT = {"script": ""}
 MEM_PER_CPU = 1 << 63
+NO_LIMIT = str(0xFFFFFFFF)
+ENFORCE_BINDING, USE_MIN_NODES, CRON_JOB = str(1 << 4), str(1 << 9), str(1 << 22)
 ON_SEVEN = {"tres_per_node": "gres/gpu:1", "min_nodes": "7", "max_nodes": "7"}
 
 
@@ -70,12 +72,25 @@ def test_gpus_are_counted_where_they_can_be(plugin: Plugin, fields: dict[str, st
         ({"pn_min_memory": "4096"}, {"mem_per_node": "4096"}),
         ({"pn_min_memory": "0"}, {"mem_per_node": "0"}),
         ({"pn_min_memory": str(MEM_PER_CPU + 512)}, {"mem_per_cpu": "512"}),
+        ({"pn_min_memory": str(MEM_PER_CPU)}, {"mem_per_node": "0", "mem_per_cpu": None}),
+        ({"bitflags": CRON_JOB}, {"slurms_own": "scrontab"}),
+        ({"task_dist": "3", "req_nodes": "n2,n1,n1", "num_tasks": "3"}, {"slurms_own": "-m arbitrary"}),
+        ({"task_dist": "8193", "num_tasks": "3"}, {"slurms_own": None}),
+        ({"time_limit": "600", "time_min": "30"}, {"slurms_own": "--time-min"}),
         ({"req_switch": "2"}, {"switches": "2"}),
         ({"req_switch": "2", "wait4switch": "60"}, {"switches": "2", "switch_wait": "60"}),
         ({"threads_per_core": "1", "ntasks_per_core": "2"}, {"threads_per_core": "1", "ntasks_per_core": "2"}),
         ({"begin_time": "1900000000"}, {"begin": "1900000000"}),
         ({"ntasks_per_tres": "2", "num_tasks": "2"}, {"ntasks_per_tres": "2"}),
         ({"contiguous": "1", "overcommit": "1"}, {"slurms_own": "--overcommit,--contiguous"}),
+        ({"job_size_str": "1,4", "min_nodes": "1", "max_nodes": "4"}, {"slurms_own": "-N LIST"}),
+        ({"job_size_str": "2", "min_nodes": "2", "max_nodes": "2"}, {"slurms_own": None, "min_nodes": "2"}),
+        ({"bitflags": USE_MIN_NODES, "min_nodes": "1", "max_nodes": "4"}, {"slurms_own": "--use-min-nodes"}),
+        ({"bitflags": USE_MIN_NODES, "min_nodes": "2", "max_nodes": "2"}, {"slurms_own": None}),
+        ({"bitflags": ENFORCE_BINDING}, {"enforce_binding": "1"}),
+        ({"time_limit": "30"}, {"time_limit": "30"}),
+        ({"time_limit": NO_LIMIT}, {"time_limit": "525600"}),
+        ({}, {"time_limit": None}),
         ({"exc_nodes": "n9"}, {"exc_nodes": "n9"}),
         ({"submit_line": "sbatch --test-onlyx --test-only x"}, {"test": "1"}),
         (NO_SCRIPT, {"client": "alloc"}),
@@ -397,6 +412,47 @@ def test_what_a_user_of_the_preflight_asks_is_kept_without_berthd(plugin: Plugin
     said = plugin.submit(USER, {"locality": "any"}, tres_per_job="gres/gpu:1", tres_per_node="gres/nic:1")
     values = segment.fields(said.fields["admin_comment"]) or {}
     assert (values["f.locality"], values["asked"]) == ("any", "tres_per_job:gres/gpu:1;tres_per_node:gres/nic:1")
+
+
+ONE_NODE = {"tres_per_job": "gres/gpu:2", "min_nodes": "1", "max_nodes": "1"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ONE_NODE | NO_SCRIPT,
+        {"tres_per_job": "gres/gpu:2"},
+        {"tres_per_node": "gres/gpu:1", "num_tasks": "4"},
+        {"tres_per_job": "gres/gpu:2", "min_nodes": "2", "max_nodes": "2"},
+        *(
+            ONE_NODE | {name: value}
+            for name, value in {
+                "cpus_per_tres": "gres/gpu:4",
+                "ntasks_per_tres": "1",
+                "prefer": "rack1",
+                "reservation": "r1",
+                "req_switch": "1",
+                "sockets_per_node": "2",
+                "contiguous": "1",
+                "bitflags": ENFORCE_BINDING,
+                "shared": "0",
+                "pn_min_memory": str(MEM_PER_CPU),
+                "features": "rack1*2",
+            }.items()
+        ),
+    ],
+    ids=str,
+)
+def test_berthd_takes_over_no_job_whose_record_does_not_tell_what_a_pin_would_break(
+    plugin: Plugin, fields: dict[str, str]
+) -> None:
+    def kept(fields: dict[str, str]) -> Mapping[str, str]:
+        return segment.fields(plugin.submit(USER, {"locality": "any"}, **fields).fields["admin_comment"]) or {}
+
+    assert kept(ONE_NODE)["asked"] == "tres_per_job:gres/gpu:2"
+    assert kept({"tres_per_node": "gres/gpu:2"})["asked"] == "tres_per_node:gres/gpu:2"
+    found = kept(fields)
+    assert (found["state"], found["f.locality"], "asked" in found) == ("passed", "any", False)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,17 @@ def test_in_a_skipped_partition_no_part_of_a_gpu_is_had_for_a_shards_price(
         assert refused(plugin.modify(record, next(users), partition="plain", **{field: tres})), (record, field, tres)
 
 
+@pytest.mark.parametrize("licences", ["berth_h100:64", "solver,BERTH_h100", "solver|berth_h100@here=2"])
+def test_nobody_takes_the_licences_that_count_gpus(plugin: Plugin, licences: str) -> None:
+    """One job without a GPU could hold them all. Slurm takes licences for each task too (`--tres-per-task`)."""
+    plugin.site_licenses("berth_h100:64,solver:8")
+    for fields in ({"licenses": licences}, {"tres_per_task": f"cpu=1,license/{licences}"}):
+        assert refused(plugin.submit(next(users), num_tasks="9", **fields)), fields
+        assert refused(plugin.modify("JobId=18", next(users), **fields)), fields
+        assert plugin.submit(0, **fields).rc == 0
+    assert plugin.submit(next(users), tres_per_task="cpu=1,license/solver:1").rc == 0
+
+
 def test_a_site_may_have_shards_of_its_own_in_skipped_partitions_and_nowhere_else(
     headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

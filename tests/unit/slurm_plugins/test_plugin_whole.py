@@ -125,6 +125,14 @@ def test_a_batch_job_that_asks_for_a_seat_says_so_to_its_node(
     assert "environment" not in alone.fields
 
 
+def test_berthd_is_told_of_who_is_never_to_be_requeued(plugin: Plugin) -> None:
+    asked: list[wire.Message] = []
+    with plugin.berthd(asked.append):
+        for said in ({"requeue": "0"}, {"requeue": "1"}, {}):
+            plugin.submit(tres_per_job="gres/gpu:1", **said)
+    assert [request.fields.get("no_requeue") for request in asked] == ["1", None, None]
+
+
 def test_berthd_is_told_how_much_room_extra_leaves(plugin: Plugin) -> None:
     asked: list[wire.Message] = []
     with plugin.berthd(asked.append):

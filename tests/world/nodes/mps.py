@@ -128,6 +128,7 @@ class ModelDaemon:
             server.status = FAULT
             if server.clients:
                 named = server.clients[culprit % len(server.clients)]
+                self.mps.brought_down[self.machine, self.machine.boots, named.uid] = self.machine.tasks.clock.passed
                 older = self.mps.driver == "r550"
                 who = f"process {named.pid}" if older else f"{{PID: {named.pid}, Context: 1}}"
                 self.say("Server", server.pid, f"Client {who} encountered a fatal GPU error.")
@@ -170,6 +171,8 @@ class ModelMps:
         self.daemons: dict[tuple[str, str], ModelDaemon] = {}
         self.server_starts_in = 0.3
         self.server_dies = self.missing = False
+        self.brought_down: dict[tuple[Machine, int, int], float] = {}
+        """By machine, its boot and user: when a program of this user made MPS fail last."""
         self.on_lost: Callable[[ModelProcess], None] = lambda _: None
 
     def of(self, machine: Machine) -> list[ModelDaemon]:

@@ -26,7 +26,7 @@ from prolog_epilog.failed.aftermath import FailureWord
 from prolog_epilog.failed.spool import Failed
 from prolog_epilog.guard import program
 from prolog_epilog.guard.hold import deadman, freezer_watch
-from prolog_epilog.guard.measure import device_reader, telemetry
+from prolog_epilog.guard.measure import device_reader
 from prolog_epilog.guard.seats import keeper, watch
 from prolog_epilog.guard.tell import notice, slow_work
 from prolog_epilog.guard.tell.notice import Payload
@@ -145,8 +145,7 @@ class NodeSide:
             SimpleNamespace(TemporaryDirectory=lambda **words: TrialFolder(kernel, words["prefix"], words["dir"])),
         )  # fmt: skip
         put.set(processes, "start_detached", self.mps.start_detached)
-        for module in (devices, telemetry):
-            put.set(module, "importlib", SimpleNamespace(import_module=lambda _: self.nvml))
+        put.set(devices, "importlib", SimpleNamespace(import_module=lambda _: self.nvml))
         put.set(program, "threading", node_threading(kernel, lambda: 0.0))
         put.set(device_reader, "threading", node_threading(kernel, lambda: kernel.pace))
         put.set(slow_work, "queue", node_queue(kernel))

@@ -27,6 +27,8 @@ from tests.world.nodes.tasks import NodeTask
 SHARING = frozenset({"share", "host", "guest"})
 PROGRAM_SECONDS = 300.0
 """PrologEpilogTimeout."""
+APART_FOR = 3_600.0 + 300.0
+"""Seconds for which a node keeps a user apart, and within which its guard has found the cause."""
 
 
 def leaves_no_memory(host: str, guest: str) -> bool:
@@ -67,6 +69,8 @@ class NodeRun:
     """Another run of its job has begun here before its Epilog had ended, as after a node was down."""
     was_ready: bool = False
     """Its Prolog had ended before its job did."""
+    meets_apart: bool = False
+    """While its Prolog ran, another job shared its GPUs, and the user of one of the two had brought MPS down."""
 
     @cached_property
     def berth(self) -> NodeBerth | None:
@@ -118,6 +122,8 @@ class NodeSlurm:
         self.on_trouble: Callable[[str], None] = lambda _: None
         self.on_launch: Callable[[NodeRun], None] = lambda _: None
         self.on_start: Callable[[ModelJob, bool], None] = lambda _, __: None
+        self.was_known: Callable[[NodeRun, int], bool] = lambda _, __: False
+        """Tells whether berthd kept this user apart when it placed a run."""
         self.problems: list[str] = []
         self.last: Callable[[NodeRun], str] = lambda _: ""
         """The last that programs of its node said."""
@@ -198,12 +204,14 @@ class NodeSlurm:
         """Start the Prolog of a run, for the first time or again."""
         task = self._program(run, "prolog", run.environment)
         run.prolog, run.began = task, self.tasks.clock.passed
+        run.meets_apart = self._meets_apart(run)
 
         def ended(task: NodeTask) -> None:
             if run.prolog is task:
                 run.prolog = None
             run.code = task.result if isinstance(task.result, int) else -9
             run.excuse = run.excuse or self.excuse_at(run.node)
+            run.meets_apart = run.meets_apart or self._meets_apart(run)
             self._failed(task, f"the Prolog of job {run.job.id}")
             if run.code != 0 and not run.excuse:
                 self.problems.append(f"the Prolog of job {run.job.id} ended with {run.code} in peace: {self.last(run)}")
@@ -270,6 +278,18 @@ class NodeSlurm:
             return any(file is not None and file.way == "mps" for _, file in files)
         return any(not one.sharing or (file is not None and file.way == "time") for one, file in files)
 
+    def _meets_apart(self, run: NodeRun) -> bool:
+        """Tells whether a node has to refuse a share, as a user who brought MPS down here would share a GPU."""
+        others = [
+            one.job.user
+            for one in self.runs.values()
+            if one is not run and one.node == run.node and one.sharing and set(one.gpus) & set(run.gpus)
+        ]
+        machine, now = self.machines[run.node], self.tasks.clock.passed
+        users = {user for user in (run.job.user, *others) if others and run.sharing and not self.was_known(run, user)}
+        failed = [self.mps.brought_down.get((machine, machine.boots, user)) for user in users]
+        return any(at is not None and now - at < APART_FOR for at in failed)
+
     # Programs of jobs
 
     def _begin(self, job: ModelJob, runs: Sequence[NodeRun]) -> None:
@@ -282,7 +302,7 @@ class NodeSlurm:
             if why:
                 run.stopped = True
                 run.excuse = run.excuse or self.excuse_at(run.node)
-                if not run.excuse and not self._meets_an_owner(run):
+                if not (run.excuse or self._meets_an_owner(run) or (run.meets_apart and _is_kept_apart(why))):
                     self.problems.append(f"job {job.id} has no share in peace: {why}")
                 job.degraded = True
                 self.cluster.finish(job, "FAILED")
@@ -431,6 +451,7 @@ class NodeSlurm:
             f"JobId={job.id} {array}JobName={job.name}",
             f"   UserId=u({job.user}) GroupId=u({job.user}) MCS_label=N/A",
             f"   JobState={job.shown} Reason={job.reason} Dependency=(null)",
+            f"   NodeList={','.join(job.nodes) or '(null)'}",
         ]
         had = {(run.job.id, run.node): run.portion for run in (*self.past, *self.runs.values())}
         held = {
@@ -447,6 +468,11 @@ class NodeSlurm:
             lines += [f"     Nodes={name} CPU_IDs=0 Mem=100 GRES={gres}" for name, gres in places_of.items()]
         lines += ["   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0", f"   AdminComment={job.admin_comment}"]
         return "\n".join(lines) + "\n"
+
+
+def _is_kept_apart(why: str) -> bool:
+    """Tells whether a share was refused for a user who brought MPS down, and for nothing else."""
+    return "brought MPS down here lately" in why
 
 
 def _is_forgotten(run: NodeRun, context: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy.daemon.hear.guards import AVOID_FOR, GuardWord
+from policy.daemon.write.mps_faults import APART_FOR
 from policy.formats import plan_fields, segment
 from tests.world import checks
 from tests.world.checks import ViolationError
@@ -55,6 +56,12 @@ class WholeLaws:
         chosen = ours and job.id in self._planned
         if node in job.nodes and until > world.clock.time() and chosen:
             world.nodes.slurm.problems.append(f"job {job.id} was sent away from {node} and starts there again")
+
+    def keeps_apart(self, run: NodeRun, user: int) -> bool:
+        """Tells whether berthd knew, when it pinned a run, that a program of a user had brought MPS down."""
+        planner = self._world.processes.planner
+        until = planner._heard.mps_faults._until.get(user, 0.0) if planner is not None else 0.0
+        return until - APART_FOR < int(self._pinned[run.job.id, run.number].get("at", "0")) < until
 
     def clock_set(self) -> None:
         """Nobody can tell how long a guest has kept away, and one may start again before berthd looks."""

@@ -8,7 +8,7 @@ from random import Random
 
 from tests.world import script
 from tests.world.nodes import script as of_nodes
-from tests.world.script import Step
+from tests.world.script import Step, Words
 from tests.world.submit import KINDS, TIERS
 
 _OTHERS = frozenset({"epilog", "epilog-ends", "degrade", "guard", "word"})
@@ -46,15 +46,16 @@ _MOODS = (
 )
 
 
-def drawn_whole(seed: int, count: int) -> list[Step]:
+def drawn_whole(seed: int, count: int, words: Words = frozenset()) -> list[Step]:
     """The script of a seed: the first step sets the settings of both halves."""
     draw = Random(seed)
     mood = draw.choice(_MOODS)
     faults = frozenset(draw.sample(sorted(_ALL_FAULTS), draw.choice((0, 2, 4, 6, 15))))
     faults |= mood.faults if draw.randrange(2) else frozenset()
     steps_of = [*((name, weight, False) for name, weight in _OF_CLUSTER), *((*one, True) for one in _OF_NODES)]
-    weights = [weight * _often(draw, name, faults) for name, weight, _ in steps_of]
-    few = (draw.choice(mood.kinds), tuple(draw.sample(script.PEOPLE, 7)), tuple(draw.sample(script.NODES, 5)))
+    weights = [script.often(name, weight * _often(draw, name, faults), words) for name, weight, _ in steps_of]
+    drawn = (draw.choice(mood.kinds), tuple(draw.sample(script.PEOPLE, 7)), tuple(draw.sample(script.NODES, 5)))
+    few = script.only(words, drawn)
     steps: list[Step] = [
         ("site", draw.getrandbits(11), draw.randrange(3), draw.randrange(3), max(0, draw.randint(-4, 3)),
          14 if mood.hosts else draw.choice((3, 6, 14)), draw.getrandbits(8), draw.randrange(3),

@@ -49,6 +49,7 @@ class WholeWorld(DeterministicWorld):
         self._again: list[SentNotice] = []
         slurm = self.nodes.slurm
         slurm.on_start, slurm.on_notice, slurm.on_launch = self.laws.starts, self._epilog_speaks, self._launched
+        slurm.was_known = self.laws.keeps_apart
         self.nodes.side.answer = self._hears
         self.nodes.each_moment = self._each_moment
         self.door.passes = self._passes

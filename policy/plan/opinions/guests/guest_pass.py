@@ -16,6 +16,7 @@ from policy.formats.plan_fields import PARKED, UPGRADE
 from policy.formats.slurm_syntax.array_tasks import waiting_tasks
 from policy.placement.base import Policy
 from policy.plan.jobs.waiting import Matter, Waiting
+from policy.plan.jobs.waiting_jobs import PARKED_FOR, parked_until
 from policy.plan.ledger.book import Book
 from policy.plan.ledger.changes import Evict, Move, Own, Park
 from policy.plan.ledger.claims import Claim, claim_on, seat_on
@@ -26,9 +27,6 @@ from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 
 PARK_AGAIN = 0.5
 """A guest is parked again when less than this part of its last parking time is left."""
-
-PARKED_FOR = 86_400
-"""Seconds after which a parked guest starts as any job if it is not parked again, in case Berth is gone for good."""
 
 START_WITHIN = 30.0
 """Seconds that a guest may take to start on a seat that looks free; then it is taken off the node."""
@@ -248,9 +246,10 @@ class GuestPass(Opinion):
         job, at = entry.job, self.book.cluster.at
         if not self.ledger.may_change:
             return
-        if entry.guest.parked is None or entry.nodes or (job.begin or 0.0) - at < PARK_AGAIN * PARKED_FOR:
+        is_put_off = entry.guest.parked != job.known.get(PARKED)
+        if is_put_off or entry.nodes or (job.begin or 0.0) - at < PARK_AGAIN * PARKED_FOR:
             self.ledger.write(Park(job, "no seat is free for it"))
-            entry.guest.parked = float(job.known.get(PARKED, 0))
+            entry.guest.parked = parked_until(job) or 0
             entry.nodes, entry.mask, entry.guest.seated = (), 0, False
             entry.guest.only = entry.demand.tier.name == OPPORTUNISTIC
 

@@ -70,12 +70,14 @@ class Unfit(NotNow):
 def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
     """Returns how a guest and its host share a GPU: `time` (in turn), `mps`, or empty if they cannot.
 
-    With `mps` both are in one fault domain, so both must allow it. A host under MPS has one daemon for all its GPUs of
-    a node. A guest that joins must have the same GPUs, so only a host with one GPU there can have a guest.
+    With `mps` both are in one fault domain: both must allow it, and neither user may be kept apart. A host under MPS
+    has one daemon for all its GPUs of a node. A guest that joins must have the same GPUs, so only a host with one GPU
+    there can have a guest.
     """
     if not host.mps:
         return "time"
-    together = demand.tier.mps and (sharing.multi_user or host.user == demand.user)
+    users = {host.user, demand.user}
+    together = demand.tier.mps and (sharing.multi_user or len(users) == 1) and users.isdisjoint(sharing.apart)
     return "mps" if together and host.mask.bit_count() == 1 else ""
 
 

@@ -23,9 +23,8 @@ async function refresh() {
     }
     const moment = await get(state.room.live ? "api/moment" : `api/moment?at=${find("at").value}`);
     if (
-      state.room.live &&
-      moment.jobs.length + state.room.nodes.length &&
-      !state.room.nodes.length !== !moment.jobs.length
+      moment.room !== state.room.number ||
+      moment.private.includes("nodes") === Boolean(state.room.nodes.length)
     ) {
       state.room = await get("api/room");
       begin();

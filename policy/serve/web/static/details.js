@@ -232,7 +232,7 @@ function openNode(name, chosenGpu) {
               ` ${job.user}${job.guest ? " (guest)" : ""}${job.share ? ` ${job.share} %` : ""} `,
             ])
           : state.hidden.has(place * 64 + gpu)
-            ? "another user's job"
+            ? unnamed()
             : "free",
       ),
       element("div", { class: "note" }, gaugeText(gauges([[place, 2 ** gpu]]))),

@@ -43,7 +43,7 @@ function planCard(jobs) {
     for (const [mask, job, from, end] of bars)
       for (const part of folded(bits(mask)).split(",")) {
         const [first, till = first] = part.split("-").map(Number),
-          whose = job ? `job ${job.id} of ${job.user}` : "another user's job",
+          whose = job ? `job ${job.id} of ${job.user}` : unnamed(),
           until = end ? `until ${clock(end)} at the latest` : "without a known end";
         const bar = drawing(
           "rect",

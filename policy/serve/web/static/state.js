@@ -40,6 +40,10 @@ function many(count, word) {
 function runs(job) {
   return job.state === "RUNNING";
 }
+// Who holds GPUs of which the page names no job.
+function unnamed() {
+  return state.moment.private.includes("jobs") ? "another user's job" : "taken, Slurm does not say by whom";
+}
 // Percent busy, MiB and watts of GPUs, of those that their nodes tell of.
 function gauges(places) {
   return places.flatMap(([node, mask]) => {

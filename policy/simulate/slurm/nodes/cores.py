@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cores of each socket and the GPUs near it, and the cores and GPUs of a node that Slurm gives a job."""
+"""The cores of each socket and the GPUs near it, and the cores of a node that Slurm gives a job."""
 
 from collections.abc import Sequence
 
 from topology.model import Machine
-from topology.sets.wiring import positions
 
 Cores = list[tuple[int, ...]]
 
@@ -37,20 +36,3 @@ def pick_cores(free: Sequence[int], wanted: int) -> tuple[int, ...]:
         taken[socket] = min(wanted, free[socket])
         wanted -= taken[socket]
     return tuple(taken)
-
-
-def pick_gpus(free: int, near: int, count: int, links: Sequence[Sequence[int]]) -> int:
-    """Picks GPUs as Slurm does: those near the job's cores first, of them the lowest, then those least linked to it.
-
-    >>> pick_gpus(0b11110, 0b1111, 2, [[0] * 8] * 8)
-    6
-    """
-    chosen: list[int] = []
-    for pool in (free & near, free & ~near):
-        rest = list(positions(pool))
-        if not chosen and rest and count:
-            chosen.append(rest.pop(0))
-        if chosen:
-            rest.sort(key=lambda place: (links[chosen[0]][place], place))
-        chosen += rest[: count - len(chosen)]
-    return sum(1 << place for place in chosen)

@@ -9,11 +9,11 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.placement.slurm_like import links_of, pick_gpus
 from policy.placement.slurm_switches import Switches
 from policy.request.demand import Demand
-from policy.simulate.slurm.nodes.cores import pick_cores, pick_gpus
+from policy.simulate.slurm.nodes.cores import pick_cores
 from policy.simulate.slurm.nodes.ledger import Ledger
-from topology.model import Machine
 from topology.network.fabric import Fabric
 from topology.sets.tables import Ints
 
@@ -28,7 +28,7 @@ class TreeChoice(Policy):
         self.ledger = ledger
         fabric = ledger.fleet.fabric
         self.switches = Switches(fabric if tree else Fabric.flat(fabric.names))
-        self._links = [_links(machine) for machine in ledger.fleet.machines]
+        self._links = [links_of(machine) for machine in ledger.fleet.machines]
 
     def place(self, demand: Demand, view: View) -> Berth:
         """Returns the place that Slurm gives a job now."""
@@ -64,13 +64,3 @@ def berth_of(demand: Demand, view: View, nodes: Sequence[int], masks: Sequence[i
         return Policy.spread(demand, view, nodes, masks, why)
     names = tuple(view.fleet.names[node] for node in nodes)
     return Berth(tuple(nodes), names, tuple(masks), seats=False, level="node", min_gbps=0.0, sum_gbps=0.0, why=why)
-
-
-def _links(machine: Machine | None) -> list[list[int]]:
-    """Returns the NVLinks between each two GPUs as `Links=` in gres.conf counts them: without those to a switch."""
-    size = machine.size if machine else 0
-    table = [[0] * size for _ in range(size)]
-    for link in machine.links if machine else ():
-        if link.via == "direct":
-            table[link.a][link.b] = table[link.b][link.a] = link.count
-    return table

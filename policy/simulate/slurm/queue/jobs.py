@@ -79,8 +79,6 @@ class Task:
     plan: JobPlan | None = None
     cpus: int = 0
     """Cores that it takes on each of its nodes."""
-    movable: float | None = None
-    """Seconds that a move costs it while it runs; None: it has no `--movable`."""
     cores: Cores | tuple[()] = ()
     """Cores that it holds on each of its nodes, by socket."""
     begun: float = 0.0
@@ -186,7 +184,6 @@ class Tasks:
             free=settings.berthd and free and waits_in_slurm,
             known=settings.durations == "true",
             cpus=cpus,
-            movable=settings.movable.get(job.id),
         )
 
     def _limit(self, job: TraceJob) -> float:

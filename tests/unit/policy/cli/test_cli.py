@@ -400,7 +400,8 @@ case "$*" in
     echo 'allocation failure: Requested node configuration is not available' >&2; exit 1 ;;
 esac
 echo 'sbatch: berth: n1 GPUs 0,4: NVLink 51.6 GB/s between every pair; best of 3 nodes' >&2
-echo 'sbatch: Job 7 to start at 2026-11-21T15:42:14 using 2 processors on nodes n1 in partition gpu' >&2
+case ${SLURM_TIME_FORMAT:-standard} in standard) at=2026-11-21T15:42:14 ;; *) at='21 Nov 15:42' ;; esac
+echo "sbatch: Job 7 to start at $at using 2 processors on nodes n1 in partition gpu" >&2
 """
 
 
@@ -412,7 +413,10 @@ def sbatch(slurm: Path) -> None:
 
 
 @pytest.mark.usefixtures("sbatch")
-def test_plan_says_where_a_job_would_go_and_submits_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_where_a_job_would_go_and_submits_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%d %b %H:%M")
     assert main(["plan", "--", "--gpus=2", "--wrap", "true"]) == 0
 
     printed = capsys.readouterr().out
@@ -425,6 +429,16 @@ def test_plan_of_a_job_that_is_refused_gives_the_reason(capsys: pytest.CaptureFi
     assert main(["plan", "--", "--gpus=99", "--wrap", "true"]) == 1
 
     assert capsys.readouterr().err == "berth: error: 99 GPUs are too many [BERTH-700]\n"
+
+
+def test_plan_on_a_host_without_the_plugin_says_what_is_missing(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = slurm.parent / "bin" / "sbatch"
+    command.write_text("#!/bin/sh\necho \"sbatch: unrecognized option '$2'\" >&2\nexit 1\n")
+    command.chmod(0o755)
+    assert main(["plan", "--", "--gpus=2", "job.sh"]) == 1
+    assert "an admin adds spank_berth.so to plugstack.conf" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("sbatch")

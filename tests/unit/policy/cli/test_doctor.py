@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from policy.cli.doctor import command as doctor
 from policy.cli.doctor.conf import unknown_names, wrong_tables
-from policy.formats.errors import ConfigError, DaemonError
+from policy.formats.errors import ConfigError, DaemonError, SlurmError
 from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
 from policy.slurm.by_command.recorded import recorded_gateway
@@ -486,6 +486,8 @@ def test_options_of_the_page_are_read_before_it_is_served(tmp_path: Path, option
         ('[sharing]\ntier_default = "partition=gqu:opportunistic"\n', "names the partition gqu"),
         ('[berthd]\nend_idle = "plian@1:00:00"\n', "end_idle names the partition plian, which Slurm does not have"),
         ('[sharing]\ntier_allowed = "qos=hihg:exclusive"\n', "qos hihg, which Slurm does not have; did you mean high"),
+        ('[preflight]\npartition = "plain,gqu"\n', "names the partition gqu, which Slurm does not have"),
+        ('[preflight]\npartition = "plain, gpu"\n', ""),
         ('[hook]\nskip_partitions = "gpu"\n', ""),
     ],
 )  # fmt: skip
@@ -494,3 +496,13 @@ def test_names_that_slurm_does_not_have_are_told_with_the_nearest(tmp_path: Path
     path.write_text(text)
     found = [*unknown_names(load(path), ["gpu", "plain"], lambda *_: b"normal\nhigh\n")]
     assert (said in found[0]) if said else not found, found
+
+
+def test_where_slurmdbd_does_not_answer_qos_alone_stay_unchecked(tmp_path: Path) -> None:
+    def down(*_: str) -> bytes:
+        raise SlurmError("sacctmgr failed: Unable to contact slurmdbd")
+
+    path = tmp_path / "berth.conf"
+    path.write_text('[hook]\nskip_partitions = "gppu"\n[sharing]\ntier_default = "qos=high:guaranteed"\n')
+    (said,) = unknown_names(load(path), ["gpu", "plain"], down)
+    assert "the partition gppu" in said

@@ -136,11 +136,6 @@ def gpus_of_a_job(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["7", "--node", "n1"]
 
 
-def living(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
-    (folder / "steps").write_text('{"format": "berth-steps/1"}\n')
-    return [*scores(folder, _), "--steps", str(folder / "steps")]
-
-
 def words(*arguments: str) -> Setup:
     return lambda _, __: list(arguments)
 
@@ -159,7 +154,6 @@ COMMANDS: dict[str, Setup] = {
     "simulate": trace,
     "profile show": profiles,
     "scores show": scores,
-    "scores refresh": living,
     "collect": accounting,
     "release": pinned,
     "job-gpus": gpus_of_a_job,

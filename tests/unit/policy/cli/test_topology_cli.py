@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,36 +152,6 @@ def test_show_reads_what_nvidia_smi_printed(berth: Berth, tmp_path: Path, capsys
 def test_an_unknown_machine_is_an_error_with_the_nearest(berth: Berth) -> None:
     with pytest.raises(TopologyError, match='did you mean "dgx-a100"'):
         berth("show", "machine:dgx-a10")
-
-
-@pytest.mark.parametrize(
-    ("terminal", "variables", "coloured"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (False, {"TERM": "xterm"}, False),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),
-        (True, {"TERM": "dumb"}, False),
-    ],
-)
-def test_colours_only_where_somebody_sees_and_wants_them(
-    berth: Berth,
-    directory: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    terminal: bool,
-    variables: dict[str, str],
-    coloured: bool,
-) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    berth("show", "--topology-dir", str(directory), "n1")
-    text = capsys.readouterr().out
-    assert ("\x1b[" in text) == coloured
-    berth("show", "--topology-dir", str(directory), "n1")
-    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
 
 
 def test_berth_conf_says_where_the_files_are(

@@ -14,7 +14,7 @@ import pytest
 
 from policy.daemon.write import asked
 from policy.formats import segment
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.formats.slurm_syntax import excluded_nodes
@@ -25,9 +25,10 @@ PLACED = {
     "id": "a" * 16,
     "asked": "tres_per_job:gres/gpu:4;cpus_per_tres:gres/gpu:2",
     "others": "1",
-    "was": "max_nodes:2",
+    "was": "max_nodes:1",
     "n": "1",
     "k": "4",
+    "cpus": "8",
     "nodes": "n1",
     "gpus": "0,1,2,3",
 }
@@ -64,7 +65,7 @@ def test_a_pinned_job_is_undone_by_what_its_user_wrote() -> None:
         "req_nodes": "",
         "exc_nodes": "",
         "cpus_per_tres": "gres/gpu:2",
-        "max_nodes": "2",
+        "max_nodes": "1",
         "cpus_per_task": "1",
         "extra": "mine",
     }
@@ -111,26 +112,41 @@ def test_a_changed_job_is_planned_by_its_record_or_left_to_slurm(
     assert not {"nodes", "gpus"} & values.texts.keys()
 
 
+@pytest.mark.parametrize(
+    "plan", [{"spread": "1:1000:0"}, {"cpus": ""}, {"was": "min_nodes:1;max_nodes:4"}], ids=["spread", "whole", "range"]
+)
+def test_a_changed_job_whose_record_does_not_tell_how_it_may_lie_is_left_to_slurm(plan: dict[str, str]) -> None:
+    """GPUs on nodes in any way, whole nodes, `-N 1-4`: on one place with free GPUs it could wait longer than there."""
+    known = JobPlan(
+        {key: value for key, value in {**PLACED, "asked": "tres_per_job:gres/gpu:4", **plan}.items() if value}
+    )
+    job = replace(PINNED, gpus=None, required=(), plan=known)
+    assert asked.anew(job, text(job, tres_per_job="gres/gpu:4")).texts["state"] == "released"
+
+
 class Slurm:
     """Notes what is written into jobs."""
 
     def __init__(self, record: JobText) -> None:
         self.record, self.did = record, list[tuple[str, Any]]()
-        self.plan, self.refuses = JobPlan({}), False
+        self.plan, self.refuses, self.tried = JobPlan({}), set[int](), list[int]()
 
     def job(self, _job_id: int) -> JobText:
         return self.record
 
-    def annotate(self, _job_id: int, plan: JobPlan) -> None:
-        if self.refuses:
-            raise SlurmError("no answer")
+    def annotate(self, job_id: int, plan: JobPlan) -> None:
+        if job_id in self.refuses:
+            raise NoAnswer("no answer")
         self.plan = plan
         self.did.append(("annotate", plan.texts["state"]))
 
     def pin_again(self, job: JobFacts) -> None:
         self.did.append(("pin", job.id))
 
-    def release(self, _job_id: int, _reason: str, *, for_now: bool = False) -> bool:
+    def release(self, job_id: int, _reason: str, *, for_now: bool = False) -> bool:
+        self.tried.append(job_id)
+        if job_id in self.refuses:
+            raise SlurmError("Invalid node name specified")
         self.did.append(("release", for_now))
         return True
 
@@ -235,6 +251,46 @@ def test_a_list_that_its_user_wrote_too_is_its_users(
         assert excluded_nodes.closes("", record, slurm.plan) == "", "and a job that closed its partition requires nodes"
 
 
+@pytest.mark.parametrize(
+    ("fields", "did"),
+    [
+        ({"tres_per_node": "gres/gpu:3"}, [("release", False), ("annotate", "later")]),
+        ({}, [("release", False)]),
+    ],
+)
+def test_a_job_whose_gpus_an_administrator_changed_is_off_its_place(
+    tmp_path: Path, fields: dict[str, str], did: list[tuple[str, Any]]
+) -> None:
+    # No plugin completes such a change, and no pass would look after the job on its old node.
+    job = replace(PINNED, gpus=None, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
+    slurm: Any = Slurm(text(job, **fields))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    assert step(kept, job) == 1
+    assert slurm.did == did
+
+
+def test_jobs_that_slurm_does_not_change_keep_no_other_from_leaving_its_place(tmp_path: Path) -> None:
+    job = replace(PINNED, gpus=None, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
+    slurm: Any = Slurm(text(job))
+    slurm.refuses = set(range(100, 100 + asked.MOST_A_PASS))
+    jobs = (*(replace(job, id=number) for number in sorted(slurm.refuses)), job)
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    passes = [kept.step([], Reading(at=4e9 + second, nodes=(), jobs=jobs, partitions=())) for second in range(3)]
+    assert passes == [0, 1, 1]
+    assert slurm.tried == [*range(100, 110), 7, 7], "those that Slurm has refused are not tried in each pass"
+    kept.step([], Reading(at=4e9 + 90, nodes=(), jobs=jobs, partitions=()))
+    assert slurm.tried.count(100) == 2
+
+
+@pytest.mark.parametrize(
+    "job", [PINNED, replace(PINNED, gpus=None, required=("n2",)), replace(PINNED, gpus=None, state="RUNNING")]
+)
+def test_another_job_keeps_its_nodes(tmp_path: Path, job: JobFacts) -> None:
+    slurm: Any = Slurm(text(job))
+    assert step(asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again), job) == 0
+    assert slurm.did == []
+
+
 def test_marks_of_many_jobs_are_all_read_in_one_pass(tmp_path: Path) -> None:
     slurm: Any = Slurm(text(PINNED))
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
@@ -250,10 +306,22 @@ def test_a_list_is_handed_over_though_slurm_does_not_answer_at_first(tmp_path: P
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
     step(kept, OTHER_NODES)
     (tmp_path / "pinned.excluded" / "7").write_text("n[2-4]")
-    slurm.refuses = True
+    slurm.refuses = {7}
     assert (step(kept, OTHER_NODES), kept.has_changed(7)) == (0, True)
-    slurm.refuses = False
+    slurm.refuses = set()
     assert (step(kept, OTHER_NODES), kept.has_changed(7)) == (1, False)
+
+
+def test_a_changed_job_is_planned_anew_though_slurm_does_not_answer_at_first(tmp_path: Path) -> None:
+    job = replace(PINNED, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
+    slurm: Any = Slurm(text(job, tres_per_node="gres/gpu:3"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    step(kept, job)
+    (tmp_path / "pinned.asked" / "7").rename(tmp_path / "pinned.changed" / "7")
+    slurm.refuses = {7}
+    assert (step(kept, job), kept.has_changed(7)) == (0, True)
+    slurm.refuses = set()
+    assert (step(kept, job), kept.has_changed(7)) == (1, False)
 
 
 def test_a_job_that_waits_no_more_leaves_no_file(tmp_path: Path) -> None:

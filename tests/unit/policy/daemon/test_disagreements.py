@@ -111,7 +111,7 @@ def test_a_held_job_is_found_though_its_node_never_spoke() -> None:
     bad = held("gres/shard:g0:1", PACKED)
     others = [
         replace(bad, id=8, priority=5),
-        held("gres/shard:g0:1", {**PACKED, "disagrees": "told before"}),
+        replace(held("gres/shard:g0:1", {**PACKED, "disagrees": "told before"}), id=10),
         replace(held("gres/shard:g0:30", PACKED), id=9),
     ]
 

@@ -7,6 +7,7 @@ import pytest
 
 from policy.daemon.write import failures as module
 from policy.daemon.write.failures import MOST_ONE_BY_ONE, MOST_OVER, Failures
+from policy.formats.errors import FormatError
 from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
@@ -74,6 +75,23 @@ def test_few_ended_jobs_are_asked_for_one_by_one() -> None:
 
     assert len(slurm.asked) == MOST_ONE_BY_ONE
     assert not found._over
+
+
+def test_a_record_that_cannot_be_read_keeps_no_other_from_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    slurm, found = ended(range(1, 3), {1, 2})
+
+    def ask(job_id: int) -> Outcome:
+        if job_id == 1:
+            raise FormatError("n[1 is no host list")
+        return slurm.outcome(job_id)
+
+    found._ask = ask
+    while found.step(reading([node("n1")], [], at=NOW + 70), NOW + 70):
+        pass
+
+    assert found.counts["failed"] == 1
+    assert not found._over
+    assert "JobId=1 has ended, and its end was not looked into: n[1 is no host list" in capsys.readouterr().err
 
 
 def test_what_waits_to_be_looked_into_is_bounded_even_where_readings_tell_nothing_of_it(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that hang: what nodes say, what berthd makes of it, who reads it, and when such a job is requeued."""
 
+from dataclasses import replace
+
 import pytest
 
 from policy.cli.jobs.queue import _because
@@ -8,11 +10,14 @@ from policy.daemon.hear.still import Hang, StillJobs, StillWord, read_word
 from policy.daemon.passes.overviews import moment_of, overview_of
 from policy.daemon.write.failures import Failures
 from policy.daemon.write.hangs import Hangs
+from policy.formats.errors import NoAnswer
+from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts
 from policy.site.overview import hang_text, running_of
 from prolog_epilog.looks.still import RankSeen, StillNotice
 from tests.unit.policy.daemon.test_overviews import planned
-from tests.unit.policy.daemon.test_retry_daemon import PLACED, Slurm, look
+from tests.unit.policy.daemon.test_retry_daemon import NCCL, PLACED, Slurm, look
+from tests.unit.policy.daemon.test_retry_others import silent
 from tests.unit.policy_world import NOW, node, running
 
 BEGUN = int(NOW) - 7_200
@@ -145,6 +150,47 @@ def test_the_requeue_counts_as_one_try_and_its_end_as_none() -> None:
         pass
 
     assert slurm.values["tried"].count("mpi_runtime_failure") == 1
+    assert slurm.done == ["requeue 5", "delay 5"]
+
+
+class Refusing(Slurm):
+    """Slurm, which does not requeue job 5, such as a part of a heterogeneous job."""
+
+    def outcome(self, job_id: int) -> Outcome:
+        return replace(super().outcome(job_id), name=job_id)
+
+
+def test_a_job_that_slurm_does_not_requeue_keeps_no_other_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = Refusing({**PLACED, "f.on-hang": "requeue", "f.retry": "auto"}, state="RUNNING", refuses="requeue 5")
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    both = look(*(job(id=one, segment=slurm.values, start=slurm.ended - 900) for one in (5, 6)))
+    failures.watch(both)
+    hangs = Hangs(failures)
+    for _ in range(3):
+        slurm.state = "RUNNING"
+        hangs.step({5: HANG, 6: HANG}, both)
+
+    assert slurm.done == ["requeue 6", "delay 6"]
+    assert capsys.readouterr().err.count("JobId=5 hangs and could not be requeued: Job/step already") == 1
+    slurm.state, slurm.refuses = "FAILED", ""
+    failures.watch(look(at=NOW + 1))
+    failures.hear(replace(NCCL, start=slurm.ended - 900), NOW + 1)
+    while failures.step(look(), NOW + 1):
+        pass
+    assert slurm.done[2:] == ["requeue 5", "delay 5"], "its end is looked into as any other"
+
+
+def test_where_slurm_does_not_answer_a_job_that_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm({**PLACED, "f.on-hang": "requeue"}, state="RUNNING")
+    hangs = Hangs(Failures(slurm, slurm.outcome))  # type: ignore[arg-type]
+    reading = look(job(segment=slurm.values, start=slurm.ended - 900))
+    monkeypatch.setattr(slurm, "config", silent)
+    with pytest.raises(NoAnswer):
+        hangs.step({5: HANG}, reading)
+    assert slurm.done == []
+    monkeypatch.undo()
+    hangs.step({5: HANG}, reading)
+
     assert slurm.done == ["requeue 5", "delay 5"]
 
 

@@ -129,6 +129,15 @@ def test_a_refusal_is_tried_again_after_a_minute_and_costs_the_others_nothing() 
     assert site.after(THIRD + 60) == ["5 told 1"]
 
 
+def test_what_was_refused_is_forgotten_with_its_job() -> None:
+    site = Site(Slurm(refuses=True))
+    assert site.after(THIRD) == []
+    site.slurm.refuses = False
+
+    assert site.after(THIRD + 10, 6, since=THIRD) == []
+    assert site.after(THIRD + 20) == ["5 told 1"], "it was gone, and is there again"
+
+
 def test_at_most_ten_jobs_are_ended_in_an_hour() -> None:
     site, many = Site(), tuple(range(5, 5 + MOST_AN_HOUR + 1))
     for idle_s in (THIRD, 2 * THIRD):

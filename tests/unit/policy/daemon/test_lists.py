@@ -9,7 +9,7 @@ import pytest
 from policy.cluster.fleet import Fleet
 from policy.daemon.known.fleets import AWAY_FOR, LOOK_EVERY, Absences
 from policy.daemon.write.lists import MOST_A_PASS, Lists
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.slurm_facts import JobFacts
 from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.slurm import fields
@@ -52,14 +52,16 @@ def test_a_dynamic_node_is_never_named() -> None:
 class Pins:
     """Remembers whose place was written again."""
 
-    def __init__(self, *, refuses: bool = False) -> None:
+    def __init__(self, *, refuses: bool = False, silent: bool = False) -> None:
         self.again: list[int] = []
-        self._refuses = refuses
+        self.silent, self._refuses = silent, refuses
 
     def pin_again(self, job: JobFacts) -> None:
         self.again.append(job.id)
         if self._refuses:
             raise SlurmError("Invalid node name specified")
+        if self.silent:
+            raise NoAnswer("Unable to contact slurm controller")
 
 
 def world(*unnamed: str) -> Fleet:
@@ -107,6 +109,24 @@ def test_a_job_that_cannot_be_changed_is_not_tried_for_ever() -> None:
         write_all(lists, jobs)
 
     assert sorted(pins.again) == [10, 11]
+
+
+def test_a_list_that_slurm_did_not_answer_for_is_written_in_a_later_pass() -> None:
+    """Else the job would name the node for good, and could not be changed any more once the node is gone."""
+    before, after = world(), world("n4")
+    jobs = [told(before, 10), told(before, 11)]
+    pins = Pins(silent=True)
+    lists = Lists(pins)  # type: ignore[arg-type]
+    lists.look(before, jobs)
+    lists.look(after, jobs)
+    write_all(lists, jobs)
+    assert len(pins.again) == 1, "each try may take long"
+
+    pins.silent = False
+    lists.look(after, jobs)
+    write_all(lists, jobs)
+
+    assert sorted(pins.again[1:]) == [10, 11]
 
 
 def test_a_node_that_comes_back_makes_nobody_be_written_again() -> None:

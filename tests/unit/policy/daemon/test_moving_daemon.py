@@ -9,7 +9,7 @@ import pytest
 
 from policy.daemon.passes.planner import Planner
 from policy.formats import segment
-from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.errors import ConfigError, NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
@@ -177,7 +177,7 @@ def test_from_the_record_to_the_new_place(folder: Path) -> None:
     planner = begun(slurm, folder)
     assert slurm.segments[1]["move_to"] == "n2:7"
     assert slurm.segments[1]["move_for"] == "9"
-    assert slurm.segments[9]["why"].startswith("room was made for it: JobId=1 moved on")
+    assert slurm.segments[9]["why"].startswith("room was made for it: a job moved on")
     assert passes(planner, slurm, 28) == []
     assert passes(planner, slurm, 5) == ["evict 1"]
     assert passes(planner, slurm) == []
@@ -214,6 +214,22 @@ def test_a_job_that_fails_on_its_signal_in_the_moment_of_its_requeue_is_run_agai
     assert passes(planner, slurm, 31) == ["evict 1"]
     assert passes(planner, slurm) == ["requeue 1"]
     assert passes(planner, slurm) == ["pin 1 n2 1"]
+
+
+def test_a_job_that_left_on_its_signal_is_run_again_once_slurm_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_: int) -> None:
+        raise NoAnswer("slurmctld did not answer within 20 s")
+
+    slurm = Slurm()
+    planner = begun(slurm, folder)
+    slurm.states[1] = "FAILED"
+    with monkeypatch.context() as away:
+        away.setattr(slurm, "job", silent)
+        assert passes(planner, slurm) == []
+
+    assert "requeue 1" in passes(planner, slurm)
 
 
 def test_without_a_pin_of_the_waiting_job_no_job_is_signalled_or_moved(

@@ -10,7 +10,7 @@ from policy.daemon.hear.guards import GuardWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.mps_faults import APART_FOR, MpsFaults
-from policy.formats.errors import SlurmError
+from policy.formats.errors import NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
@@ -91,6 +91,24 @@ def test_a_guards_word_reaches_the_plan(tmp_path: Path) -> None:
     planner = Planner(Slurm(), config, channel)  # type: ignore[arg-type]
     planner.one_pass(ended=False)
     assert channel.last.cluster.fleet.sharing.apart == frozenset()
+    planner.take([Notice(5, "n1", lambda _: None, word=GuardWord("n1", 0, 5, "disabled", "fault"))])
+    planner.one_pass(ended=False)
+
+    assert channel.last.cluster.fleet.sharing.apart == {MALLORY}
+
+
+def test_he_is_known_by_the_last_reading_where_slurm_does_not_answer(tmp_path: Path) -> None:
+    class Silent(Slurm):
+        def read(self, *, ended: bool) -> Reading:  # noqa: ARG002 - as a gateway has it
+            return reading([node("n1")], [packed(5, "n1", 0, 30, user=MALLORY)], at=time.time())
+
+        def job(self, job_id: int) -> JobText:
+            raise NoAnswer(f"slurmctld tells nothing of job {job_id}")
+
+    channel = Channel()
+    config = Config(topology_dir=tmp_path, pinned_file=tmp_path / "pinned")
+    planner = Planner(Silent(), config, channel)  # type: ignore[arg-type]
+    planner.one_pass(ended=False)
     planner.take([Notice(5, "n1", lambda _: None, word=GuardWord("n1", 0, 5, "disabled", "fault"))])
     planner.one_pass(ended=False)
 

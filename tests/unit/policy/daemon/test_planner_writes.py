@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
 
+import itertools
 import socket
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,12 +21,14 @@ from policy.daemon.passes import looks as looks_module
 from policy.daemon.passes import planner as planner_module
 from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
+from policy.daemon.write import pinned
 from policy.daemon.write.pins import Pins
-from policy.formats.errors import TooLong
+from policy.formats.errors import SlurmError, TooLong
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.formats.slurm_syntax.excluded_nodes import mark_of
 from policy.request.settings import Settings
+from policy.request.tiers import parse_allowed
 from policy.site.config import Config
 from policy.slurm.interface import Pin
 from tests.examples import examples
@@ -50,6 +54,8 @@ class Slurm:
 
     def job(self, job_id: int) -> JobText:
         self.asked.append(job_id)
+        if not self.state:
+            raise SlurmError("slurmctld does not answer")
         return JobText(job_id, self.state, 1_000, "", "", "", "", "")
 
     def read(self, *, ended: bool) -> Reading:
@@ -287,6 +293,27 @@ def test_a_notice_that_nothing_vouches_for_is_true_if_slurms_record_says_so(
     assert slurm.asked == ([2] if job == 2 else [])
 
 
+@pytest.mark.parametrize(("state", "pinned"), [("COMPLETED", [7]), ("", [7]), ("PENDING", [])])
+def test_the_nodes_of_a_requeued_gang_are_no_other_jobs_before_a_reading(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch, state: str, pinned: list[int]
+) -> None:
+    """If it lost a node, the next reading shows it, and the others are kept for it."""
+    monkeypatch.setattr(planner_module, "_CHEAP", 0.0)
+    placed = {"state": "placed", "nodes": "n3,n4", "k": "8"}
+    gang = replace(running(2, "n3", 0xFF, 900, segment=placed), nodes=("n3", "n4"), holds=(0xFF, 0xFF))
+    jobs = [running(1, "n1", 0xFF, 3_000), replace(gang, required=gang.nodes), young(7, "n1", 0xFF, 7)]
+    slurm = Slurm([node(name, used=0xFF) for name in ("n1", "n3", "n4")], jobs)
+    slurm.state = state
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    answers: list[bytes] = []
+
+    planner.take([Notice(2, name, answers.append) for name in gang.nodes])
+
+    assert [job for job, *_ in slurm.pins] == pinned
+    assert (slurm.asked, answers) == ([2], [b"berth/1 done\n"] * 2)
+
+
 def test_however_many_hints_come_slurm_is_asked_for_a_twentieth_of_the_time(
     tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +476,29 @@ def test_a_list_of_pinned_jobs_that_is_removed_or_damaged_is_written_again_at_th
             path.write_bytes(whole + b"\0")
     pins.list_pinned((), queue)
     assert path.read_bytes() == whole, f"{harm}: the plugin would let owners change pinned jobs"
+
+
+RECORDS: dict[str, list[Any]] = {
+    "state": ["PENDING", "RUNNING"],
+    "partition": ["gpu", "plain", "plain,cpu", "gpu,plain"],
+    "guest": [True, False],
+    "share": [0, 30],
+    "licenses": ["", "berth_v100:1"],
+    "wants_gpus": [True, False],
+    "plan": [None, *map(JobPlan, ({"state": "placed"}, {"share": "30"}, {"tier": "guaranteed"}))],
+}
+
+
+@pytest.mark.parametrize("skipped", [frozenset(), frozenset({"plain", "cpu"})])
+@pytest.mark.parametrize("rules", ["", "partition=gpu:exclusive"])
+def test_jobs_that_are_left_out_of_the_list_would_have_had_no_kind(skipped: frozenset[str], rules: str) -> None:
+    records = enumerate(itertools.product(*RECORDS.values()), 1)
+    job, allowed = running(1, "n1", 1, 60.0), parse_allowed(rules)
+    jobs = [replace(job, id=number, **dict(zip(RECORDS, one, strict=True))) for number, one in records]
+
+    bound = [job for job in jobs if pinned.may_be_bound(job, skipped, allowed)]
+    assert pinned.listed((), bound, skipped, allowed) == pinned.listed((), jobs, skipped, allowed)
+    assert len(bound) < len(jobs) or allowed
 
 
 @given(st.binary(max_size=64))

@@ -66,7 +66,7 @@ class Epilogs:
 
     def __init__(self) -> None:
         self.theirs, self._ours = socket.socketpair()
-        self.in_charge, self.late = True, 0
+        self.in_charge, self.late, self.busy_until = True, 0, 0.0
 
     def fileno(self) -> int:
         return self._ours.fileno()
@@ -172,6 +172,45 @@ def test_an_epilog_is_heard_between_two_writes_after_a_long_pass(
     planner.run(answerer, epilogs)
 
     assert planner.done[:6] == ["write", "write", "write", "epilog", "write", "write"]
+
+
+def test_a_pile_of_notices_is_told_to_take_longer_than_one(
+    clock: Clock, answerer: Answerer, epilogs: Epilogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner, told = Passes(clock, 2 * TICK, changes=9), list[float]()
+
+    def end_jobs() -> None:
+        if len(planner.done) < 9:
+            epilogs.theirs.send(b"one" if len(planner.done) < 8 else b"of many " * 7)
+
+    def take(found: Sequence[str]) -> None:
+        planner.done += ["taken"]
+        told.append(epilogs.busy_until - clock.now)
+        clock.now += 0.002 * len(found)
+
+    monkeypatch.setattr(planner, "take", take)
+    planner.before_write = end_jobs
+    planner.run(answerer, epilogs)
+
+    assert told[-2:] == pytest.approx([0.002, 0.002 * 14])
+
+
+def test_a_pass_is_expected_to_take_as_long_as_the_longest_of_the_last(
+    clock: Clock, answerer: Answerer, epilogs: Epilogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner, told = Passes(clock, 2 * TICK, changes=0), list[float]()
+    one_pass = planner.one_pass
+
+    def passes(*, ended: bool) -> None:
+        told.append(epilogs.busy_until - clock.now)
+        one_pass(ended=ended)
+        planner._takes = TICK
+
+    monkeypatch.setattr(planner, "one_pass", passes)
+    planner.last = 3
+    planner.run(answerer, epilogs)
+
+    assert told == pytest.approx([0.0, 2 * TICK, 2 * TICK, 2 * TICK])
 
 
 def test_a_new_submission_does_not_cut_the_writes_after_a_long_pass_short(clock: Clock, answerer: Answerer) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that somebody else than Berth puts back into the queue: Berth notes it and steps back."""
+"""Jobs that somebody else than Berth puts back into the queue, and a Slurm that does not answer meanwhile."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from policy.cli.jobs.why_failed import failure_rows
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.write.failures import WORD_WITHIN, Failures
 from policy.formats import segment
+from policy.formats.errors import NoAnswer
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
-from policy.retry.other_systems import named_in
+from policy.retry.other_systems import reason_to_leave
 from policy.retry.rules import shipped_rules
 from policy.site.config import Config, load
 from policy.slurm import changes
@@ -64,6 +65,45 @@ def test_a_failed_job_that_an_epilog_requeues_is_noted_with_its_class() -> None:
 
     assert slurm.done == ["annotate 5"]
     assert (slurm.values["fail"], slurm.values["by_others"]) == ("mpi_runtime_failure", "1")
+
+
+def silent(*_: object) -> None:
+    raise NoAnswer("Unable to contact slurm controller (connect failure)")
+
+
+@pytest.mark.parametrize("question", ["job", "outcome", "config"])
+def test_a_slurm_that_does_not_answer_for_a_while_costs_no_retry(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm({**PLACED, "f.retry": "auto"})
+    with monkeypatch.context() as restarts:
+        restarts.setattr(slurm, question, silent)
+        failures = Failures(slurm, slurm.outcome, others=Config().other_retries)  # type: ignore[arg-type]
+        failures.watch(look(job(segment=slurm.values), at=NOW - 1))
+        word = replace(NCCL, start=slurm.ended - 900)
+        assert not failures.hear(word, NOW)
+        failures.watch(look())
+        failures.step(look(), NOW)
+        assert failures.step(look(), NOW) == 0, "each question may take long"
+        assert not failures.hear(word, NOW + 5), "its node has to say that again"
+        failures.step(look(), NOW + 5)
+    failures._ask = slurm.outcome
+    failures.step(look(), NOW + 20)
+
+    assert slurm.done == ["requeue 5", "delay 5"]
+    assert (failures.counts["failed"], failures.counts["retried"]) == (1, 1)
+
+
+def test_a_slurm_that_never_answers_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm({**PLACED, "f.retry": "auto"})
+    monkeypatch.setattr(slurm, "job", silent)
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    failures.watch(look(job(segment=slurm.values), at=NOW - 1))
+    failures.watch(look())
+    asked = sum(bool(failures.step(look(), NOW + second)) for second in range(700))
+
+    assert asked == 601
+    assert failures.step(look(), NOW + 1_000) == 0
 
 
 def unseen(**values: str) -> Slurm:
@@ -187,6 +227,9 @@ def test_other_comments_leave_a_job_to_berth(comment: str) -> None:
 
 
 def test_a_site_names_the_words_of_its_own_systems() -> None:
+    def named_in(comment: str, words: tuple[str, ...]) -> str:
+        return reason_to_leave(comment, words, put_back=False).rpartition(" ")[2]
+
     assert named_in("recover:3 auto_requeue=3", ("recover", "resume-me")) == "recover"
     assert named_in('{"resume-me": 1}', ("recover", "resume-me")) == "resume-me"
     assert named_in("auto_requeue=3", ()) == ""

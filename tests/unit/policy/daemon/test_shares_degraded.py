@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose share its node could not set up is sent elsewhere: when, how often, and who is not."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +12,7 @@ from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.degraded import AVOID_FOR, MOST, PATIENCE, Degraded
 from policy.formats import segment
-from policy.formats.errors import ConfigError, SlurmError
+from policy.formats.errors import ConfigError, NoAnswer, SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobText, Reading
@@ -256,6 +256,46 @@ def test_one_that_is_back_in_the_queue_but_could_not_be_told_keeps_away_all_the_
 
     assert slurm.done == ["requeue 5", "annotate 5"]
     assert set(nodes_avoided(JobPlan(slurm.values), NOW + 1)) == {"n1"}
+
+
+def test_while_slurm_does_not_answer_one_job_is_asked_for_in_a_pass() -> None:
+    """Each question may take 20 s, and Epilogs wait meanwhile."""
+    asked: list[int] = []
+
+    class Silent(Slurm):
+        def job(self, job_id: int) -> JobText:
+            asked.append(job_id)
+            if len(asked) < 3:
+                raise NoAnswer("slurmctld did not answer within 20 s")
+            return super().job(job_id)
+
+    slurm = Silent()
+    degraded = met(slurm)
+    degraded.note(6, "n1", NOW)
+    degraded.send_elsewhere(NOW)
+    degraded.send_elsewhere(NOW + 1)
+    assert asked == [5, 5]
+
+    degraded.send_elsewhere(NOW + 2)
+    assert slurm.done == ["requeue 5", "annotate 5", "annotate 6"]
+
+
+def test_a_plan_that_cannot_be_read_keeps_no_other_from_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    """An administrator may write anything into it."""
+
+    class Two(Slurm):
+        def job(self, job_id: int) -> JobText:
+            broken = replace(self, values={**self.values, "avoids": "n1"} if job_id == 5 else self.values)
+            return Slurm.job(broken, job_id)
+
+    slurm = Two()
+    degraded = met(slurm)
+    degraded.note(6, "n1", NOW)
+    for second in range(0, int(PATIENCE) + 60, 60):
+        degraded.send_elsewhere(NOW + second)
+
+    assert slurm.done.count("annotate 6") == 1
+    assert capsys.readouterr().err.count("avoids=n1 of a job plan cannot be read") == 1
 
 
 class Channel:

@@ -89,6 +89,22 @@ def test_a_folder_that_is_not_there_is_said_and_comes_later(slurm: Path, capsys:
     assert len(found.machines) == 4
 
 
+def test_a_folder_that_is_away_for_a_moment_takes_no_node_its_place(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm's folder often lies on a network file system, and a job that comes meanwhile is left to Slurm for good."""
+    found = of(slurm)
+    (slurm / "nodes").rename(slurm / "away")
+    found.refresh()
+    assert len(found.machines) == 4
+    assert "cannot read the topology directory" in capsys.readouterr().err
+
+    (slurm / "away" / "n4.json").unlink()
+    (slurm / "away").rename(slurm / "nodes")
+    assert found.refresh()
+    assert list(found.machines) == ["n1", "n2", "n3"]
+
+
 def test_berth_conf_names_the_fabric_or_switches_it_off(slurm: Path) -> None:
     assert fabric_file(load(slurm / "berth.conf").fabric) == slurm / "topology.conf"
     (slurm / "topology.yaml").write_text("[]")
@@ -145,7 +161,10 @@ def test_a_node_with_other_gpus_than_its_file_is_slurms_until_a_file_fits(
     before = machine("n1", "h100")
     files.dump(before, slurm / "nodes" / "n1.json")
     uuids = tuple(gpu.uuid for gpu in before.gpus)
-    assert fleets.of(reading(nodes), told={"n1": uuids}).ready.tolist() == [True, True]
+    as_ever = fleets.of(reading(nodes), told={"n1": uuids})
+    assert as_ever.ready.tolist() == [True, True]
+    # On a large cluster a fleet takes a second, and after a restart of berthd each node tells its GPUs.
+    assert fleets.of(reading(nodes), told={"n1": uuids, "n9": uuids}) is as_ever
 
     swapped = (*uuids[:2], *reversed(uuids[2:]))
     fleet = fleets.of(reading(nodes), told={"n1": swapped, "n9": uuids})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,18 @@ def test_what_is_encoded_is_decoded(fields: dict[str, str]) -> None:
     message = wire.decode(wire.encode("submit", fields))
 
     assert message == wire.Message("submit", fields)
+
+
+PIECES = ["%20", "%5B", "%5D", "%25", "%C3%A9", "%FF", "%0A", "2", "5", "B", "0", "%", "%2"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_each_escaped_byte_is_read_once_and_a_stray_percent_is_refused(text: str) -> None:
+    if re.search("%(?![0-9A-F]{2})", text):
+        with pytest.raises(FormatError, match="%25"):
+            wire.unescape(text)
+    else:
+        assert wire.unescape(text) == unquote(text, errors="surrogateescape")
 
 
 @given(st.dictionaries(KEYS, ANY_BYTES, max_size=8))

@@ -133,8 +133,11 @@ def test_a_site_may_let_long_waiters_begin_as_guests() -> None:
     sharing = Sharing(guest_after=3_600)
     _, values = answer([node("n1")], [], ONE, sharing)
     assert values["upgrade"] == "3600"
-    for other in ({"tres_per_job": "gres/gpu:2", "gpus": "2"}, {"client": "alloc"}, {"flag.gpu-tier": "guaranteed"}):
+    two = {"tres_per_job": "gres/gpu:2", "gpus": "2"}
+    for other in (two, {"client": "alloc"}, {"flag.gpu-tier": "guaranteed"}, {"no_requeue": "1"}):
         assert "upgrade" not in answer([node("n1")], [], {**ONE, **other}, sharing)[1]
+    asks_for_it = {**ONE, "flag.gpu-tier": "opportunistic,upgrade", "no_requeue": "1"}
+    assert answer([node("n1")], [], asks_for_it, sharing)[1]["upgrade"] == "0"
 
 
 def test_memory_that_hangs_on_gpus_is_said_for_who_may_lose_them() -> None:
@@ -155,6 +158,10 @@ def test_partition_and_qos_say_what_a_job_is_and_what_it_may_be() -> None:
     assert (decision.verb, "may be exclusive or guaranteed" in decision.fields["message"]) == ("refuse", True)
     decision, _ = answer(there, [], {**ONE, "qos": "scavenger", "flag.gpu-tier": "guaranteed"}, sharing)
     assert "QOS scavenger may be opportunistic" in decision.fields["message"]
+    # Slurm takes the name of a QOS in any case.
+    decision, _ = answer(there, [], {**ONE, "qos": "Scavenger", "flag.gpu-tier": "exclusive"}, sharing)
+    assert "QOS scavenger may be opportunistic" in decision.fields["message"]
+    assert answer(there, [], {**ONE, "qos": "SCAVENGER"}, sharing)[1]["tier"] == "opportunistic"
     assert answer(there, [], {**ONE, "flag.gpu-tier": "exclusive"}, sharing)[0].fields["seats"] == "1"
 
 
@@ -178,6 +185,39 @@ def test_a_share_is_no_way_around_a_partition_of_guests_alone() -> None:
         sharing = Sharing(tier_allowed=tiers.parse_allowed(f"partition=gpu:{rule}"))
         decision, _ = answer(there, [], share, sharing)
         assert decision.verb == verb, rule
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"slurms_own": "--contiguous"},
+        {"prefer": "rack1"},
+        {"reservation": "r1"},
+        {"features": "[a|b]"},
+        {"min_nodes": "2", "max_nodes": "3"},
+        {"tres_per_job": "", "tres_per_socket": "gres/gpu:1"},
+        {"exc_nodes": "n["},
+    ],
+    ids=str,
+)
+def test_nor_is_an_option_by_which_only_slurm_can_choose(option: dict[str, str]) -> None:
+    """Left to Slurm a job has its GPUs whole, and a guest no owner to leave them to."""
+    there = [node("n1")]
+    guests = tiers.parse_default("opportunistic")
+    for rule, default, flags, verb in (
+        ("opportunistic", (), {}, "refuse"),
+        ("opportunistic", guests, {}, "refuse"),
+        ("opportunistic", (), {"flag.gpu-tier": "opportunistic"}, "refuse"),
+        ("guaranteed", (), {"flag.gpu-share": "50"}, "pass"),
+        ("exclusive", (), {}, "pass"),
+        ("exclusive", guests, {}, "refuse"),
+        ("exclusive+opportunistic", guests, {}, "pass"),
+    ):
+        sharing = Sharing(tier_allowed=tiers.parse_allowed(f"partition=gpu:{rule}"), tier_default=default)
+        decision, _ = answer(there, [], {**ONE, **option, **flags}, sharing)
+        assert decision.verb == verb, (rule, default, flags)
+        assert verb == "pass" or "[BERTH-403]" in decision.fields["message"]
+    assert answer(there, [], {**ONE, **option, "flag.gpu-tier": "opportunistic"})[0].verb == "pass"
 
 
 def test_nor_is_an_upgrade_which_ends_with_a_gpu_of_its_own() -> None:

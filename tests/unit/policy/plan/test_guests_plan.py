@@ -6,6 +6,7 @@ import pytest
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
+from policy.plan.answer import told
 from policy.plan.jobs.waiting_jobs import Reader
 from policy.plan.ledger.changes import Change, Evict, Move, Own, Park
 from policy.plan.ledger.claims import Claim
@@ -109,6 +110,19 @@ def test_a_host_under_mps_takes_nobody_who_cannot_join_it(mask: int, guest_mps: 
     assert seat_of(nodes, [*jobs, in_turn], user=user, segment=segment).berth.names == ("n2",)
 
 
+@pytest.mark.parametrize("cause", [7, 8])
+def test_who_brought_mps_down_joins_no_host_under_mps_and_gets_no_guest_there(cause: int) -> None:
+    """The node would refuse it, and a job that is sent elsewhere three times stays failed."""
+    jobs = [host(1, "n1", 0b1, user=7, segment={"way": "mps"}), running(2, "n1", 0b1111_1110, 9_000)]
+    sharing = Sharing(multi_user=True, apart=frozenset({cause}))
+    with pytest.raises(NotNow, match="run under MPS"):
+        seat_of([node("n1", used=FULL)], jobs, user=8, segment={"mps": "1"}, sharing=sharing)
+
+    in_turn = host(3, "n2", FULL, user=7)
+    nodes = [node("n1", used=FULL), node("n2", used=FULL)]
+    assert seat_of(nodes, [*jobs, in_turn], user=8, segment={"mps": "1"}, sharing=sharing).way == "time"
+
+
 @pytest.mark.parametrize(("held", "way"), [("n1:guard", "time"), ("n2:guard,n1:open-ceiling", "mps")])
 def test_beside_a_host_that_goes_in_turn_on_its_node_a_guest_does_too(held: str, way: str) -> None:
     """It bears MPS, and met a guest that takes turns."""
@@ -199,6 +213,19 @@ def test_a_guest_whose_seat_is_gone_before_it_started_gets_another_or_is_parked(
 
 def test_one_whose_seat_is_free_is_left_alone() -> None:
     assert plan([node("n1")], [seated(10, "n1", 3)]) == []
+
+
+@pytest.mark.parametrize("hours", [3, 20, 40])
+def test_an_administrators_start_time_of_a_guest_without_a_seat_holds(hours: int) -> None:
+    then, now = int(NOW) + hours * 3_600, str(int(NOW))
+    put_off = parked(10, begin=then, segment={"at": now})
+    changes = plan([node("n1")], [put_off])
+    assert [type(one) for one in changes] == [Park], "a seat would take the begin time away"
+    written = told.parked(changes[0], NOW).texts  # type: ignore[arg-type]
+    assert written["parked"] == str(then)
+    assert plan([node("n1")], [parked(10, begin=int(NOW) + 86_401, segment=written)]) == []
+    ours = parked(10, begin=int(NOW) + 86_401, segment={"at": now})
+    assert where(plan([node("n1")], [ours])) == {10: ("n1", (0,))}
 
 
 def test_a_parked_guest_costs_no_updates_until_half_its_time_is_over() -> None:

@@ -65,7 +65,7 @@ def test_the_job_in_the_way_goes_where_there_is_room_and_the_gang_gets_the_node(
     assert found is not None
     assert (ids(found), found.berth and found.berth.names, found.moves[0].berth.names) == ([1], ("n1",), ("n2",))
     assert found.moves[0].berth.mask == 0x80
-    assert "moving a job lets JobId=99 have its 8 GPUs 3540 s sooner" in found.reason
+    assert "moving a job lets another have its 8 GPUs 3540 s sooner" in found.reason
 
 
 def test_who_did_not_say_so_is_not_moved() -> None:

@@ -178,11 +178,20 @@ def test_a_job_for_which_room_was_made_starts() -> None:
     assert move.start == 0.0
 
 
-@pytest.mark.parametrize("bound", ["MOST_RUNNING", "MOST_LOOKS", "MOST_NODES"])
+@pytest.mark.parametrize("bound", ["MOST_RUNNING", "MOST_LOOKS", "MOST_NODES", "FEW_NODES"])
 def test_beyond_its_bounds_nobody_waits(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(others_first, bound, 0)
     [move] = moves_of(World().replan())
     assert move.start == 0.0
+
+
+def test_on_many_nodes_jobs_are_promised_a_start_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(others_first, "FEW_NODES", 1)
+    world = World()
+    world.replan()
+    promises = {entry.job.id: entry.last.promise for entry in world.plan.queue}
+    assert promises[SMALL] is not None
+    assert promises[GANG] is not None
 
 
 def test_what_ended_jobs_ran_for_counts_more_than_the_limit() -> None:
@@ -287,6 +296,25 @@ def test_no_job_waits_behind_more_than_its_promise_allows() -> None:
     world.jobs += others(60)
     [move] = moves_of(world.replan())
     assert move.start == 0.0
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"reason": "JobHeldUser"},
+        {"reason": "Dependency"},
+        {"reason": "BeginTime", "begin": int(NOW) + 90},
+    ],
+)
+def test_a_job_that_was_held_is_promised_a_start_from_its_release_on(held: dict[str, object]) -> None:
+    world = World()
+    world.replan()
+    waits = world.jobs[1]
+    world.jobs[1] = replace(waits, **held)  # type: ignore[arg-type]
+    world.replan(NOW + 60)
+    world.jobs[1] = replace(waits, begin=held.get("begin"))  # type: ignore[arg-type]
+    world.replan(NOW + 7_200)
+    assert memory_of(world.plan, others_first.OthersFirst)[SMALL].promise.start == NOW + 7_200
 
 
 @pytest.mark.parametrize(

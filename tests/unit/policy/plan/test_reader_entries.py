@@ -130,6 +130,8 @@ def test_a_job_that_got_no_answer_is_planned_by_what_it_asked(
         ("tres_per_job:gres/gpu:2", {"gpus": 1}),
         ("tres_per_job:gres/gpu:2", {"mem": None}),
         ("tres_per_job:gres/gpu:2", {"state": "ARRAY"}),
+        ("tres_per_job:gres/gpu:2", {"features": "[rack1|rack2]"}),
+        ("tres_per_job:gres/gpu:2", {"reservation": "maintenance"}),
     ],
 )
 def test_what_is_not_clear_stays_slurms(asked: str, changes: dict[str, object]) -> None:

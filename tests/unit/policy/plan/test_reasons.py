@@ -86,6 +86,7 @@ LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
         ),
         ([node("n1", up=False)], [waiting(5, "n1", 0b11)], "node", "down, drained or reserved"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="Dependency")], "dependency", "has to end first"),
+        ([node("n1")], [waiting(5, "n1", 0b11, reason="DependencyNeverSatisfied")], "dependency", "never starts"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="QOSMaxGRESPerUser")], "fair_share", "QOSMaxGRESPerUser"),
         ([node("n1")], [waiting(5, "n1", 0b11, reason="Licenses")], "capacity", "licences"),
         (
@@ -193,6 +194,7 @@ def test_fewer_gpus_help_where_the_rest_is_not_kept() -> None:
         ({"max_time": 60}, ()),
         ({"up": False}, ()),
         ({"for_all_groups": False}, ()),
+        ({"apart": True}, ()),
         ({"accounts": AdmissionRule(frozenset({"other"}))}, ()),
     ],
 )

@@ -4,6 +4,7 @@
 import os
 import pwd
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -349,3 +350,27 @@ def test_no_job_gets_what_is_reserved_while_it_may_run(
     assert not view.open[0] or view.cpus[0] <= 32 - most
     if not every:
         assert (view.free[0], view.cpus[0]) == (0xFF, 32)
+
+
+BOTH = (cores("n1", 16), cores("n2", 16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "promised"),
+    [
+        ({}, {5: END, 6: END + 7_200}),
+        ({"cores": BOTH, "gpus": types(0, nodes=2)}, {5: END, 6: END + 7_200}),
+        ({"cores": BOTH}, {5: NOW, 6: NOW + 7_200}),
+    ],
+)
+def test_promises_are_those_of_plain_slurm_beside_a_reservation_that_comes(
+    changes: dict[str, Any], promised: dict[int, float]
+) -> None:
+    gang = {"count": 2, "required": ("n1", "n2"), "segment": {"n": "2", "nodes": "n1,n2"}}
+    jobs = [waiting(number, "n1", 0xFF, limit=7_200, priority=9 - number, **gang) for number in (5, 6)]
+    comes = reservation("n1", "n2", start=int(NOW) + 300, **changes)
+    look = reading([node("n1"), node("n2")], jobs, reservations=(comes,))
+    plan = Plan(BerthPolicy(), Settings())
+    plan.replan(open_book(fleet(look), look), look.jobs)
+
+    assert {entry.job.id: entry.last.promise and entry.last.promise.start for entry in plan.queue} == promised

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The roll-out of the queue: whom it holds back, for how long, and where it leaves everything as it is."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -32,6 +33,15 @@ def test_a_long_small_job_lets_a_short_gang_go_first() -> None:
     small, gang = job(1, 1, 1, 1000.0), job(2, 2, 4, 100.0)
     # Started now: 1000 + 1100. Held back: the gang ends at 110, the small job at 1110.
     assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) == pytest.approx(2100 - 1220)
+
+
+def test_a_gang_is_expected_to_start_on_the_nodes_of_one_block() -> None:
+    room = RoomAhead(0.0, (4, 0, 4, 0), (End(10.0, (1,), 4),))
+    small, gang = job(1, 1, 1, 1000.0, of=4), replace(job(2, 2, 4, 100.0, of=4), group=(0, 0, 1, 1))
+    # Started now: 1000 + 1100. Held back: both start at 10, on both blocks.
+    assert room.gain_of_waiting(small, (0,), 1.0, [gang, small]) == pytest.approx(2100 - 1120)
+    anywhere = replace(gang, group=None)
+    assert room.gain_of_waiting(small, (0,), 1.0, [anywhere, small]) == pytest.approx(0)
 
 
 def test_a_short_small_job_starts() -> None:

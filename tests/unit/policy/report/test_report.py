@@ -222,6 +222,15 @@ def test_each_run_counts_once_whatever_the_parts_that_list_it() -> None:
     assert max(value for _, value in found["busy"]) == 3.0
 
 
+def test_a_file_may_end_while_jobs_run_and_they_hold_their_gpus_to_its_end() -> None:
+    running = line(1, gpus=4, submit=DAY, ran=7_200).replace(f"|{DAY + 7_200}|", "|Unknown|")
+    found = figures(running, line(2, gpus=8, submit=DAY + 600, start=DAY + 600, ran=3_600))
+
+    assert found["counts"]["open"] == 1
+    assert found["busy"][0] == [DAY + 600, 12.0]
+    assert found["busy"][-1][1] == 12.0
+
+
 def test_what_holds_no_whole_gpu_or_never_ran_is_counted_apart() -> None:
     part = line(1).replace("gres/gpu=1", "gres/shard:g0=30,gres/shard=30")
     found = figures(part, line(2, gpus=0), line(3, state="CANCELLED by 0", start="Unknown", ran=0))

@@ -13,7 +13,7 @@ import pytest
 
 from policy.cli.doctor.models import by_model, nothing
 from policy.daemon.write.pinned import COUNTED, PINNED, listed
-from policy.formats import wire
+from policy.formats import segment, wire
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
 from policy.formats.slurm_facts import JobText
@@ -68,6 +68,9 @@ def test_a_new_place_leaves_the_users_own_licences(present: str, wanted: dict[st
     pin = Pin(("n2",), (0,), seats=False, plan=JobPlan({"state": "placed"}), licenses=wanted)
     assert changes.pin(job, pin).get("licenses") == changed
     assert "licenses" not in changes.pin(job, replace(pin, licenses=None))
+    placed = JobPlan({"state": "placed", "n": "1", "k": "1", "nodes": "n1", "gpus": "0"})
+    had = replace(job, tres_per_node="gres/gpu:g0:1", required="n1", admin_comment=segment.put("", placed.texts))
+    assert "licenses" not in (changes.release(had, "test") or {}), "else nothing would count it"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
         ({"tres_per_job": "gres/gpu:2", "mem_per_node": "0"}, 1, 2, 1, None),
         ({"tres_per_job": "gres/gpu:2", "exclusive": "1"}, 1, 2, None, 100),
         ({"tres_per_node": "gres/gpu:2", "req_nodes": "n[1-2]", "min_nodes": "2"}, 2, 2, 1, 100),
+        ({"tres_per_node": "gres/gpu:2", "req_nodes": "n[1-2],n2,n1", "min_nodes": "2"}, 2, 2, 1, 100),
+        ({"tres_per_job": "gres/gpu:2", "req_nodes": "n1,n1", "min_nodes": "1"}, 1, 2, 1, 100),
     ],
 )
 def test_every_form_becomes_nodes_gpus_cpus_and_memory(
@@ -198,6 +200,7 @@ def test_a_partitions_own_memory_and_limit_come_first() -> None:
         ({"counts_cpus_by_gpu": True}, {}, "DefCpuPerGPU"),
         ({"max_cpus": 8}, {"num_tasks": "9"}, "9 CPUs on a node are more than the 8"),
         ({"max_cpus": 8}, {"num_tasks": "8"}, ""),
+        ({"apart": True}, {}, "partition gpu keeps its nodes or blocks apart"),
         ({"whole_nodes": True}, {"mem_per_tres": "gres/gpu:300"}, "memory for each GPU of whole nodes"),
         ({"whole_nodes": True}, {"mem_per_node": "300"}, ""),
     ],
@@ -230,6 +233,22 @@ def test_cores_that_other_gpus_keep_are_slurms_to_count(kept: tuple[int, int], t
         assert on_fleet(request, here).n == 1
         return
     with pytest.raises(LeftToSlurm, match=reason):
+        on_fleet(request, here)
+
+
+@pytest.mark.parametrize(("gpus", "tasks", "bound"), [(2, 4, True), (2, 5, True), (2, 5, False), (8, 16, True)])
+def test_a_job_that_is_bound_to_the_cores_beside_its_gpus_gets_a_place_only_with_few(
+    gpus: int, tasks: int, *, bound: bool
+) -> None:
+    """With --gres-flags=enforce-binding Slurm gives a place on GPUs of one socket no cores of the other."""
+    fields = {"enforce_binding": "1"} if bound else {}
+    request = request_of(submit(tres_per_job=f"gres/gpu:{gpus}", num_tasks=str(tasks), **fields))
+    here = fleet(reading([node("n1", cpus=16)]))
+
+    if not bound or tasks <= 2 * gpus:
+        assert on_fleet(request, here).n == 1
+        return
+    with pytest.raises(LeftToSlurm, match=r"5 CPUs beside 2 GPUs of a node .*enforce-binding"):
         on_fleet(request, here)
 
 

@@ -67,8 +67,6 @@ def test_a_warning_explains_a_failure_only_where_nothing_else_does() -> None:
         (Facts(state="OUT_OF_ME+"), "cpu_out_of_memory"),
         (Facts(state="NODE_FAIL"), "mpi_runtime_failure"),
         (Facts(exit_code=127), "semantic_error"),
-        (Facts(node_failed=True), "mpi_runtime_failure"),
-        (Facts(out_of_memory=True, exit_code=137), "cpu_out_of_memory"),
         (Facts(exit_code=139), "invalid_mem_access"),
         (Facts(exit_code=0, signal=11), "invalid_mem_access"),
         (Facts(exit_code=134), "core_dump"),
@@ -445,7 +443,7 @@ def test_no_shipped_pattern_is_slow_on_any_line() -> None:
             line = (filler * REACH)[:REACH] + text + (filler * REACH)[:REACH]
             began = time.process_time()
             pattern.matches.search(line)
-            assert time.process_time() - began < 0.05, pattern.text
+            assert time.process_time() - began < 0.05, pattern.matches.pattern
 
 
 def test_the_worst_pattern_that_is_allowed_ends_soon() -> None:

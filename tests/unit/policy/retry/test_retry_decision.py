@@ -93,7 +93,7 @@ def test_a_decision_says_which_try_comes_and_when() -> None:
     )
     assert decide([trial("model_ckpt_error")] * 3, Limits()).again
     assert not decide([trial("model_ckpt_error")] * 4, Limits()).again
-    assert decide([trial("model_ckpt_error")] * 4, Limits()).reason.endswith("4 tries in a row came no further")
+    assert decide([trial("model_ckpt_error")] * 4, Limits()).reason.endswith("4 tries in a row failed")
 
 
 def test_the_last_requeue_that_slurm_allows_is_used() -> None:
@@ -118,20 +118,16 @@ def test_what_follows_the_job_is_told_from_what_follows_a_node() -> None:
     assert fails(("no_signature", "n1"), ("no_signature", "n1")), "nobody knows what it is, and it comes at once"
 
 
-def test_checkpoints_and_evictions_end_a_row_of_tries() -> None:
-    """Of the last trial that left a checkpoint on they count; who was pushed out counts never."""
-    lost, saved = trial("model_ckpt_error"), trial("model_ckpt_error", progressed=True)
-    out = trial("job_preempted", state="PREEMPTED")
+def test_evictions_are_no_tries() -> None:
+    lost, out = trial("model_ckpt_error"), trial("job_preempted", state="PREEMPTED")
 
     def tries(*trials: Trial) -> str:
         return decide(trials, Limits(tries=99)).reason.partition("try ")[2].partition(" of")[0]
 
-    assert tries(lost, saved) == "2", "it came further itself"
-    assert tries(lost, saved, lost) == "2"
-    assert tries(lost, saved, lost, lost) == "3"
+    assert tries(lost, lost) == "3"
     assert tries(lost, out, lost) == "3"
     assert tries(lost, out) == "2"
-    assert tries(saved, out, lost) == "2"
+    assert tries(out, out) == "2"
 
 
 def test_who_was_pushed_out_neither_waits_nor_loses_a_try() -> None:
@@ -139,21 +135,6 @@ def test_who_was_pushed_out_neither_waits_nor_loses_a_try() -> None:
 
     assert decide(out, Limits()) == decide(out[:1], Limits())
     assert decide(out, Limits()).wait_s == 0.0
-
-
-def test_a_trial_that_left_a_checkpoint_starts_the_count_anew() -> None:
-    lost = [trial("mpi_runtime_failure", f"n{number}", progressed=True) for number in range(8)]
-
-    assert decide(lost, Limits(tries=2, requeues_left=1)).again
-    assert "from its checkpoint" in decide(lost, Limits()).reason
-    assert "from the start" in decide([trial("mpi_runtime_failure")], Limits()).reason
-
-
-def test_a_job_starts_from_the_checkpoint_of_any_earlier_trial() -> None:
-    saved, lost = trial("model_ckpt_error", progressed=True), trial("model_ckpt_error")
-
-    assert "from its checkpoint" in decide([saved, lost], Limits()).reason
-    assert "from its checkpoint" in decide([lost, saved], Limits()).reason
 
 
 @pytest.mark.parametrize(

@@ -174,45 +174,12 @@ def test_the_command_shows_ones_own_profiles_alone(
     assert main(["profile", "show", "--store", str(file)]) == 0
     assert "kernels 40% of the time" in capsys.readouterr().out
 
+    # A container may have no name for its user.
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert main(["profile", "show", "--store", str(file)]) == 0
+    assert not capsys.readouterr().out
+
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     assert main(["profile", "show", "--store", str(file), "--all"]) == 2
     assert main(["profile", "show", "--store", str(tmp_path / "none")]) == 1
     assert "cannot be read" in capsys.readouterr().err
-
-
-SACCT = """#!/bin/sh
-echo "$@" >>"$0.asked"
-while [ "$1" != --delimiter ]; do shift; done
-sed "s/@/$2/g" <<END
-JobID@User@Account@JobName@End@ElapsedRaw@AllocTRES@TRESUsageInAve@TRESUsageInMax
-7@ann@lab@train@1763700000@900@gres/gpu=1@gres/gpumem=2900M,gres/gpuutil=41@gres/gpumem=3012M
-8@bob@lab@serve@Unknown@900@gres/gpu=1@gres/gpuutil=41@gres/gpumem=3012M
-9@eve@lab@a|b
-9|ann|lab|train|1763799999|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=99|gres/gpumem=3012M@1763700000@900@gres/gpu=1@gres/gpumem=2900M,gres/gpuutil=12@gres/gpumem=3012M
-END
-"""
-
-
-def test_refresh_adds_what_sacct_knows_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sacct = tmp_path / "sacct"
-    sacct.write_text(SACCT)
-    sacct.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    file = tmp_path / "profiles"
-
-    assert main(["profile", "refresh", "--store", str(file), "--since", "now-1hour"]) == 0
-    assert "2 jobs added, 2 profiles" in capsys.readouterr().out
-    once = file.read_text()
-    assert main(["profile", "refresh", "--store", str(file)]) == 0
-    assert file.read_text() == once
-    # Eve's job has a name that looks like a line about Ann's.
-    assert sorted(one.busy or 0.0 for one in Store.read(once).measured.values()) == [0.12, 0.41]
-    assert Store.read(once).measured[ANN].busy == 0.41
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert "-S now-1hour" in (tmp_path / "sacct.asked").read_text()
-
-    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    assert main(["profile", "refresh", "--store", str(file)]) == 2
-    assert "run it as the owner of" in capsys.readouterr().err

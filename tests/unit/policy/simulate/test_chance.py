@@ -16,7 +16,6 @@ def line(policy: str, jcts: dict[tuple[str, int], float], waits: dict[str, list[
         Summary(
             policy,
             seed,
-            {},
             {"avg_jct_s": jct, "avg_wait_s": jct},
             wait_by_gpus={name: 40 * some[place] for name, some in (waits or {}).items()},
             jobs_by_gpus=dict.fromkeys(waits or {}, 40),
@@ -24,7 +23,7 @@ def line(policy: str, jcts: dict[tuple[str, int], float], waits: dict[str, list[
         )
         for place, ((trace, seed), jct) in enumerate(jcts.items())
     ]
-    return Line(policy, (), tuple(runs))
+    return Line(policy, tuple(runs))
 
 
 def drawn(traces: int, draws: int, spread: float, seed: int) -> dict[tuple[str, int], float]:

@@ -135,7 +135,7 @@ def test_placements_are_enough_to_recompute_the_result(
 @pytest.mark.parametrize("mode", [mode for mode in studies.MODES if mode != "berthd"])
 def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     setup = [*SETUP, "--mode", mode, "--policy", "pal", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]
-    setup += ["--sweep", "locality-penalty=1.0,1.7", "--limits", "drawn", *study(models="drawn", repeat=0)]
+    setup += ["--limits", "drawn", *study(models="drawn", repeat=0, locality_penalty=1.7)]
 
     def files_of(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
         (workload / name).mkdir()
@@ -145,11 +145,11 @@ def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.Captu
 
     (alone, one), (together, two) = files_of("alone", "--workers", "1"), files_of("together", "--workers", "2")
 
-    assert len(one) == 8, "a file of placements for each run"
+    assert len(one) == 4, "a file of placements for each run"
     assert one == two
     assert without_wall(alone) == without_wall(together)
-    order = [(policy, seed, penalty) for penalty in ("1.0", "1.7") for seed in (1, 2) for policy in ("pal", "random")]
-    assert [(run["policy"], run["seed"], run["locality-penalty"]) for run in alone] == order
+    order = [(policy, seed) for seed in (1, 2) for policy in ("pal", "random")]
+    assert [(run["policy"], run["seed"]) for run in alone] == order
     random_ones = [run["avg_jct_s"] for run in alone if run["policy"] == "random"]
     assert len(set(random_ones)) == len(random_ones)
 
@@ -192,19 +192,6 @@ def test_the_page_is_whole_and_needs_nothing_else(workload: Path, capsys: pytest
     assert all("nan" not in (line.get("d") or "") for line in page.iter(f"{space}path"))
 
 
-@pytest.mark.skipif(not charts.available(), reason="matplotlib is not installed")
-def test_a_sweep_has_a_plot_of_its_own(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    play(capsys, *SETUP, *FOUR, "--report", "r.html", "--sweep", "locality-penalty=1,2,3", "--workers", "1")
-
-    page = ET.fromstring((workload / "r.html").read_text().partition("\n")[2])  # noqa: S314 - our own text
-    space = "{http://www.w3.org/2000/svg}"
-    over, *curves = page.iter(f"{space}svg")
-    # Twelve curves are too many: the first and the last value are shown.
-    shown = [[text for one in plot.iter(f"{space}text") if "packed" in (text := one.text or "")] for plot in curves]
-    assert over.get("aria-label") == "Average JCT over locality-penalty"
-    assert [len(names) for names in shown] == [4, 4]
-
-
 def test_accounting_stands_beside_what_would_have_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,16 +226,17 @@ def test_accounting_stands_beside_what_would_have_been(
             ("trace.csv", *SETUP, "--policy", "berth"),
             "berth gives a job one place, as Slurm keeps it: take --mode slurm",
         ),
-        (("trace.csv", *SETUP, "--policy", "pal", "--policy", "berthd"), "berth gives a job one place"),
-        (("trace.csv", *SETUP, "--sweep", "nods=1,2"), "did you mean nodes"),
-        (("trace.csv", *SETUP, "--sweep", "nodes=1,many"), "sweep nodes: 'many' is not a whole number from 1 on"),
-        (("trace.csv", *SETUP, "--sweep", "nodes"), "write nodes=VALUE,VALUE,..."),
-        (("trace.csv", *SETUP, "--sweep", "nodes=1", "--sweep", "nodes=2"), "--sweep nodes is given twice"),
+        (
+            ("trace.csv", *SETUP, "--policy", "pal", "--policy", "berthd"),
+            "there is no policy berthd; did you mean berth",
+        ),
+        (("trace.csv", *SETUP, "--nodes", "0"), "--nodes is a whole number from 1 on, not '0'"),
+        (("trace.csv", *SETUP, "--shift", "soon"), "--shift is a number from 0 on, not 'soon'"),
         (("trace.csv", *SETUP, "--seed", "x"), "--seed x: write a whole number"),
         (("trace.csv", *SETUP, "--seed", "9:1"), "the range is empty"),
         (("trace.csv", *SETUP, "--scores", "none.csv"), "cannot read none.csv"),
         (
-            ("trace.csv", *SETUP, "--scores", "gpus.csv", "--sweep", "nodes=4,5"),
+            ("trace.csv", *SETUP, "--scores", "gpus.csv", "--nodes", "5"),
             "it has 4 nodes, but the cluster has 5",
         ),
         (("trace.csv", *SETUP, "--limits", "some"), "--limits some"),
@@ -277,14 +265,11 @@ def test_a_wrong_call_is_one_sentence(
         ('policies = "pal"\n', "s.toml: policies is a list of texts, not 'pal'"),
         ('seeds = "x"\n', "write a whole number, or a range"),
         ("round 300\n", "s.toml: "),
-        ("[sweep]\nnods = [1]\n", "s.toml: there is no option nods to sweep; did you mean nodes"),
-        ("[sweep]\nnodes = 4\n", "s.toml: [sweep] is a table of lists"),
-        ('[sweep]\nnodes = ["many"]\n', "sweep nodes: 'many' is not a whole number from 1 on"),
         ('locality_penalty = "leef=1.5"\n', "did you mean leaf"),
         ('locality_penalty = "leaf=far"\n', "leaf=far should be LEVEL=NUMBER"),
         ("locality_penalty = 0.5\n", "factors lie in 1 to 100"),
         ('locality_penalty = "none.csv"\n', "neither a number, nor LEVEL=NUMBER"),
-        ('durations = "true"\nmode = "berthd"\n', "durations belongs to policies of --mode slurm"),
+        ('durations = "true"\nmode = "berthd"\n', "durations belongs to --mode slurm"),
     ],
 )
 def test_a_wrong_study_file_is_one_sentence(
@@ -301,13 +286,13 @@ def test_a_study_may_stand_in_a_file_and_the_command_line_counts_before_it(
 ) -> None:
     Path("all.toml").write_text(
         'traces = ["trace.csv"]\npolicies = ["pal", "packed"]\nmode = "pal-rounds"\nnodes = 8\ngpus_per_node = 4\n'
-        'seeds = ["1:2"]\nrepeat = 0\n[sweep]\nmove_cost = [0, 30]\n'
+        'seeds = ["1:2"]\nrepeat = 0\nmove_cost = 30\n'
     )
     assert main(["simulate", "--study", "all.toml", *study(nodes=5), "--nodes", "4", "--workers", "1", "--json"]) == 0
     by_file = json.loads(capsys.readouterr().out)["runs"]
 
-    words = (*SETUP, "--policy", "pal", "--policy", "packed", "--seed", "1:2", "--sweep", "move-cost=0,30")
-    assert without_wall(by_file) == without_wall(rows(capsys, *words, *study(repeat=0), "--workers", "1"))
+    words = (*SETUP, "--policy", "pal", "--policy", "packed", "--seed", "1:2", *study(repeat=0, move_cost=30))
+    assert without_wall(by_file) == without_wall(rows(capsys, *words, "--workers", "1"))
 
 
 def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
@@ -315,12 +300,11 @@ def test_the_command_line_stays_short_and_the_page_lists_every_key() -> None:
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     shown = commands.choices["simulate"]._actions
     page = (Path(__file__).parents[4] / "docs" / "research" / "simulate-inputs.md").read_text()
-    fields = {field.name for field in dataclasses.fields(studies.Study)} - {"sweeps"}
+    fields = {field.name for field in dataclasses.fields(studies.Study)}
 
     assert len(shown) <= 25
     assert set(studies.KEYS) == fields
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(studies.KEYS)
-    assert {name.replace("-", "_") for name in studies.SWEEPABLE} <= fields
 
 
 def test_the_locality_table_may_come_from_a_file(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,15 +328,6 @@ def test_the_parsers_choices_are_the_studys() -> None:
     assert choices["order"] == settings.ORDERS
     assert set(command._POLICIES) == set(studies.MODES)
     assert set(PAL_CLASSES.values()) == {"compute", "mixed", "memory"}
-
-
-def test_the_size_of_the_cluster_may_be_swept(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    setup = ("--mode", "pal-rounds", "--gpus-per-node", "4", "--policy", "packed", "--workers", "1")
-
-    small, large = rows(capsys, *setup, "--sweep", "nodes=4,8", "--report", "r.html")
-
-    assert small["avg_jct_s"] > large["avg_jct_s"]
-    assert "clusters of the swept sizes" in (workload / "r.html").read_text()
 
 
 def test_real_nodes_are_known_by_their_names(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,10 @@ def test_a_partitions_limits_and_tier_are_read(folder: Path) -> None:
     ("admits_all", "admits_some", "read"),
     [
         ("AllowGroups=ALL", "AllowGroups=owners", {"for_all_groups": False}),
+        ("RootOnly=NO", "RootOnly=YES", {"for_all_groups": False}),
+        ("ReqResv=NO", "ReqResv=YES", {"for_all_groups": False}),
+        ("Hidden=NO", "Hidden=YES", {"for_all_groups": False}),
+        ("AllocNodes=ALL", "AllocNodes=login1", {"for_all_groups": False}),
         (
             "AllowAccounts=ALL",
             "AllowAccounts=Physics,chemistry",

@@ -47,3 +47,16 @@ def test_a_warning_goes_to_the_job_alone(gateway: CommandGateway, tmp_path: Path
     job = next(job for job in gateway.read(ended=False).jobs if not job.array)
     gateway.warn(job.id, "USR1", batch=True)
     assert (tmp_path / "said").read_text().split() == ["--ctld", "--batch", "-s", "USR1", str(job.id)]
+
+
+def test_what_a_user_has_set_for_slurms_commands_narrows_no_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("SQUEUE_PARTITION", "SQUEUE_ARRAY", "SINFO_STATES", "SCANCEL_INTERACTIVE", "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    seen = run_command("squeue").decode()
+    assert [word for word in ("SQUEUE_", "SINFO_", "SCANCEL_") if word in seen] == []
+    assert "SLURM_CONF=x" in seen

@@ -49,17 +49,22 @@ def test_records_that_lack_a_field_or_an_end_are_an_error(printed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "whole"),
+    ("words", "whole", "apart"),
     [
-        ("OverSubscribe=NO", False),
-        ("OverSubscribe=EXCLUSIVE", True),
-        ("OverSubscribe=NO Exclusive=NODE", True),
-        ("OverSubscribe=NO Exclusive=USER", False),
+        ("OverSubscribe=NO ExclusiveUser=NO ExclusiveTopo=NO", False, False),
+        ("OverSubscribe=EXCLUSIVE", True, False),
+        ("OverSubscribe=NO Exclusive=NODE", True, False),
+        ("OverSubscribe=NO Exclusive=USER", False, True),
+        ("OverSubscribe=NO Exclusive=TOPO", False, True),
+        ("OverSubscribe=NO ExclusiveUser=YES ExclusiveTopo=NO", False, True),
+        ("OverSubscribe=NO ExclusiveUser=NO ExclusiveTopo=YES", False, True),
     ],
 )
-def test_a_partition_whose_jobs_have_whole_nodes_is_seen_in_old_and_new_words(words: str, *, whole: bool) -> None:
+def test_what_a_partition_keeps_to_one_job_or_user_is_seen_in_old_and_new_words(
+    words: str, *, whole: bool, apart: bool
+) -> None:
     (one,) = text.partitions(f"PartitionName=gpu Default=YES State=UP {words}\n")
-    assert one.whole_nodes is whole
+    assert (one.whole_nodes, one.apart) == (whole, apart)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""slurmctld writes lists of nodes before it looks at licences and GRES: a pin that it then refuses is taken back."""
+"""slurmctld writes lists of nodes before it looks at licences and GRES: a pin that it then refuses is taken back.
+
+What a seat has changed is taken back too: a guest may be requeued though its user forbids that.
+"""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.job_plan import JobPlan
+from policy.formats.plan_fields import TIER
 from policy.formats.slurm_facts import JobText
 from policy.slurm import changes
 from policy.slurm.by_command.command import CommandGateway
@@ -156,3 +161,25 @@ def test_a_job_on_the_nodes_of_its_place_holds_a_pin_whatever_its_gpus(
     job = running(7, "n2", 0, 0.0, state="PENDING", required=(required,), segment=segment)
 
     assert changes.pinned([job]) == found
+
+
+GUEST = {"state": "placed", "tier": "opportunistic", "n": "1", "k": "1", "nodes": "n1", "gpus": "3", "upgrade": "0"}
+
+
+@pytest.mark.parametrize(("was", "wanted"), [("num_tasks:2;no_requeue:1", "0"), ("num_tasks:2", None)])
+def test_a_guest_that_has_gpus_of_its_own_is_requeued_as_its_user_said(was: str, wanted: str | None) -> None:
+    plan = JobPlan({**GUEST, "was": was})
+
+    def record(state: str, plan: JobPlan) -> JobText:
+        return JobText(7, state, 1, segment.put("", plan.texts), "", "n1", "gres/seat:g3:1", "")
+
+    owns = plan | JobPlan({"owns": "1"})
+    own_place = Pin(("n2",), (0,), seats=True, plan=plan.without(TIER))
+    waits, runs = record("PENDING", plan), record("RUNNING", plan)
+    released = changes.release(waits, "test") or {}
+    for change in (changes.annotate(runs, owns), changes.pin(waits, own_place), released):
+        assert change.get("requeue") == wanted
+    another_seat = Pin(("n2",), (0,), seats=False, plan=plan)
+    assert changes.pin(waits, another_seat)["requeue"] == "1"
+    for other in (changes.annotate(runs, plan), changes.annotate(record("RUNNING", owns), owns)):
+        assert "requeue" not in other, "who changes it later has it so"

@@ -18,7 +18,7 @@ OURS = "berth migrate"
 
 def line(node: str, state: str, reason: str = "") -> str:
     told = f" Reason={reason} [root@2026-11-27T02:00:00]" if reason else ""
-    return f"NodeName={node} Arch=x86_64 State={state} ThreadsPerCore=1 Comment=x State=IDLE{told}"
+    return f"NodeName={node} Arch=x86_64 State={state} ThreadsPerCore=1{told} Comment=x State=IDLE ReservationName=m"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_operations_of_each_step() -> None:
         (["nothing"], "has no step times"),
         (['{"format": "berth-ops/1"}', '{"step": 1, "rank": 0, "forward_ms": -1}'], "no number"),
         (['{"format": "berth-ops/1"}', '{"step": 1, "forward_ms": 1}'], "lacks, or has wrong, 'rank'"),
+        (['{"format": "berth-ops/1"}', '{"step": 1, "rank": 1e400, "forward_ms": 1}'], "lacks, or has wrong, "),
         (['{"format": "berth-ops/1"}'], "no step that all ranks tell"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from policy.serve.web.simulated import SimulatedSource
 from tests.unit.policy.serve.web.real_browser import browser_page
 from tests.unit.policy.serve.web.web_world import BROWSER, HOSTILE, served, simulated_day
-from tests.unit.policy.site.test_ahead import SECRETS, page_of_ada
+from tests.unit.policy.site.test_ahead import SECRETS, overview, page_of_ada
 from tests.waiting import until
 
 
@@ -98,6 +98,24 @@ def test_what_a_gpu_does_stands_beside_it_unless_its_job_is_hidden(
         assert view.value("find('colours').parentElement.hidden") == (private == "jobs,nodes")
 
     assert "93&nbsp;% busy" not in (shown + legend if private != "none" else "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed; install the package chromium")
+def test_an_open_page_follows_the_nodes_that_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BROWSER is not None
+    source, access = page_of_ada("none", monkeypatch)
+    more = overview()
+    more["nodes"].insert(0, {**more["nodes"][1], "name": "n0"})
+    with served(source, access) as server, browser_page(BROWSER, tmp_path / "browser") as view:
+        view.open(f"http://127.0.0.1:{server.server_address[1]}/?token={'a' * 16}#/job/4711")
+        view.text_with(["(n1 (GPU 0-7))"])
+        monkeypatch.setattr(source, "_overview", lambda: more)
+        source.read()
+        server.exhibit.publish()
+        until("the page to know the node", lambda: view.value("state.room.nodes.length") == 3)
+        view.text_with(["(n1 (GPU 0-7))"])
+        assert view.value("find('problem').textContent") == ""
 
 
 @pytest.mark.slow

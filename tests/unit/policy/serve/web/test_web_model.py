@@ -56,12 +56,13 @@ class StandInSlurm:
     def __init__(self, private: str = "none") -> None:
         self.private, self.jobs, self.at, self.reads = private, list[JobFacts](), 1_000.0, 0
         self.fails, self.asked, self.places = False, 0, dict[int, PlannedPlace]()
+        self.node = NODE
 
     def overview(self) -> Mapping[str, Any]:
         self.reads += 1
         if self.fails:
             raise DaemonError("the overview cannot be read; is berthd running?")
-        look = Reading(self.at, (NODE,), tuple(self.jobs), ())
+        look = Reading(self.at, (self.node,), tuple(self.jobs), ())
         told = overview_of(Moment(fleet(look, {"n1": "h100"}), look, (True,), {}, self.places))
         found: dict[str, Any] = json.loads(json.dumps(told))
         return found
@@ -212,6 +213,23 @@ def test_room_places_and_waits_are_those_of_the_overview() -> None:
     found = {one.id: one for one in source.moment(None).jobs}
     assert (found["1"].places, found["1"].gpus) == ([(0, 3)], 2)
     assert (found["2"].places, found["2"].reason, found["2"].plain()["planned"]) == ([(0, 12)], "Resources", 1_600)
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "CONFIGURING"])
+def test_gpus_that_are_held_do_not_look_free(state: str) -> None:
+    slurm = StandInSlurm("jobs")
+    slurm.node = node("n1", used=0b111)
+    slurm.jobs = [job(1, 11, holds=(1,)), job(2, 12, holds=(2,))]
+    source = live(slurm)
+    source.read()
+    slurm.jobs[1] = replace(slurm.jobs[1], state=state)
+    source.read()
+
+    moment = source.moment(None)
+    assert [(one.id, one.places) for one in moment.jobs] == [("1", [(0, 1)]), ("2", [(0, 2)])]
+    assert moment.hidden == [(0, 4)], "Slurm does not say by whom"
+    assert seen_by(11, moment, source.visibility()).hidden == [(0, 6)]
+    assert moment.events == []
 
 
 def test_an_old_overview_says_so() -> None:

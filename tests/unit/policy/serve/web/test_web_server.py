@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -95,6 +96,15 @@ def test_a_job_has_its_story_and_its_moment(day: SimulatedSource) -> None:
     assert story["schema_version"] == 1
     assert dict(story["story"])["decision"].startswith("waits for GPUs that come free soonest [BERTH-")
     assert story["facts"]["gpus"] == 8
+
+
+def test_a_job_is_found_whatever_characters_its_trace_names_it_by(tmp_path: Path) -> None:
+    path = simulated_day(tmp_path / "day.json")
+    path.write_text(path.read_text().replace('"8"', '"may/7+0 é"'))
+    source = SimulatedSource(path)
+    with served(source) as server:
+        name = quote("may/7+0 é", safe="")
+        assert told(server, f"/api/job/{name}?at={source.room().began + 100}")["facts"]["id"] == "may/7+0 é"
 
 
 def test_long_replies_are_compressed_for_who_takes_that(day: SimulatedSource) -> None:
