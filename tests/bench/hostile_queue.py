@@ -7,12 +7,15 @@ limits of one to ten times that. A job is *over* by the seconds after the latest
 no more than it starts later than in plain Slurm's own run: the promise is a plan by time limits, and a hole in that
 plan may close in plain Slurm, too, when jobs end sooner. The worst queue is also played without look-ahead; *late* are
 jobs by the state at their submission, in each system's own run (tests/bench/look_ahead.py).
+
+`--plain` searches for the worst queue of plain Slurm beside itself: a job is over by the seconds after its promise, but
+by no more than it starts later than if Slurm listed the nodes in the opposite order. So much is chance.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from time import monotonic
@@ -36,11 +39,12 @@ from tests.bench import look_ahead
 
 NODES, GPUS = 4, 4
 SPEEDS = np.array([[1.0, 1.0, 1.02, 1.0], [1.0, 1.3, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], [1.1, 1.1, 1.1, 1.1]])
-FLEET = build(Layout(NODES, GPUS, 2), {"compute": SPEEDS, "memory": SPEEDS})
+FLEET, OPPOSITE = (build(Layout(NODES, GPUS, 2), {"compute": one, "memory": one}) for one in (SPEEDS, SPEEDS[::-1]))
 SHAPES = ((1, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4), (3, 4), (4, 2), (4, 4))
 """Nodes and GPUs on each."""
 HOUR = 3_600.0
 PLAIN = SlurmSettings(order="fifo", delays=Delays())
+Played = Callable[[Sequence[TraceJob]], dict[str, tuple[float, Promise]]]
 FRESH = 12
 """Queues that are drawn before the worst one is mutated, and rounds without a worse one before it is left."""
 
@@ -91,14 +95,23 @@ def overs(jobs: Sequence[TraceJob]) -> dict[str, tuple[float, Promise]]:
     }
 
 
+def overs_of_plain(jobs: Sequence[TraceJob]) -> dict[str, tuple[float, Promise]]:
+    """Plays a queue by plain Slurm alone; returns by job how many seconds it is over, and its promise."""
+    one, other = (run(jobs, fleet, SlurmPolicy(), PLAIN) for fleet in (FLEET, OPPOSITE))
+    return {
+        job.id: (one.starts[job.id] - max(made.latest, other.starts[job.id]), made)
+        for job, made in look_ahead.promised(one, FLEET)
+    }
+
+
 def berthd(*, looks_ahead: bool) -> SlurmSettings:
     """Returns the settings of a timed Slurm with berthd."""
     return SlurmSettings(order="fifo", berthd=True, site=Settings(look_ahead=looks_ahead), delays=Delays())
 
 
-def worst(jobs: Sequence[TraceJob]) -> tuple[float, str]:
+def worst(jobs: Sequence[TraceJob], played: Played) -> tuple[float, str]:
     """Returns by how much the job that is most over is so, in seconds, and which job that is."""
-    return max(((late, job) for job, (late, _) in overs(jobs).items()), default=(0.0, ""))
+    return max(((late, job) for job, (late, _) in played(jobs).items()), default=(0.0, ""))
 
 
 def main() -> None:
@@ -107,16 +120,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--plain", action="store_true", help="plain Slurm beside itself")
     asked = parser.parse_args()
+    play = overs_of_plain if asked.plain else overs
     draws, until, played = Random(asked.seed), monotonic() + 60.0 * asked.minutes, 0
     best, best_queue = (0.0, ""), list[TraceJob]()
     while monotonic() < until:
         tried = [[drawn(draws, number) for number in range(asked.jobs)] for _ in range(FRESH)]
-        found, queue = max(((worst(jobs), jobs) for jobs in tried), key=lambda one: one[0][0])
+        found, queue = max(((worst(jobs, play), jobs) for jobs in tried), key=lambda one: one[0][0])
         in_vain, played = 0, played + FRESH
         while in_vain < FRESH and monotonic() < until:
             other = mutated(draws, queue)
-            seen, played, in_vain = worst(other), played + 1, in_vain + 1
+            seen, played, in_vain = worst(other, play), played + 1, in_vain + 1
             if seen[0] > found[0]:
                 found, queue, in_vain = seen, other, 0
         if found[0] > best[0]:

@@ -101,16 +101,20 @@ def waits_of(outcome: SimulationOutcome) -> dict[str, float]:
 
 def late(outcome: SimulationOutcome, fleet: Fleet) -> int:
     """Counts the jobs that started later than promised by the state of the run at their submission."""
-    jobs, count = sorted((job for job in outcome.jobs if job.gpus), key=lambda job: job.submit), 0
+    return sum(outcome.starts[job.id] > one.latest + A_MINUTE for job, one in promised(outcome, fleet))
+
+
+def promised(outcome: SimulationOutcome, fleet: Fleet) -> Iterator[tuple[TraceJob, Promise]]:
+    """Yields each job that waited for more than a minute, and its promise by the state at its submission."""
+    jobs = sorted((job for job in outcome.jobs if job.gpus), key=lambda job: job.submit)
     planned = Planned(outcome, fleet)
     for place, job in enumerate(jobs):
         if outcome.starts[job.id] <= job.submit + A_MINUTE:
             continue
         line = [one for one in jobs[: place + 1] if outcome.starts[one.id] > job.submit or one is job]
-        promised = planned.starts(job.submit, line).get(len(line) - 1)
-        if promised is not None:
-            count += outcome.starts[job.id] > Promise.made(job.submit, promised, job.work).latest + A_MINUTE
-    return count
+        start = planned.starts(job.submit, line).get(len(line) - 1)
+        if start is not None:
+            yield job, Promise.made(job.submit, start, job.work)
 
 
 class Planned:

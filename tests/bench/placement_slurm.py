@@ -37,7 +37,7 @@ from policy.simulate.jobs import TraceJob
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.slurm.world import SlurmWorld
 from policy.simulate.world import Layout, build
-from tests.bench.paper.moved import MovingWorld
+from tests.bench.paper.moved import MovingSettings, MovingWorld
 from tests.bench.paper.rolled import RolledWorld
 from tests.bench.paper.worlds import play
 from tests.bench.placement_families import DATA, GPUS_PER_NODE, LEAF_AND_POD, MAPS, NODES, NODES_PER_LEAF, SHIFT_S
@@ -110,7 +110,7 @@ def one_pair(family: SlurmFamily, trace: int, draw: int, policies: Sequence[str]
             world = MovingWorld
             rules = RelocationRules(enabled=True)
             movable = {job.id: float(rules.cost) for job in jobs}
-            settings = replace(settings, site=Settings(moving=rules), movable=movable)
+            settings = MovingSettings("fifo", pinned=settings.pinned, site=Settings(moving=rules), movable=movable)
         policy = policy_of(name.removesuffix(ROLLED).removesuffix(MOVING), draw)
         outcome = play(world, jobs, machines, policy, settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in (*METRICS, "moves", "jobs", "wall_s")}

@@ -36,7 +36,7 @@ from policy.simulate.slurm.queue.waits import REASONS, SIZES
 from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.slurm.world import SlurmWorld
 from tests.bench import philly, philly_data
-from tests.bench.paper.moved import MovingWorld
+from tests.bench.paper.moved import MovingSettings, MovingWorld
 from tests.bench.paper.worlds import play
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,
@@ -132,7 +132,7 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     world = MovingWorld if way in MOVING else SlurmWorld
     if way in MOVING:
         site = Settings(moving=RelocationRules(enabled=True))
-        settings = replace(settings, site=site, movable=movable(work.jobs, seed))
+        settings = MovingSettings(pinned=True, durations="predicted", site=site, movable=movable(work.jobs, seed))
     policy = SlurmPolicy() if plain else create(name)
     outcome = play(world, work.jobs, philly.cluster(NODES, seed), policy, replace(settings, after=work.after))
     lost = sum(hours(one) for one in outcome.stretches if one.job in work.lost)

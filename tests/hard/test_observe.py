@@ -108,18 +108,6 @@ def test_a_model_can_be_described_by_its_gres_type(site: Container) -> None:
     assert len(found["unlinked"]) == 1
 
 
-def test_a_job_that_starts_meanwhile_is_compared_at_its_start(site: Container) -> None:
-    words = f"{BERTH} observe --days=0 --for 0.3 --topology-dir /home/alice/machines > /home/alice/seen.txt; echo over"
-    watching = site.popen(words)
-    until("the first look", lambda: "GPUs on" in site.bash("cat /home/alice/seen.txt", check=False).out)
-    job = submit(site, "-w", "n3", "--gres=gpu:a6000:2")
-    watching.communicate(timeout=60)
-
-    said = site.bash("cat /home/alice/seen.txt").out.partition("Jobs that started")[2]
-    assert f"JobId={job} n3" in said
-    assert "free now: n3" in said
-
-
 def test_without_accounting_the_rest_is_shown(site: Container) -> None:
     answer = site.run([BERTH, "observe"])
 

@@ -44,6 +44,13 @@ def measuring(slurm: Slurm) -> set[str]:
     return {row.split()[1] for row in rows if row.startswith("berth-calibrate-")}
 
 
+def gpus_of_measurements(slurm: Slurm) -> list[str]:
+    """Returns the GPUs that the campaign's jobs ask for."""
+    words = ["squeue", "-h", "-a", "-t", "running", "-O", "Name:60,tres-per-node:400"]
+    rows = slurm.target.run(words, user="root").out.splitlines()
+    return [row.split()[1] for row in rows if row.startswith("berth-calibrate-")]
+
+
 def measured(slurm: Slurm) -> list[str]:
     """Nodes with a visit, the oldest first."""
     text = slurm.target.bash(f"cat {RUNS} 2>/dev/null", user="root", check=False).out
@@ -57,6 +64,7 @@ def test_a_campaign_leaves_used_nodes_alone_makes_way_and_goes_on_where_it_was_i
     used = slurm.hold_gpus("n4", [3])
     first = campaign(slurm, "--pace 0.25")
     until("measurements on the free nodes", lambda: measuring(slurm) == {"n1", "n2", "n3"} or None)
+    assert all(f"gpu:g{k}:1" in asked for asked in gpus_of_measurements(slurm) for k in range(8))
 
     asked = time.monotonic()
     job = slurm.submit("--gpus=8", "-C", "h100", body="sleep 3")

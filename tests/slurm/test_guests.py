@@ -77,6 +77,16 @@ def test_without_a_seat_a_guest_is_parked_and_sits_as_soon_as_there_is_one(slurm
     assert seat(slurm, job)[0] == nodes[0]
 
 
+def test_an_administrators_start_time_of_a_guest_without_a_seat_holds(slurm: Slurm) -> None:
+    owners = occupy(slurm, "exclusive", *all_nodes(slurm))
+    job = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", body=SLEEP)
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now+1hour"], user="root")
+    until("berthd to keep it", lambda: float(segment_of(slurm, job)["parked"]) > time.time() + 3_000)
+    slurm.target.run(["scancel", str(owners[0])], user="root")
+    slurm.passes(8)
+    assert slurm.state(job) == "PENDING"
+
+
 def evict(slurm: Slurm, body: str) -> tuple[int, float, int]:
     """Fill the cluster but for a guest's node, and submit an owner: guest, seconds until the owner ran, owner."""
     nodes = all_nodes(slurm)
@@ -187,11 +197,12 @@ def test_an_upgrade_begins_as_a_guest_and_is_given_its_gpu(slurm: Slurm) -> None
     [host] = occupy(slurm, "guaranteed", nodes[0])
     occupy(slurm, "exclusive", *nodes[1:])
     slurm.settle()
-    job = slurm.submit("--gpu-tier=opportunistic,upgrade", "--gpus=1", "-t", "20", body=SLEEP)
+    job = slurm.submit("--gpu-tier=opportunistic,upgrade", "--gpus=1", "--no-requeue", "-t", "20", body=SLEEP)
     slurm.wait_state(job, {"RUNNING"})
-    assert segment_of(slurm, job)["tier"] == "opportunistic"
+    assert (segment_of(slurm, job)["tier"], slurm.show(job)["Requeue"]) == ("opportunistic", "1")
     slurm.target.run(["scancel", str(host)], user="root")
     until("the guest to own its GPU", lambda: "owns" in segment_of(slurm, job) or None)
+    assert slurm.show(job)["Requeue"] == "0"
     owner = slurm.submit("--gpus=8", "-t", "30", body=SLEEP)
     # Slurm counts the GPU as free: only a job with a place waits for it.
     assert segment_of(slurm, owner)["state"] == "waiting"

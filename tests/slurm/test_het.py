@@ -7,6 +7,7 @@ import json
 import random
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -76,6 +77,19 @@ def test_berthd_is_told_which_nodes_the_other_components_have(slurm: Slurm) -> N
         requests = slurm.target.run(["cat", "/tmp/scripted.log"], user="root").out.split("berth/1 submit\n")[1:]
     excluded = [dict(line.split("=", 1) for line in each.split()).get("exc_nodes") for each in requests]
     assert excluded == [None, "n4,n1", "n3"]
+
+
+def test_a_change_of_all_components_leaves_each_its_own_request(slurm: Slurm) -> None:
+    """Slurm hands one change to each component in turn, as the plugin has completed it for the one before."""
+    job = submit(slurm, "true", "-H -N1 --gpus=2 --extra=one", "-H -N1 --gpus=1 --extra=two -w n4")
+    slurm.passes()
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "MinMemoryNode=300"])
+    slurm.passes()
+    records = [slurm.show(job), slurm.show(job + 1)]
+    assert [record["TresPerJob"] for record in records] == ["gres/gpu:2", "gres/gpu:1"]
+    assert [record["MinMemoryNode"] for record in records] == ["300M", "300M"]
+    assert [record["Extra"].partition("[")[0] for record in records] == ["one", "two"]
+    assert records[1]["ReqNodeList"] == "n4"
 
 
 PASS = {"verb": "pass"}
@@ -161,13 +175,17 @@ def flags_told(slurm: Slurm) -> list[dict[str, str]]:
     return found
 
 
+def place_of(slurm: Slurm, component: int) -> dict[str, str] | None:
+    """The component's segment, once it has a place: on a busy machine that may be after its submission."""
+    segment = segments.fields(slurm.comment(component))
+    return dict(segment) if segment is not None and segment["state"] == "placed" else None
+
+
 def test_berthd_plans_each_component(slurm: Slurm) -> None:
     job = submit(slurm, f"srun --het-group=0,1 {PROBE_SH}", "--gpus=4", "--gpus=2")
     planned = []
     for component in (job, job + 1):
-        segment = segments.fields(slurm.comment(component))
-        assert segment is not None
-        assert segment["state"] == "placed", segment
+        segment = until("the component to have a place", partial(place_of, slurm, component))
         planned.append((segment["nodes"], tuple(int(gpu) for gpu in segment["gpus"].split(","))))
     assert planned[0][0] != planned[1][0]
     assert where(slurm.finish(job)) == sorted(planned)

@@ -36,7 +36,6 @@ sbatch -N2 --gres=gpu:2 --ntasks-per-gpu=1
 sbatch -n8 --ntasks-per-gpu=2
 srun -N2 -n4 --gpus-per-node=2 --cpus-per-gpu=2
 sbatch -N2 -n4 --gpus-per-node=2 --cpus-per-gpu=2
-srun -N2 -n4 --gpus-per-node=2
 sbatch -n5 -N2 --gpus-per-node=2
 srun -n2 --gpus-per-task=1 --cpus-per-gpu=2
 srun -n2 --gpus-per-task=1 -c2
@@ -77,6 +76,12 @@ srun -n1 --gpus=2 --gpu-freq=low
 sbatch -N1 --gres=gpu:1 --gpu-freq=high,memory=low
 srun -n1 --gpus=2 --exclusive=topo
 sbatch -N2 --gres=gpu:2 --exclusive=topo
+sbatch -n1 -c12 --gpus=2 --gres-flags=enforce-binding
+sbatch -n1 --gpus=1 --mem-per-cpu=0
+sbatch -N1,3 --gpus-per-node=1
+sbatch -N1-3 --use-min-nodes --gpus-per-node=1
+sbatch -n1 --gpus=1 --time-min=1
+srun -m arbitrary -w n2,n1 -n2 --gres=gpu:1
 slurmrestd tres_per_node=gres/gpu:2
 slurmrestd tres_per_job=gres/gpu
 slurmrestd tres_per_job=gres/gpu:2 minimum_cpus=4
@@ -108,6 +113,12 @@ srun -N2 -n4 --gpus=4 --mem-per-gpu=2000
 srun --gpus=9 -N3
 """.strip().splitlines()
 """Slurm may lay these as it likes, and Berth lays them evenly: what they have in all is the same."""
+
+LAID_BY_SLURM = """
+srun -N2 -n4 --gpus-per-node=2
+salloc -N2 -n4 --gres=gpu:2 -- srun -n4
+""".strip().splitlines()
+"""Slurm lays these tasks 3 and 1, with Berth 2 and 2 where the GPUs lie at one socket: as many in all."""
 
 WAITING = """
 sbatch -N1 --gres=gpu:2 -n2 --gpu-bind=single:1
@@ -155,24 +166,26 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
     for target in (plain, slurm.target):
         prepare(target, FOLDER)
 
-    same, evenly = ({asked(text): text for text in dealt(table, slurm.name)} for table in (SAME, EVENLY))
+    tables = SAME, EVENLY, LAID_BY_SLURM
+    same, evenly, laid = ({asked(text): text for text in dealt(table, slurm.name)} for table in tables)
 
     def differs(request: Request, one: Outcome, other: Outcome) -> bool:
         if request in same:
             return is_other(request, one, other)
-        return (one.rc, in_all(one)) != (other.rc, in_all(other)) or len(set(other.tasks)) != 1
+        uneven = request in evenly and len(set(other.tasks)) != 1
+        return uneven or (one.rc, in_all(one)) != (other.rc, in_all(other))
 
-    found = all_of((plain, slurm.target), (*same, *evenly), differs, folder=FOLDER)
+    found = all_of((plain, slurm.target), (*same, *evenly, *laid), differs, folder=FOLDER)
 
     # The tables in which plain Slurm itself ran nothing would compare nothing.
     assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) * 9 // 10
     for request, text in same.items():
         one, other = found[request]
         assert not is_other(request, one, other), f"{text}: plain {one.text()}, with Berth {other.text()}"
-    for request, text in evenly.items():
+    for request, text in (evenly | laid).items():
         one, other = found[request]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
-        assert len(set(other.tasks)) == 1, text
+        assert request in laid or len(set(other.tasks)) == 1, text
 
 
 def test_who_only_asks_when_it_would_start_reads_the_same(slurm: Slurm, plain: Target) -> None:

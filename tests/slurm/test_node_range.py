@@ -6,28 +6,17 @@ The reference is the same request in the partition that Berth does not touch, on
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from . import test_spreading
 from .harness import Slurm
-from .test_spreading import cancel, leave, segment_of, take
+from .test_spreading import BODY, cancel, leave, segment_of, take
 
+# Slurm may choose other nodes than Berth.
 SHAPE = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "AllocTRES")
-BODY = "srun bash -c 'echo $SLURMD_NODENAME $SLURM_NTASKS'; exec sleep 300"
-
-
-def shape(slurm: Slurm, job: int) -> dict[str, str]:
-    slurm.wait_state(job, {"RUNNING"})
-    record = slurm.show(job)
-    return {key: record.get(key, "") for key in SHAPE}
-
-
-def plain_shape(slurm: Slurm, *options: str) -> dict[str, str]:
-    """Returns the shape that Slurm gives the same job."""
-    job = slurm.submit("-p", "plain", *options, body=BODY)
-    try:
-        return shape(slurm, job)
-    finally:
-        cancel(slurm, job)
+shape, plain_shape = (partial(one, keys=SHAPE) for one in (test_spreading.shape, test_spreading.plain_shape))
 
 
 @pytest.mark.parametrize("free", [(8, 8, 8, 8), (3, 1, 8, 0)])

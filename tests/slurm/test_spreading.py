@@ -6,6 +6,8 @@ The reference is the same request in the partition that Berth does not touch, on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from policy.formats import segment as segments
@@ -37,17 +39,17 @@ def cancel(slurm: Slurm, job: int) -> None:
     slurm.settle()
 
 
-def shape(slurm: Slurm, job: int) -> dict[str, str]:
+def shape(slurm: Slurm, job: int, keys: Sequence[str] = SHAPE) -> dict[str, str]:
     slurm.wait_state(job, {"RUNNING"})
     record = slurm.show(job)
-    return {key: record.get(key, "") for key in SHAPE}
+    return {key: record.get(key, "") for key in keys}
 
 
-def plain_shape(slurm: Slurm, *options: str) -> dict[str, str]:
+def plain_shape(slurm: Slurm, *options: str, keys: Sequence[str] = SHAPE) -> dict[str, str]:
     """Returns the shape that Slurm gives the same job."""
     job = slurm.submit("-p", "plain", *options, body=BODY)
     try:
-        return shape(slurm, job)
+        return shape(slurm, job, keys)
     finally:
         cancel(slurm, job)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slurm's rules where running jobs are moved by berthd's own search, on the ledger's numbers.
 
-`--policy berthd` moves jobs by all of berthd's code; this does it for any policy, and in much less time.
+It moves the jobs of any policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +23,7 @@ from policy.request.demand import A_YEAR
 from policy.request.settings import RelocationRules
 from policy.simulate.slurm.backfill.profile import BackfillProfile
 from policy.simulate.slurm.clock import Loop
+from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.slurm.world import RANKS, SlurmWorld
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from policy.simulate.result import SimulationOutcome
     from policy.simulate.slurm.nodes.ledger import Ledger
     from policy.simulate.slurm.queue.jobs import Task
-    from policy.simulate.slurm.settings import SlurmSettings
 
 LOOK_EVERY = 60.0
 """Seconds between two searches; berthd's own are ten apart, which makes no difference to jobs of hours."""
@@ -43,6 +43,14 @@ MOST_GANGS, MOST_AHEAD = 3, 100
 """Most waiting jobs for which room is searched, and how far down the queue they may stand."""
 
 HOUR = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class MovingSettings(SlurmSettings):
+    """Settings by which running jobs may be moved; the rules are those of `site.moving`."""
+
+    movable: Mapping[str, float] = field(default_factory=dict)
+    """Jobs that may be moved, by id, and what a move costs each, in seconds."""
 
 
 class Relocation(NamedTuple):
@@ -179,8 +187,9 @@ def _timed(demand: "Demand", duration: float) -> "Demand":
 class MovingWorld(SlurmWorld):
     """The simulated Slurm in which running jobs are moved where that is worth it."""
 
-    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: "SlurmSettings") -> None:
+    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
         super().__init__(jobs, fleet, policy, settings)
+        assert isinstance(settings, MovingSettings)
         self._relocator = Relocator(self.ledger, policy, settings.site.moving, settings.movable)
         self._relocation = Loop(self.clock, LOOK_EVERY, self._relocate, began=0.0, rank=RANKS["next"])
 

@@ -70,12 +70,14 @@ class Ground:
     topology: str = "tree"
     """Slurm's plugin."""
     slurm: str = SLURM
+    nodes: int = NODES
+    """The first ones of the replay's cluster."""
 
 
 def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance: int = 0) -> Run:
     """A run of these jobs on paper; another `chance` is a run of the same jobs at another time of day."""
-    machines = _machines(ground.kinds)
-    known = _tables(ground.stretch.scores(machines, seed)) if system.berth and system.scores else {}
+    machines = _machines(ground)
+    known = _tables(ground.stretch.scores(machines, seed), len(machines)) if system.berth and system.scores else {}
     settings = SlurmSettings(
         berthd=system.berth,
         delays=Delays(tick=TICK, epilogs=system.epilog, lost_notices=ground.lost_notices),
@@ -129,7 +131,7 @@ def rate_of(stretch: Stretch, machines: Mapping[str, Machine]) -> Rate:
     """The stretch table as the simulator asks for it."""
     names = list(machines)
     slow = [[stretch.gpu[f"{name}:{gpu}"] for gpu in range(GPUS)] for name in names]
-    plain = build_of(machines, fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), names))
+    plain = build_of(machines, fabric_of(Layout(len(machines), GPUS, LEAF, POD // LEAF), names))
 
     def rate(job: TraceJob, nodes: Sequence[int], masks: Sequence[int]) -> float:
         slowest = max(slow[node][gpu] for node, mask in zip(nodes, masks, strict=True) for gpu in positions(mask))
@@ -150,27 +152,27 @@ def level_of(fleet: Fleet, machines: Mapping[str, Machine], nodes: Sequence[int]
 
 def fleet_of(ground: Ground) -> Fleet:
     """The cluster of a run on paper, without scores."""
-    return fleet(_machines(ground.kinds), {}, ground.topology)
+    return fleet(_machines(ground), {}, ground.topology)
 
 
 def fleet(machines: Mapping[str, Machine], scores: Mapping[str, Floats], topology: str = "tree") -> Fleet:
     """The replay's cluster on paper."""
-    fabric = fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines))
+    fabric = fabric_of(Layout(len(machines), GPUS, LEAF, POD // LEAF), list(machines))
     if topology == "block":
         fabric = replace(fabric, blocks=Blocks((LEAF, POD), fabric.leaf))
     # What levels cost berthd does not know either: it has what its own cost model says.
     made = build_of(machines, fabric, scores)
-    return replace(made, cpus=np.full(NODES, CORES, np.int64))
+    return replace(made, cpus=np.full(len(machines), CORES, np.int64))
 
 
-def _machines(kinds: Mapping[str, Machine]) -> dict[str, Machine]:
-    return {f"n{node}": kinds[machine_of(node)] for node in range(1, NODES + 1)}
+def _machines(ground: Ground) -> dict[str, Machine]:
+    return {f"n{node}": ground.kinds[machine_of(node)] for node in range(1, ground.nodes + 1)}
 
 
-def _tables(scores: Sequence[Score]) -> dict[str, Floats]:
+def _tables(scores: Sequence[Score], nodes: int) -> dict[str, Floats]:
     tables: dict[str, Floats] = {}
     for one in scores:
-        table = tables.setdefault(one.app_class, np.ones((NODES, GPUS)))
+        table = tables.setdefault(one.app_class, np.ones((nodes, GPUS)))
         table[int(one.node[1:]) - 1, one.position] = one.score
     return tables
 
@@ -279,6 +281,7 @@ def main() -> int:
     parser.add_argument("--lost-notices", type=float, default=0.0, help="part of the Epilogs' notices")
     parser.add_argument("--topology", default="tree", choices=("tree", "block"))
     parser.add_argument("--slurm", default=SLURM)
+    parser.add_argument("--nodes", type=int, default=NODES, help="whole pods of 16; the load is for these")
     parser.add_argument(
         "--set",
         action="append",
@@ -291,9 +294,9 @@ def main() -> int:
     for one in args.set:
         change(one)
     kinds = files.load_directory(args.machines) if args.machines else machines_found()
-    stretch = Stretch.load(table_path())
-    ground = Ground(stretch, kinds, lost_notices=args.lost_notices, topology=args.topology, slurm=args.slurm)
-    shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
+    table = Stretch.load(table_path())
+    ground = Ground(table, kinds, args.lost_notices, args.topology, args.slurm, args.nodes)
+    shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load * args.nodes / NODES)
     runs = [
         play(draw(seed, shape), seed, systems[name], ground, chance)
         for name in args.systems.split(",")

@@ -88,6 +88,7 @@ class Stretch:
                 spread=noise,
             )
             for name in (f"n{node}" for node in range(1, self.nodes + 1))
+            if name in machines
             for gpu in machines[name].gpus
             for app_class, share in self.sensitivity.items()
         ]
