@@ -85,7 +85,7 @@ def compare(
     there are several; `chance` is True if chance alone may explain the difference.
     """
     rows = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-    played = [Summary(row["policy"], row["seed"], {}, row, trace=row["trace"]) for row in rows]
+    played = [Summary(row["policy"], row["seed"], row, trace=row["trace"]) for row in rows]
     every = {line.policy: line for line in lines(played)}
     peer, told = every.pop(beside), list[dict[str, Any]]()
     for name, line in every.items():
