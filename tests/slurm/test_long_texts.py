@@ -7,7 +7,7 @@ import statistics
 
 from policy.formats import segment as segments
 
-from .harness import Slurm
+from .harness import Slurm, until
 from .scripted import place, scripted
 
 LONGEST = 1_024
@@ -18,11 +18,17 @@ def test_a_long_extra_leaves_the_job_to_slurm_and_stays_as_it_is(slurm: Slurm) -
     own = "x" * 1_000
     done = slurm.sbatch(f"--extra={own}", "--gpus=1", "-H", body="true", check=False)
     assert done.rc == 0, done.text
-    record = slurm.show(int(done.out.split()[-1]))
+    job = int(done.out.split()[-1])
+
+    def passed() -> dict[str, str] | None:
+        # On a slow machine berthd answers "later", and looks at the job in its next pass.
+        segment = segments.fields(slurm.comment(job)) or {}
+        return segment if segment.get("state") == "passed" else None
+
+    segment = until(lambda: f"job {job} to be left to Slurm: {slurm.comment(job)}", passed)
+    record = slurm.show(job)
     assert (record["Extra"], record.get("ReqNodeList", "(null)")) == (own, "(null)")
-    segment = segments.fields(record["AdminComment"])
-    assert segment is not None
-    assert (segment["state"], "a shorter --extra would do" in segment["why"]) == ("passed", True)
+    assert "a shorter --extra would do" in segment["why"]
 
 
 def test_the_plugin_does_not_rely_on_berthd_for_it(slurm: Slurm) -> None:

@@ -143,7 +143,7 @@ def test_a_guest_whose_seat_cannot_be_set_up_gets_another_one(slurm: Slurm) -> N
 
 
 def test_mps_that_starts_too_slowly(slurm: Slurm) -> None:
-    with berth_conf(slurm, "[node]\nmps_start_timeout = 5"), wishing(nodes_of(slurm)[NODE], slow_start=20):
+    with berth_conf(slurm, "[node]\nmps_start_timeout = 15"), wishing(nodes_of(slurm)[NODE], slow_start=60):
         job = slurm.submit("-x", OTHERS, "-n1", "--gpu-share=30", body="true")
         until(f"job {job} to be sent elsewhere", lambda: tell(slurm, job).get("degraded") == "1" or None)
     assert "not ready in time (it is INITIALIZING)" in output(slurm, job)

@@ -65,7 +65,7 @@ class World:
         machine.write_text((FAKES / "nvml" / "machines" / "dgx-1v").read_text())
         self.mps_wishes({})
         self.environment |= {"LD_LIBRARY_PATH": str(nvml.library().parent), "BERTH_FAKE_NVML": str(machine)}
-        self.settings |= {"mps_control": programs.control(), "mps_start_timeout": 10.0, "mps_stop_timeout": 3.0}
+        self.settings |= {"mps_control": programs.control(), "mps_start_timeout": 60.0, "mps_stop_timeout": 3.0}
 
     def mps_wishes(self, wishes: Mapping[str, object]) -> None:
         """How the simulated MPS behaves from now on."""

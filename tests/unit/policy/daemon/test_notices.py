@@ -69,7 +69,7 @@ def serve(notices: Notices, seconds: float = 0.15) -> list[Notice]:
 
 
 def client(notices: Notices, data: bytes = b"", host: str = "127.0.0.1") -> socket.socket:
-    connection = socket.create_connection((host, notices.port), timeout=5)
+    connection = socket.create_connection((host, notices.port), timeout=30)
     connection.sendall(data)
     return connection
 

@@ -79,7 +79,7 @@ def berthd(path: Path, planner: str, silent_for: float) -> Iterator["subprocess.
 
 def reply(path: Path) -> wire.Message:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-        channel.settimeout(5)
+        channel.settimeout(30)
         channel.connect(str(path))
         channel.send(wire.encode("submit", submit(tres_per_job="gres/gpu:1")))
         return wire.decode(channel.recv(wire.REPLY_BYTES))

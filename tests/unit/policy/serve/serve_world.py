@@ -40,7 +40,7 @@ class Served:
     def ask(self) -> bytes | None:
         """The reply to a question; None while there is none."""
         try:
-            with socket.create_connection(("127.0.0.1", self.questions), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", self.questions), timeout=30) as connection:
                 connection.sendall(credential(b"berth/1 status") + b"\n")
                 return connection.makefile("rb").read()
         except OSError:
@@ -48,7 +48,7 @@ class Served:
 
 
 def _get(port: int, path: str) -> int | None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
         return connection.getresponse().status

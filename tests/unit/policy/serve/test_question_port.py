@@ -151,12 +151,12 @@ def test_a_credential_that_comes_twice_or_late_is_no_question(capsys: pytest.Cap
 def test_hosts_of_silent_and_slow_peers_keep_nobody_from_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     # An ordinary user may have no more than 1,024 files open, and both ends are in this process.
     monkeypatch.setattr(module, "MOST_SILENT", 64)
-    with question_port() as made, ExitStack() as peers:
+    with question_port(patience=30.0) as made, ExitStack() as peers:
         for number in range(2 * module.MOST_SILENT):
             peers.enter_context(connected(made.port, b"MUNGE:00" if number % 2 else b""))
         began = time.monotonic()
         assert ask(made.port).startswith(b"berth/1 why")
-        assert time.monotonic() - began < 4.0, "before the patience with the others has ended"
+        assert time.monotonic() - began < 20.0, "before the patience with the others has ended"
 
 
 def test_a_silent_peer_is_hung_up_on_in_time() -> None:

@@ -78,8 +78,8 @@ def test_a_slow_server_is_awaited_and_one_that_is_too_slow_is_refused(node: Node
     node.wish(slow_start=1.5)
     assert node.app("hold=60", given=node.attach(1, 30).environment).says()["mps"]
     detach(node.paths, node.config, 1)
-    node.config = node.config._replace(mps_start_timeout=3, mps_stop_timeout=1)
-    node.wish(slow_start=20)
+    node.config = node.config._replace(mps_start_timeout=10, mps_stop_timeout=1)
+    node.wish(slow_start=60)
     with pytest.raises(ControlError, match="INITIALIZING"):
         node.attach(2, 30)
     assert node.clean()
