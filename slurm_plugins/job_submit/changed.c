@@ -203,6 +203,11 @@ static void leave_mark(const char *folder, uint32_t id, const char *text)
 	close(fd);
 }
 
+void change_mark(const struct listed *job)
+{
+	leave_mark(changed_folder, job->id, "");
+}
+
 void change_mark_excluded(const struct listed *job, const char *nodes)
 {
 	/* berthd may not know yet that the task has a record of its own. */
@@ -218,8 +223,12 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 	char from[PATH_MAX], to[PATH_MAX], *rest = asked->words, *word;
 	bool extra_changed;
 
-	if (!asked->from)
+	if (!asked->from) {
+		/* berthd may be about to give the job a place by what it asked for before. */
+		if (request && change_touches_gpus(change) && !asked->changed)
+			change_mark(job);
 		return;
+	}
 	/* Of Extra alone, so that the file has its user's words of before. */
 	extra_changed = !access(path_of(to, changed_folder, asked->from), F_OK);
 	/* berthd reads of these that something is to be planned, or written, anew. */

@@ -80,7 +80,10 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 		     bool request);
 /* berthd writes no pin over `nodes` that a user has excluded since it read the job. */
 void change_mark_excluded(const struct listed *job, const char *nodes);
+/* Nor over what an administrator has asked for instead. */
+void change_mark(const struct listed *job);
 bool change_touches_request(const job_desc_msg_t *change);
+bool change_touches_gpus(const job_desc_msg_t *change);
 /*
  * Would this change by user `uid` undo the pin that berthd holds on the job, start a guest without
  * a seat, or bring a job to Berth's partitions that was never looked at? Then *message is for the

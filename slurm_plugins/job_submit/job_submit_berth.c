@@ -473,8 +473,9 @@ static int change_models(job_desc_msg_t *change, struct tres_found *found, char 
 /*
  * An administrator's change is the owner's for Slurm: without the rest of the request the job would
  * stay bound to its place. Berth's own changes come with a segment; a place by hand stays as it is.
+ * A change of SlurmUser's is not completed: berthd plans the job anew.
  */
-static void complete_for_owner(job_desc_msg_t *job, job_record_t *record)
+static void complete_for_owner(job_desc_msg_t *job, job_record_t *record, uint32_t uid)
 {
 	struct tres_found found;
 	struct listed listed;
@@ -484,6 +485,12 @@ static void complete_for_owner(job_desc_msg_t *job, job_record_t *record)
 	if (job->admin_comment || found.position_type || found.shared || found.hidden)
 		return;
 	listed = change_look_up(job, record);
+	if (uid == geteuid()) {
+		/* As SlurmUser berthd writes nodes alone too, when it takes a change back. */
+		if (change_touches_gpus(job))
+			change_mark(&listed);
+		return;
+	}
 	change_look_up_asked(&listed, &asked);
 	change_complete(job, &listed, &asked, true);
 }
@@ -506,8 +513,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 		let_change_replace(job);
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid)) {
-		if (request && submit_uid != geteuid() && !layout_is_plain())
-			complete_for_owner(job, record);
+		if (request && !layout_is_plain())
+			complete_for_owner(job, record, submit_uid);
 		return SLURM_SUCCESS;
 	}
 	rc = check_texts(job, submit_uid, err_msg);

@@ -21,7 +21,7 @@
 #endif
 
 /* A change carries only what it changes. An empty text is a change too: it clears the field. */
-static bool touches_gpus(const job_desc_msg_t *change)
+bool change_touches_gpus(const job_desc_msg_t *change)
 {
 	return change->tres_per_job || change->tres_per_node || change->tres_per_socket ||
 	       change->tres_per_task;
@@ -29,7 +29,7 @@ static bool touches_gpus(const job_desc_msg_t *change)
 
 bool change_touches_request(const job_desc_msg_t *change)
 {
-	bool texts = change->req_nodes || touches_gpus(change) || change->cpus_per_tres ||
+	bool texts = change->req_nodes || change_touches_gpus(change) || change->cpus_per_tres ||
 		     change->mem_per_tres;
 	bool counts = change->min_nodes != NO_VAL || change->max_nodes != NO_VAL ||
 		      change->min_cpus != NO_VAL || change->max_cpus != NO_VAL ||
@@ -200,7 +200,7 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds,
 		return shares_sentence;
 	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
-	if ((kinds & LISTED_COUNTED) && (touches_licenses(change) || touches_gpus(change)))
+	if ((kinds & LISTED_COUNTED) && (touches_licenses(change) || change_touches_gpus(change)))
 		return counted_sentence;
 	if (!kinds && touches_licenses(change) && recent_has(uid, RECENT_COUNTED, monotonic_us()))
 		return counted_sentence;
@@ -253,7 +253,7 @@ static bool escapes(const job_desc_msg_t *change, uint32_t kinds)
 	return ((kinds & LISTED_BY_PARTITION) && comes_here(change)) ||
 	       /* With another account Slurm may choose another QOS. */
 	       ((kinds & LISTED_BY_QOS) && (change->qos || change->account)) ||
-	       ((kinds & LISTED_NO_GPUS) && touches_gpus(change));
+	       ((kinds & LISTED_NO_GPUS) && change_touches_gpus(change));
 }
 
 bool change_breaks_rule(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
@@ -273,7 +273,7 @@ bool change_too_early(const job_desc_msg_t *change, const struct listed *job, ui
 		      char message[MESSAGE_MAX + 1])
 {
 	bool early = !(job->kinds & ~LISTED_RULES) &&
-		     (change->extra || touches_gpus(change) || leaves(change)) &&
+		     (change->extra || change_touches_gpus(change) || leaves(change)) &&
 		     recent_has(uid, RECENT_SHARED, monotonic_us());
 
 	return told(early ? just_shared_sentence : NULL, change, job, message);

@@ -157,10 +157,12 @@ class Asked:
         ours = [job for job in read if job in jobs and self.has_written_ours(jobs[job])]
         for job_id in set(read).difference(ours):
             lists[job_id].unlink(missing_ok=True)
-        left = (job for job in self._on_a_place_left.of(reading.jobs).values() if job.id not in marks)
+        left = self._on_a_place_left.of(reading.jobs)
+        steps = {one: partial(self._look_at, jobs.get(one)) for one in due}
+        # A change that the plugin has not completed leaves the job on its place.
+        steps |= {one: partial(self._free, job) for one, job in left.items() if one in due or one not in marks}
         updates = self._each({one: partial(self._forget_list, one) for one in ours}, lists, reading.at)
-        updates += self._each({one: partial(self._look_at, jobs.get(one)) for one in due}, marks, reading.at)
-        updates += self._each({job.id: partial(self._free, job) for job in left}, {}, reading.at)
+        updates += self._each(steps, marks, reading.at)
         jobs_left = (entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
         self._keep(islice(jobs_left, MOST_FILES))
         return updates

@@ -106,6 +106,21 @@ def test_so_does_an_administrators_change(plugin: Plugin, field: str) -> None:
     assert (plugin.folder / "pinned.changed" / "7").exists()
 
 
+@pytest.mark.parametrize("user", [USER, OPERATOR, os.geteuid()])
+def test_gpus_that_are_changed_before_berthd_has_kept_what_was_asked_keep_pins_away(plugin: Plugin, user: int) -> None:
+    (plugin.folder / "pinned.changed").mkdir()
+    said = plugin.modify("JobId=7", user, tres_per_node="gres/gpu:1")
+    assert (said.rc, said.fields.get("tres_per_job")) == (0, None), said.text
+    assert (plugin.folder / "pinned.changed" / "7").exists()
+
+
+def test_nor_does_a_change_of_slurms_user_go_unseen_later(plugin: Plugin) -> None:
+    keep(plugin, 7)
+    said = plugin.modify("JobId=7", os.geteuid(), tres_per_node="gres/gpu:1")
+    assert (said.rc, said.fields.get("tres_per_job")) == (0, None), said.text
+    assert [(plugin.folder / f"pinned.{name}" / "7").exists() for name in ("asked", "changed")] == [True, True]
+
+
 @pytest.mark.parametrize(
     "change",
     [

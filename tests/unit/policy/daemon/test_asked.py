@@ -258,14 +258,18 @@ def test_a_list_that_its_user_wrote_too_is_its_users(
         ({}, [("release", False)]),
     ],
 )
+@pytest.mark.parametrize("marked", [False, True])
 def test_a_job_whose_gpus_an_administrator_changed_is_off_its_place(
-    tmp_path: Path, fields: dict[str, str], did: list[tuple[str, Any]]
+    tmp_path: Path, fields: dict[str, str], did: list[tuple[str, Any]], *, marked: bool
 ) -> None:
     # No plugin completes such a change, and no pass would look after the job on its old node.
     job = replace(PINNED, gpus=None, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
     slurm: Any = Slurm(text(job, **fields))
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
-    assert step(kept, job) == 1
+    if marked:
+        (tmp_path / "pinned.changed").mkdir()
+        (tmp_path / "pinned.changed" / "7").touch()
+    assert (step(kept, job), kept.has_changed(7)) == (1, False)
     assert slurm.did == did
 
 

@@ -96,7 +96,7 @@ def test_a_guest_that_holds_the_hosts_memory_is_gone_before_the_host_starts(node
 
     assert node.takes(HOST, NEED) < (1, 1.0)
     assert node.takes(HOST, TOTAL_MIB - NEED - 256)[0] == 0, "the guest's memory is free"
-    assert took < 7.0
+    assert took < 20.0
 
 
 def test_a_guest_that_fits_stays_and_its_ceiling_shrinks(node: MemoryNode) -> None:

@@ -156,7 +156,7 @@ def test_the_guard_takes_back_the_share_of_a_job_whose_epilog_never_came(world: 
     world.scontrol("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
 
     watching = guard(world)
-    until("the share to be taken back", lambda: not world.books())
+    until("the share to be taken back", lambda: not (world.books() or world.daemons()))
     said = ended(watching)
 
     assert "job 7 is over, but its Epilog never came: its share is taken back" in said
@@ -180,7 +180,10 @@ def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, 
             os.kill(pid, signal.SIGKILL)
 
     watching = guard(world)
-    until("all to be cleared", lambda: not (list(state.everything(world.paths)) or world.paths.job(7).exists()))
+    until(
+        "all to be cleared",
+        lambda: not (list(state.everything(world.paths)) or world.daemons() or world.paths.job(7).exists()),
+    )
     said = ended(watching)
 
     assert list(state.everything(world.paths)) == []
@@ -315,7 +318,7 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
     assert '"mps": true' in again.communicate(timeout=20)[0]
     for job in (JOB, 8):
         world.run("epilog", job=job)
-    assert world.daemons() == []
+    until("its MPS to be gone", lambda: not world.daemons())
 
 
 def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None:
