@@ -22,9 +22,12 @@ PERIOD = 15.0
 
 
 def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends: Callable[[], bool]) -> None:
-    """Looks and tells until the guard ends; runs in a thread of its own, for which the guard does not wait."""
+    """Looks and tells until the guard ends; runs in a thread of its own, for which the guard does not wait.
+
+    A trouble that lasts is said once.
+    """
     found, node = GpuLooks(), socket.gethostname().partition(".")[0]
-    still = StillLooks(paths, node)
+    still, said = StillLooks(paths, node), ""
     while not ends():
         time.sleep(PERIOD)
         try:
@@ -35,5 +38,8 @@ def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends
                 notice.tell(options, GpuNotice(node, gpus))
             for one in still.look(time.monotonic(), found.seen):
                 notice.tell(options, one)
+            said = ""
         except (NodeError, OSError) as problem:
-            say(numbered(problem))
+            if (trouble := numbered(problem)) != said:
+                say(trouble)
+            said = trouble

@@ -29,7 +29,7 @@ def table_now(calibrated: Path, steps: Path | None) -> Path:
 
 
 class ScoresNow:
-    """Starts the program when it is due, and logs if it failed."""
+    """Starts the program when it is due, and logs if it failed; one that still runs an hour later is killed."""
 
     def __init__(self, steps: Path | None, scores: Path | None, command: tuple[str, ...] = _COMMAND) -> None:
         self._steps = steps if scores is not None else None
@@ -44,7 +44,10 @@ class ScoresNow:
             if code:
                 log.error(f"berth scores refresh ended with status {code}; the scores stay as they are", 637)
             self._child = None
-        if self._steps is None or self._child is not None or at < self._next:
+        if self._steps is None or at < self._next:
+            return
+        if self._child is not None:
+            self._child.kill()  # an hour is more than it needs; the next pass finds it ended
             return
         self._next = at + _EVERY_S
         try:

@@ -3,6 +3,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 
 from policy.site import log
 
@@ -39,7 +40,8 @@ class Child:
                 process.wait(2)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(2)
             self._let_go(process)
 
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:

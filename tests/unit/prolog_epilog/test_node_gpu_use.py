@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +12,12 @@ from typing import Any, cast
 import pytest
 
 from prolog_epilog.errors import DriverError
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.looks import watch
 from prolog_epilog.looks.gpu_use import TOLD_EVERY, GpuLooks, GpuNotice, GpuPart, parts_of
+from prolog_epilog.looks.still import StillLooks
 from prolog_epilog.looks.watch import PERIOD
-from prolog_epilog.node import cgroups, files
+from prolog_epilog.node import cgroups, devices, files
 from prolog_epilog.node.devices import Driver, GpuProcess, NodeGpu, Worked
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state
@@ -155,6 +159,25 @@ def test_parts_are_those_of_the_books_and_the_instances_of_the_lists(tmp_path: P
 
 def test_the_notice() -> None:
     assert GpuNotice("n1", "0:60:60:0:512:-").text == "berth/1 gpus node=n1 gpus=0:60:60:0:512:-"
+
+
+def test_a_trouble_that_lasts_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(
+        [DriverError("no driver"), DriverError("no driver"), None, DriverError("no driver"), DriverError("ill")]
+    )
+    ends, said = iter([False] * 5 + [True]), list[str]()
+
+    def gpus(_: Paths) -> tuple[NodeGpu, ...]:
+        if problem := next(looks):
+            raise problem
+        return KNOWN
+
+    monkeypatch.setattr(watch, "PERIOD", 0.0)
+    monkeypatch.setattr(devices, "gpus", gpus)
+    monkeypatch.setattr(devices, "driver", lambda: nullcontext(Told()))
+    monkeypatch.setattr(StillLooks, "look", lambda *_: ())
+    watch.watch(Paths(tmp_path), NoticeOptions(), said.append, lambda: next(ends))
+    assert [text.partition(" [")[0] for text in said] == ["no driver", "no driver", "ill"]
 
 
 COST = """

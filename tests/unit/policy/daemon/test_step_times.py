@@ -487,6 +487,19 @@ def test_the_table_is_made_anew_once_an_hour_where_the_record_has_grown(tmp_path
     after(30_000.0, 2)
 
 
+def test_a_program_that_hangs_is_killed_after_an_hour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "steps").touch()
+    ways = ScoresNow(tmp_path / "steps", tmp_path / "scores.csv", ("sh", "-c", "exec sleep 1000"))
+    ways.step(10_000.0)
+    assert ways._child is not None
+    for at in (13_599.0, 13_600.0):
+        assert ways._child.poll() is None
+        ways.step(at)
+    assert ways._child.wait(20) == -9
+    ways.step(13_601.0)
+    assert "berth scores refresh ended with status -9" in capsys.readouterr().err
+
+
 def test_without_a_record_or_a_table_no_program_is_started(tmp_path: Path) -> None:
     for steps, table in ((None, tmp_path / "t"), (tmp_path / "s", None)):
         (tmp_path / "s").touch()
