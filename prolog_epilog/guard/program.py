@@ -154,7 +154,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     slow = threading.Thread(target=_slow, args=(watch, levels, slow_work, stop), name="slow", daemon=True)
     slow.start()
     if settings.metrics and notices.hosts:
-        looks = watch.paths, notices, watch.say, lambda: stop.heard
+        looks = watch.paths, notices, partial(watch.say, again=True), lambda: stop.heard
         threading.Thread(target=gpu_looks.watch, args=looks, name="looks", daemon=True).start()
     try:
         return _turn(watch, keeper, dead_man, slow, stop)

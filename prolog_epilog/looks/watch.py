@@ -24,7 +24,7 @@ PERIOD = 15.0
 def watch(paths: Paths, options: NoticeOptions, say: Callable[[str], None], ends: Callable[[], bool]) -> None:
     """Looks and tells until the guard ends; runs in a thread of its own, for which the guard does not wait.
 
-    A trouble that lasts is said once.
+    A trouble that lasts is said once, and one that comes back once more.
     """
     found, node = GpuLooks(), socket.gethostname().partition(".")[0]
     still, said = StillLooks(paths, node), ""
