@@ -21,7 +21,7 @@ _USUAL_PER_NODE = 2e-6
 CREDIT = 0.2
 """Seconds of debt that a user may have: a script that submits two dozen large jobs owes no more."""
 
-PAID_OFF = 0.002
+PAID_OFF = 0.01
 """Seconds of debt that are paid off in a second: the part of each second that one user's costly requests may take."""
 
 LONGEST = 60

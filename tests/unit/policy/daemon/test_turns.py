@@ -36,6 +36,14 @@ def test_who_takes_more_is_sent_away_until_that_is_paid_off(capsys: pytest.Captu
     assert f"uid {DEAR}" in capsys.readouterr().err
 
 
+def test_an_account_that_submits_for_many_is_answered_on_a_slow_machine_too() -> None:
+    """A gang every two seconds, as in the replay: each search takes 15 ms there."""
+    turns = Turns()
+    for second in range(0, 1_200, 2):
+        turns.took(OTHER, 0.015, float(second))
+        assert turns.sent_away(OTHER, float(second)) == 0
+
+
 def test_nobody_is_sent_away_for_longer_than_a_minute() -> None:
     turns = Turns()
     turns.took(DEAR, 100.0, 0.0)
