@@ -157,12 +157,10 @@ class Asked:
         ours = [job for job in read if job in jobs and self.has_written_ours(jobs[job])]
         for job_id in set(read).difference(ours):
             lists[job_id].unlink(missing_ok=True)
-        left = self._on_a_place_left.of(reading.jobs)
-        steps = {one: partial(self._look_at, jobs.get(one)) for one in due}
-        # A change that the plugin has not completed leaves the job on its place.
-        steps |= {one: partial(self._free, job) for one, job in left.items() if one in due or one not in marks}
+        left = (job for job in self._on_a_place_left.of(reading.jobs).values() if job.id not in marks)
         updates = self._each({one: partial(self._forget_list, one) for one in ours}, lists, reading.at)
-        updates += self._each(steps, marks, reading.at)
+        updates += self._each({one: partial(self._look_at, jobs.get(one)) for one in due}, marks, reading.at)
+        updates += self._each({job.id: partial(self._free, job) for job in left}, {}, reading.at)
         jobs_left = (entry.job for entry in queue if entry.job.wants_gpus and entry.job.id not in marks)
         self._keep(islice(jobs_left, MOST_FILES))
         return updates
@@ -223,6 +221,8 @@ class Asked:
             if "[berth/" not in text.extra:
                 self._pin_again(job)
             return 0
+        if text.required and _is_left_on_its_place(job):
+            return self._free(job)
         plan = anew(job, text)
         log.info(f"JobId={job.id} {plan[WHY]}", 606)
         if plan[STATE] != RELEASED or not self._gateway.release(job.id, plan[WHY]):

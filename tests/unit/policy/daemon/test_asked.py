@@ -264,13 +264,23 @@ def test_a_job_whose_gpus_an_administrator_changed_is_off_its_place(
 ) -> None:
     # No plugin completes such a change, and no pass would look after the job on its old node.
     job = replace(PINNED, gpus=None, plan=JobPlan({**PLACED, "asked": "tres_per_job:gres/gpu:4"}))
-    slurm: Any = Slurm(text(job, **fields))
+    slurm: Any = Slurm(text(job, required="n1", **fields))
     kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
     if marked:
         (tmp_path / "pinned.changed").mkdir()
         (tmp_path / "pinned.changed" / "7").touch()
     assert (step(kept, job), kept.has_changed(7)) == (1, False)
     assert slurm.did == did
+
+
+def test_a_job_that_closes_its_partition_requires_no_nodes_in_slurm(tmp_path: Path) -> None:
+    """Its owner's change is complete: it is planned anew."""
+    job = replace(PINNED, gpus=None, plan=JobPlan({**PLACED, "asked": "tres_per_node:gres/gpu:4"}))
+    slurm: Any = Slurm(text(job, tres_per_node="gres/gpu:2"))
+    kept = asked.Asked(slurm, tmp_path / "pinned", slurm.pin_again)
+    (tmp_path / "pinned.changed").mkdir()
+    (tmp_path / "pinned.changed" / "7").touch()
+    assert (step(kept, job), slurm.did) == (1, [("annotate", "later")])
 
 
 def test_jobs_that_slurm_does_not_change_keep_no_other_from_leaving_its_place(tmp_path: Path) -> None:
