@@ -86,15 +86,20 @@ cores; one cluster ran at a time. An unplanned job is one whose submission berth
 `weighed_wait_ratio` counts each wait with the job's GPUs. `handover_p50_s`: how long a GPU stands idle between two
 jobs, the second of which waits.
 
-The rules were chosen on paper on seeds 1 to 5. Chance: `plain2` is plain Slurm's seed 6 once more; two sets of plain
-Slurm's runs had mean waits of 18.7 and 20.0 s, and longest waits of 119 and 123 s. The control that pins random GPUs
-(seeds 6 and 7): JCT 40.7 s beside plain Slurm's 45.4, wait 15.4 beside 20.0, longest wait 175 beside 123. Plain Slurm
-with an Epilog, after which slurmctld makes a pass: JCT 45.1, wait 19.7 s, longest wait 114 s.
+The rules were chosen on paper on seeds 1 to 5. One account submits all jobs, a gang every two seconds. On this
+machine (1.7 times slower than that of 2026-11-24) the search for a gang's place took up to 27 ms on paper, and the rule that
+turns costly users away left 263 jobs to Slurm until the next pass. It pays off five times as much since then.
 
-Jobs on 1, 2 and 4 GPUs wait 0.30, 0.41 and 0.63 times as long in the mean, those on 8, 16 and 32 0.91, 0.94 and 0.93
-times. The mean of the five runs' longest waits is 0.948 of plain Slurm's. The simulator is within 4 % in mean waits
-and makespans; each backfill pass of plain Slurm in which something started was made again on paper: `sim_same_passes`
-of the 746 passes start just the same jobs, `sim_same_nodes` of these starts are on the same nodes.
+Jobs on 1, 2 and 4 GPUs wait 0.40, 0.47 and 0.64 times as long in the mean, those on 8, 16 and 32 0.94, 0.92 and 0.91
+times. The mean of the five runs' longest waits is 0.91 of plain Slurm's. Each backfill pass of plain Slurm in which
+something started was made again on paper: `sim_same_passes` of them start just the same jobs, `sim_same_nodes` of
+these starts are on the same nodes.
+
+On 2026-11-24, with the same seeds: JCT 0.82, wait 0.60, makespan 0.98, 95th percentile 0.91, longest wait 0.90. Chance
+then: plain Slurm's seed 6 once more had 0.85 of the first run's mean wait. The control that pins random GPUs (seeds 6
+and 7): JCT 40.7 s beside plain Slurm's 45.4, wait 15.4 beside 20.0, longest wait 175 beside 123. Plain Slurm with an
+Epilog, after which slurmctld makes a pass: JCT 45.1, wait 19.7 s, longest wait 114 s. The simulator was within 4 % in
+mean waits and makespans.
 """,
     "replay-scores": """
 Three of the seeds again, with the code of 2026-11-28, beside a control that plans as Berth does and knows no GPU to
