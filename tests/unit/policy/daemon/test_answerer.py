@@ -35,6 +35,8 @@ from topology.files import dump
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
+UNHURRIED = "from policy.daemon.answer import main, server; server._ENOUGH = 10.0; raise SystemExit(main.main())"
+"""berthd with time for each search: on a slow machine its first answer would be 'later'."""
 RECORDING = Path(__file__).parents[2] / "data" / "slurm-24.11"
 
 
@@ -363,14 +365,6 @@ class Daemon:
     def planners(self) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in task.read_text().split()]
-
-
-UNHURRIED = """
-from policy.daemon.answer import main, server
-server._ENOUGH = 10.0
-raise SystemExit(main.main())
-"""
-"""berthd with time for each search: on a slow machine its first answer would be "later"."""
 
 
 @pytest.fixture
