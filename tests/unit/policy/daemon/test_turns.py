@@ -37,7 +37,7 @@ def test_who_takes_more_is_sent_away_until_that_is_paid_off(capsys: pytest.Captu
 
 
 def test_an_account_that_submits_for_many_is_answered_on_a_slow_machine_too() -> None:
-    """A gang every two seconds, as in the replay: each search takes 15 ms there."""
+    """A gang every two seconds, as in the replay, with a search of 15 ms."""
     turns = Turns()
     for second in range(0, 1_200, 2):
         turns.took(OTHER, 0.015, float(second))
