@@ -234,7 +234,7 @@ void change_complete(job_desc_msg_t *change, const struct listed *job, struct as
 	/* berthd reads of these that something is to be planned, or written, anew. */
 	path_of(to, changed_folder, job->id);
 	if (!request || asked->from != job->id || rename(path_of(from, asked_folder, job->id), to))
-		leave_mark(changed_folder, job->id, "");
+		change_mark(job);
 	request = request && note_as_written(change);
 	while (request && (word = strsep(&rest, " "))) {
 		char *value = strchr(word, '=');

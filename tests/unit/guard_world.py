@@ -350,6 +350,10 @@ class World:
             return 0.0
         return guest.order().duty / 1000 if guest.obeys and not guest.lies else 1.0
 
+    def job_of(self, pid: int) -> int | None:
+        """Returns the job of a program's process, as the node's control groups tell it."""
+        return next((one.job for one in self.programs.values() if one.process.pid == pid), None)
+
     def close(self) -> None:
         freezer.send = self._send
         for program in self.programs.values():

@@ -27,11 +27,7 @@ GUEST, HOST, OTHER = 7, 107, 108
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
-
-    def job_of(pid: int) -> int | None:
-        return next((one.job for one in made.programs.values() if one.process.pid == pid), None)
-
-    monkeypatch.setattr(cgroups, "job_of", job_of)
+    monkeypatch.setattr(cgroups, "job_of", made.job_of)
     yield made
     made.close()
 

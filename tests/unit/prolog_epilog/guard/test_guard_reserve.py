@@ -23,9 +23,7 @@ GUEST, HOST = 7, 107
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path)
-    monkeypatch.setattr(
-        cgroups, "job_of", lambda pid: next((one.job for one in made.programs.values() if one.process.pid == pid), None)
-    )
+    monkeypatch.setattr(cgroups, "job_of", made.job_of)
     yield made
     made.close()
 
